@@ -91,9 +91,10 @@ _SIZES = (parsers.parse_size, parsers.memory)
 
 def kind_of(parse: Callable[..., Any]) -> str:
     """Return which values a parser takes: what its docstring says it returns, and its bounds."""
-    given = inspect.getclosurevars(parse).nonlocals
-    words = given.get("options") or given.get("known")
-    if words:
+    given = inspect.getclosurevars(inspect.unwrap(parse)).nonlocals
+    if item := given.get("item"):
+        return f"{kind_of(item)}, or a list of such"
+    if words := given.get("options"):
         return ", ".join(map(code, words))
     text = summary(parse).removeprefix("Return ").rstrip(".")
     written = size_text if _is_size(parse) else "{:,.0f}".format

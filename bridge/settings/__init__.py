@@ -8,7 +8,6 @@ error that names where it stands: nothing falls back silently.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from bridge.private_files import exposure, make_directory
 from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.directories import engine_directories, resolve_directories
+from bridge.settings.fields import parse_text
 from bridge.settings.file import TABLES, ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size as parse_size
 from bridge.settings.paths import CONFIG, default_state_dir
@@ -264,13 +264,8 @@ def _from_file(
 
 
 def _parse(key: str, text: str, place: str) -> _SettingValue:
-    try:
-        value = SETTINGS[key]["parse"](text)
-        return _SettingValue(value, place, _note(key, text, value, place))
-    except ValueError as error:
-        # An address may hold a login, also where its host was left out.
-        shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)
-        raise SettingsError(f"{place}: {shown!r} {error}.") from None
+    value = parse_text(SETTINGS[key]["parse"], text, place)
+    return _SettingValue(value, place, _note(key, text, value, place))
 
 
 def _note(key: str, text: str, value: object, place: str) -> str:

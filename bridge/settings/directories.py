@@ -28,12 +28,12 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
     """Return the directories of the table at `place`, without a look at the disk."""
-    named = fields.named_tables(tables, place, "directory")
+    named = fields.named_tables(tables, place)
     return tuple(_directory(name, table, where) for name, table, where in named)
 
 
 def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
-    found = fields.record(table, place, KEYS, "a directory")
+    found = fields.record(table, place, KEYS)
     if "path" not in found:
         fields.fail(place, "needs `path`: where the directory is")
     return Directory(
@@ -46,19 +46,11 @@ def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
     )
 
 
-def _labels(value: Json, place: str) -> frozenset[str]:
-    """Return a list of "untrusted-input" and "private-data"."""
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(label in LABELS for label in listed):
-        fields.fail(place, f"must be a list of {' and '.join(map(repr, LABELS))}")
-    return frozenset(listed)
-
-
 KEYS: Mapping[str, fields.Parse] = {
     "path": fields.path,
     "mode": fields.choice(("ro", "rw")),
-    "labels": _labels,
-    "used_by": fields.entries("servers' names"),
+    "labels": fields.several(fields.choice(LABELS), frozenset, none=True),
+    "used_by": fields.several(fields.line, none=True),
 }
 
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from bridge.errors import SettingsError
 from bridge.model import Directory, Json, ProtocolMode, ServerSettings
@@ -20,7 +20,7 @@ from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
 from bridge.settings.state import require_private
 
-SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(ProtocolMode))}
+SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMode)}
 """Keys of a table in `servers`."""
 
 
@@ -86,9 +86,7 @@ def parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
         SettingsError: One has a key or a value that cannot be.
     """
     return {
-        name: ServerSettings(
-            **fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
-        )
+        name: ServerSettings(**fields.record(table, fields.below(place, name), SERVER_KEYS))
         for name, table in fields.table(tables, place).items()
     }
 

@@ -47,6 +47,16 @@ def seconds(text: str) -> float:
     return value
 
 
+def duration(most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        """Return a number of seconds, from 1."""
+        if not 1 <= (value := seconds(text)) <= most:
+            raise ValueError(f"must be a number of seconds from 1 to {most:g}")
+        return value
+
+    return parse
+
+
 def parse_size(text: str) -> int:
     """Return a size such as "512m", "1.5g" or "67108864", in bytes.
 
@@ -72,19 +82,25 @@ def memory(text: str) -> int:
     return value
 
 
-def integer(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers within bounds."""
+def size(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        """Return a size such as "50m", in bytes."""
+        if not least <= (value := parse_size(text)) <= most:
+            raise ValueError(f"must be from {least:,} to {most:,} bytes")
+        return value
 
+    return parse
+
+
+def integer(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         """Return a whole number."""
         try:
             value = int(text)
         except ValueError:
             raise ValueError("is not a whole number") from None
-        if value < least:
-            raise ValueError(f"must be at least {least}")
-        if value > most:
-            raise ValueError(f"must be at most {most}")
+        if not least <= value <= most:
+            raise ValueError(f"must be from {least:,} to {most:,}")
         return value
 
     return parse
@@ -133,16 +149,19 @@ def boolean(text: str) -> bool:
     raise ValueError('is neither "1" nor "0"')
 
 
-def choice(literal: Any, *, upper: bool = False) -> Callable[[str], str]:
-    """Return a parser of one word out of those of a `Literal`."""
-    options = get_args(literal)
+def choice(literal: Any) -> Callable[[str], str]:
+    """Return a parser of one of some words, or of a `Literal`'s, in any case of letters."""
+    options: tuple[str, ...] = get_args(literal) or literal
+    known = {each.lower(): each for each in options}
+    aliases = {"warn": "warning", "fatal": "critical"}
 
     def parse(text: str) -> str:
         """Return one of a few words."""
-        value = text.strip().upper() if upper else text.strip().lower()
-        value = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(value, value)
-        if value not in options:
-            raise ValueError(f"is not one of {', '.join(options)}")
+        word = text.strip().lower()
+        if (value := known.get(aliases.get(word, word))) is None:
+            near = nearest(word, known)
+            guess = f"; did you mean {known[near]}?" if near else ""
+            raise ValueError(f"is not one of {', '.join(options)}{guess}")
         return value
 
     return parse
@@ -151,6 +170,35 @@ def choice(literal: Any, *, upper: bool = False) -> Callable[[str], str]:
 def text(text: str) -> str:
     """Return a string."""
     return text.strip()
+
+
+def line(text: str) -> str:
+    """Return one line, to be shown."""
+    found = text.strip()
+    if not found:
+        raise ValueError("is empty")
+    if not found.isprintable():
+        raise ValueError("holds a line break or another character that cannot be shown")
+    return found
+
+
+def label(text: str) -> str:
+    """Return a label of small letters, digits, - and _."""
+    return _matching(
+        r"[a-z0-9][a-z0-9_-]{0,63}", text, "must have small letters, digits, - and _ only"
+    )
+
+
+def glob(text: str) -> str:
+    """Return a glob."""
+    globs.parse(text)
+    return text
+
+
+def _matching(pattern: str, text: str, problem: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise ValueError(problem)
+    return text
 
 
 def path(text: str) -> Path:
@@ -194,10 +242,8 @@ def lowered(text: str) -> str:
 
 def replica(text: str) -> str:
     """Return a replica's name: it becomes part of headers and ids."""
-    found = text.strip()
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", found):
-        raise ValueError("must be letters, digits, dots and dashes, 63 at most")
-    return found
+    problem = "must be letters, digits, dots and dashes, 63 at most"
+    return _matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", text.strip(), problem)
 
 
 def names(text: str) -> tuple[str, ...]:

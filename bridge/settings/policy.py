@@ -19,8 +19,6 @@ from bridge.settings import fields, globs, lexical, parsers
 
 _NOT = "not"
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
 _STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
 
 Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
@@ -43,10 +41,8 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
 DETECTORS = ("email", "phone", "iban", "card", "ip")  # Of personal data.
 
 
-def _allowed(value: Json, place: str) -> Action:
-    """Return "allow" or "deny": what is a question already need not be asked about."""
-    fields.word(value, place, ("allow", "deny"))
-    return fields.action(value, place)
+# What is a question already need not be asked about.
+_allow_or_deny = fields.choice(("allow", "deny"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,16 +139,6 @@ def _options(value: Json, place: str) -> tuple[Json, ...]:
     return tuple(_scalar(item, f"{place}[{index}]") for index, item in enumerate(value, 1))
 
 
-def _roots(value: Json, place: str) -> tuple[str, ...]:
-    found: list[str] = []
-    for text in fields.texts(value, place):
-        try:
-            found.append(lexical.root(text))
-        except ValueError as error:
-            fields.fail(place, f"is {text[:80]!r}, which {error}")
-    return tuple(found)
-
-
 def _number(value: Json, place: str) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         fields.fail(place, f"must be a number, not {fields.kind(value)}")
@@ -162,17 +148,18 @@ def _number(value: Json, place: str) -> int | float:
 
 
 _TESTS: Mapping[Test, fields.Parse] = {
-    "is": _scalar, "in": _options, "glob": fields.glob_list, "under": _roots, "lt": _number,
-    "le": _number, "gt": _number, "ge": _number, "present": fields.flag,
+    "is": _scalar, "in": _options, "glob": fields.globs,
+    "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
+    "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
 """How each test's value is read."""
 
 
-def _digest(value: Json, place: str) -> str:
+def _digest(text: str) -> str:
     """Return "sha256:" and 64 hexadecimal digits."""
-    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        fields.fail(place, 'must be "sha256:" and 64 hexadecimal digits in small letters')
-    return value
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
+        raise ValueError('must be "sha256:" and 64 hexadecimal digits in small letters')
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,20 +181,21 @@ class Rule:
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    servers: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="server")
-    tools: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="tool")
-    effects: frozenset[Effect] = fields.key(fields.effects, frozenset(), called="effect")
+    servers: tuple[str, ...] = fields.key(fields.globs, ("*",), called="server")
+    tools: tuple[str, ...] = fields.key(fields.globs, ("*",), called="tool")
+    effects: frozenset[Effect] = fields.key(
+        fields.several(fields.effect, frozenset), frozenset(), called="effect"
+    )
     when: tuple[Condition, ...] = fields.key(_when, ())
     reason: str = fields.key(fields.line, "")
-    digest: str = fields.key(_digest, "")
+    digest: str = fields.key(fields.of(_digest, str), "")
     # A rule stays what it is when another is written in front of it.
     place: str = field(default="", compare=False)
 
 
 def _rules(value: Json, place: str) -> tuple[Rule, ...]:
     rules = [
-        fields.filled(Rule, item, where, "a rule", place=where)
-        for item, where in fields.tables(value, place)
+        fields.fill(Rule, item, where, place=where) for item, where in fields.tables(value, place)
     ]
     _check_names([(rule.name, rule.place) for rule in rules])
     _check_reach(rules)
@@ -275,14 +263,12 @@ class ToolPolicy:
 
     tools: str
     effect: Effect | None = fields.key(fields.effect, None)
-    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
+    labels: frozenset[str] = fields.key(fields.labels, frozenset())
 
 
 def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
-    return tuple(
-        fields.filled(ToolPolicy, item, where, "a tool's policy", tools=glob)
-        for glob, item, where in _by_glob(value, place)
-    )
+    listed = _by_glob(value, place)
+    return tuple(fields.fill(ToolPolicy, item, where, tools=glob) for glob, item, where in listed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,17 +287,17 @@ class ServerPolicy:
 
     servers: str
     trust: bool = fields.key(fields.flag, False)
-    elicitation: Action | None = fields.key(_allowed, None)
+    elicitation: Action | None = fields.key(_allow_or_deny, None)
     sampling: Action | None = fields.key(fields.action, None)
     start: Action | None = fields.key(fields.action, None)
-    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
+    labels: frozenset[str] = fields.key(fields.labels, frozenset())
     tools: tuple[ToolPolicy, ...] = fields.key(_tools, ())
     pin: Literal["schema", "full"] = fields.key(fields.choice(("schema", "full")), "schema")
 
 
 def _servers(value: Json, place: str) -> tuple[ServerPolicy, ...]:
     return tuple(
-        fields.filled(ServerPolicy, item, where, "a server's policy", servers=glob)
+        fields.fill(ServerPolicy, item, where, servers=glob)
         for glob, item, where in _by_glob(value, place)
     )
 
@@ -332,10 +318,10 @@ class FlowRule:
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    after: frozenset[str] = fields.key(fields.label_set, frozenset())
-    to: frozenset[str] = fields.key(fields.label_set, frozenset())
-    after_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
-    to_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
+    after: frozenset[str] = fields.key(fields.labels, frozenset())
+    to: frozenset[str] = fields.key(fields.labels, frozenset())
+    after_servers: tuple[str, ...] = fields.key(fields.globs, ())
+    to_servers: tuple[str, ...] = fields.key(fields.globs, ())
     reason: str = fields.key(fields.line, "")
 
 
@@ -357,7 +343,7 @@ def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
 
 
 def _flow(value: Json, place: str) -> FlowRule:
-    rule = fields.filled(FlowRule, value, place, "a flow rule")
+    rule = fields.fill(FlowRule, value, place)
     after, to = rule.after or rule.after_servers, rule.to or rule.to_servers
     if rule.name == LETHAL.name:
         rule = replace(rule, reason=rule.reason or LETHAL.reason)
@@ -394,14 +380,6 @@ class Budgets:
     per_minute: tuple[tuple[str, int], ...] = fields.key(_per_minute, ())
 
 
-def _detectors(value: Json, place: str) -> tuple[str, ...]:
-    """Return a list of email, phone, iban, card and ip."""
-    if value == []:
-        return ()
-    found = fields.texts(value, place)
-    return tuple(fields.word(name, place, DETECTORS) for name in found)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """Which personal data is replaced by tokens on its way into a sandbox.
@@ -412,7 +390,7 @@ class Privacy:
         reveal_to: Globs of servers that get the data back in place of tokens.
     """
 
-    detect: tuple[str, ...] = fields.key(_detectors, ())
+    detect: tuple[str, ...] = fields.key(fields.several(fields.choice(DETECTORS), none=True), ())
     servers: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
     reveal_to: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
 
@@ -428,12 +406,8 @@ _DEFAULTS: Mapping[DefaultFor, Action] = {
 def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
     """Return a table of read, write, destructive and untrusted to actions."""
     parse = dict.fromkeys(get_args(DefaultFor), fields.action)
-    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse, "the defaults"))
+    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse))
     return {**_DEFAULTS, **found}
-
-
-def _filling(shape: type, what: str) -> fields.Parse:
-    return lambda value, place: fields.filled(shape, value, place, what)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -466,10 +440,10 @@ class PolicySpec:
     rules: tuple[Rule, ...] = fields.key(_rules, ())
     servers: tuple[ServerPolicy, ...] = fields.key(_servers, ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
-    budgets: Budgets = fields.key(_filling(Budgets, "the budgets"), Budgets())
-    privacy: Privacy = fields.key(_filling(Privacy, "the privacy settings"), Privacy())
+    budgets: Budgets = fields.key(fields.filling(Budgets), Budgets())
+    privacy: Privacy = fields.key(fields.filling(Privacy), Privacy())
     skills: Action = fields.key(fields.action, "ask")
-    elicitation: Action = fields.key(_allowed, "allow")
+    elicitation: Action = fields.key(_allow_or_deny, "allow")
     sampling: Action = fields.key(fields.action, "allow")
     start: Action = fields.key(fields.action, "allow")
     pin: bool = fields.key(fields.flag, True)
@@ -487,7 +461,7 @@ def parse_policy(table: Json, place: str) -> PolicySpec:
     """
     if table is None:
         return PolicySpec()
-    spec = fields.filled(PolicySpec, table, place, "a policy")
+    spec = fields.fill(PolicySpec, table, place)
     _check_labels(spec, place)
     # These alone say nothing of calls, which go on as without a policy.
     present = not table or not table.keys() <= {"skills", "elicitation", "sampling"}

@@ -64,7 +64,7 @@ def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
                 raise SettingsError(
                     message, remedy=f'Give yours another name and extends = "{name}".'
                 )
-    for name, table, where in fields.named_tables(tables, place, "profile"):
+    for name, table, where in fields.named_tables(tables, place):
         found[name] = _profile(name, table, where)
     return found
 

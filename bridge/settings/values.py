@@ -172,7 +172,7 @@ class Settings:
         flag="where to put structured results: meta or content",
     )
     log_level: LogLevel = setting(
-        parsers.choice(LogLevel, upper=True), "INFO", flag=", ".join(get_args(LogLevel))
+        parsers.choice(LogLevel), "INFO", flag=", ".join(get_args(LogLevel))
     )
     profile: str = setting(
         parsers.lowered, "standard", flag="standard, strict or one of config.toml"
