@@ -1,8 +1,7 @@
 """Precedence: flags, environment, `config.toml`, defaults.
 
-Owns the names, the parsing and the merged, frozen `Settings`. The only package that reads
-`os.environ`; everything else takes what it needs as arguments. A value that does not parse is an
-error that names where it stands: nothing falls back silently.
+The only package that reads `os.environ`; everything else takes what it needs as arguments. A value
+that does not parse is an error that names where it stands: nothing falls back silently.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from typing import Any, cast
 
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
-from bridge.settings import parsers
+from bridge.settings import fields, parsers
 from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.directories import engine_directories, resolve_directories
-from bridge.settings.fields import parse_text
-from bridge.settings.file import TABLES, ConfigFile, as_text, read_config
+from bridge.settings.file import TABLES, ConfigFile, read_config
 from bridge.settings.parsers import parse_size as parse_size
 from bridge.settings.paths import CONFIG, default_state_dir
 from bridge.settings.paths import config_path as config_path
@@ -66,11 +64,7 @@ def defaults() -> Settings:
 def load(
     flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return the settings in force.
-
-    Args:
-        flags: Field name to text, for the flags that were given.
-        environ: Used in place of the process's environment.
+    """Return the settings in force: `flags` and `environ` hold the texts that were given.
 
     Raises:
         SettingsError: A value does not parse; the text names the flag, variable or key.
@@ -83,7 +77,14 @@ def load(
         name: _from_file(profile.values, file, f"profiles.{name}")
         for name, profile in file.profiles.items()
     }
-    given = {**_from_environment(environment), **_from_flags(flags or {})}
+    given = {
+        key: _parse(key, environment[name], name)
+        for key, name in ((key, variable(key)) for key in SETTINGS)
+        # An empty variable is how shells and client configurations unset one.
+        if environment.get(name)
+    }
+    for key, text in (flags or {}).items():
+        given[key] = _parse(key, text, f"--{key.replace('_', '-')}")
     named = given.get("profile", own.get("profile"))
     name = str(named.value) if named is not None else "standard"
     profile = _chosen_profile(name, file, named.place if named is not None else "")
@@ -114,6 +115,11 @@ def load(
         notes=tuple(filter(None, notes)),
         **cast("dict[str, Any]", {"state_dir": default_state_dir(environment), **values}),
     )
+    return _check_places(_with_consistent_timeouts(settings, asked=values), file)
+
+
+def _check_places(settings: Settings, file: ConfigFile) -> Settings:
+    """Return the settings with the real paths of directories, if no other user can change them."""
     if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
         # As the home in a container may be another user's.
         with suppress(OSError):
@@ -121,16 +127,20 @@ def load(
     require_private(settings.state_dir, "The state directory", "MCP_BRIDGE_STATE_DIR")
     if isinstance(settings.store, Path):
         require_private(settings.store, "The store", "MCP_BRIDGE_STORE")
-    settings = _with_consistent_timeouts(settings, asked=values)
-    return _with_directories(settings, file) if file.directories else settings
+    if not file.directories:
+        return settings
+    directories = resolve_directories(
+        file.directories,
+        f"{file.path}: directories",
+        home=home(settings.environ),
+        private=private_places(settings),
+        trusted=trusted_places(settings),
+    )
+    return replace(settings, directories=directories)
 
 
 def reload_policy(settings: Settings) -> PolicySpec:
-    """Return the policy read again from its file; the current one if it has no file.
-
-    Raises:
-        SettingsError: The file, or its policy, does not parse.
-    """
+    """Return the policy read again from its file, if it has one; raises `SettingsError`."""
     path = settings.policy.path
     return read_config(path, required=False).policy if path else settings.policy
 
@@ -149,17 +159,6 @@ def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> 
     )
     notes = (*settings.notes, note)
     return replace(settings, max_timeout=settings.timeout, notes=notes)
-
-
-def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
-    found = resolve_directories(
-        file.directories,
-        f"{file.path}: directories",
-        home=home(settings.environ),
-        private=private_places(settings),
-        trusted=trusted_places(settings),
-    )
-    return replace(settings, directories=found)
 
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
@@ -181,8 +180,6 @@ def trusted_places(settings: Settings) -> tuple[Path, ...]:
 
 def writable_places(settings: Settings) -> tuple[Path, ...]:
     """Return the directories of the host that programs, commands and packages write to.
-
-    The files of sessions and of `out/` are among the store's blobs.
 
     No file in them may define what the bridge starts.
     """
@@ -227,24 +224,11 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _SettingValue:
-    """A setting's value, its place for error messages, and a warning on how it is read."""
+    """A setting's value, its place, and a warning if it is not taken as it is written."""
 
     value: object
     place: str
     note: str = ""
-
-
-def _from_flags(flags: Mapping[str, str]) -> dict[str, _SettingValue]:
-    return {key: _parse(key, text, f"--{key.replace('_', '-')}") for key, text in flags.items()}
-
-
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _SettingValue]:
-    return {
-        key: _parse(key, environ[name], name)
-        for key, name in ((key, variable(key)) for key in SETTINGS)
-        # An empty variable is how shells and client configurations unset one.
-        if environ.get(name, "") != ""
-    }
 
 
 def _from_file(
@@ -257,19 +241,21 @@ def _from_file(
             known = parsers.suggestion(key, [*SETTINGS, *dict(TABLES)])
             raise SettingsError(f"{where} is not a setting. {known}")
         setting = SETTINGS[key]
-        boolean = setting["parse"] is parsers.boolean
-        text = as_text(value, where, many=setting["many"], boolean=boolean)
-        found[key] = _parse(key, text, where)
+        if setting["many"] and isinstance(value, list) and all(type(each) is str for each in value):
+            value = ",".join(value)
+        boolean = [bool] if setting["parse"] is parsers.boolean else []
+        wanted = "true or false" if boolean else "a text or a number"
+        parsed = fields.of(setting["parse"], str, int, float, *boolean, wanted=wanted)(value, where)
+        found[key] = _SettingValue(parsed, where, _note(key, str(value), parsed, where))
     return found
 
 
 def _parse(key: str, text: str, place: str) -> _SettingValue:
-    value = parse_text(SETTINGS[key]["parse"], text, place)
+    value = fields.parse_text(SETTINGS[key]["parse"], text, place)
     return _SettingValue(value, place, _note(key, text, value, place))
 
 
 def _note(key: str, text: str, value: object, place: str) -> str:
-    """Return a warning on a value that is not taken as it is written; empty if it is."""
     if SETTINGS[key]["parse"] is parsers.place and not parsers.path(text).is_absolute():
         return f"{place}: {text!r} is relative, so it is {value}. A repository may bring its own."
     if key == "pids" and value != int(text):

@@ -1,7 +1,6 @@
 """Command profiles: what `run_command` may run, from `[commands.NAME]` of `config.toml`. Pure.
 
-Owns the keys, their bounds and their defaults. Whether a path or an executable is there is found
-out when a command is run, by `bridge.commands.runner`.
+Paths and executables are looked for when a command is run.
 """
 
 from __future__ import annotations
@@ -134,7 +133,6 @@ class CommandProfile:
 
 
 def parse_commands(tables: Json, place: str) -> Mapping[str, CommandProfile]:
-    """Return the profiles of the `commands` table at `place`, by name."""
     found = {}
     for name, table, where in fields.named_tables(tables, place):
         profile = fields.fill(CommandProfile, table, where, name=name, place=where)

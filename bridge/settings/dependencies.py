@@ -1,8 +1,4 @@
-"""Which packages programs may ask for, from `[dependencies]` of `config.toml`. Pure.
-
-Owns the keys, their bounds and their defaults. Whether a package is allowed is decided, and whether
-it can be had is found out, by `bridge.packages`.
-"""
+"""Which packages programs may ask for, from `[dependencies]` of `config.toml`. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +18,7 @@ _PATTERN = re.compile(r"([A-Za-z0-9*][A-Za-z0-9._*-]*)\s*([<>=!~].*)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """One entry of `allow`.
-
-    Attributes:
-        text: As it was written.
-        name: Normalised; "*" in it stands for any characters.
-        versions: Specifiers, such as "==2.*"; empty for any.
-    """
+    """One entry of `allow`: as written, its normalised name with "*", and its specifiers."""
 
     text: str
     name: str
@@ -99,10 +89,8 @@ class Dependencies:
 
     @property
     def directory(self) -> Path | None:
-        """The directory of wheels, where the index is one."""
         return None if "://" in self.index or not self.index else Path(self.index)
 
 
 def parse_dependencies(table: Json, place: str) -> Dependencies:
-    """Return the `dependencies` table at `place`; one that allows nothing where there is none."""
     return fields.fill(Dependencies, table, place)

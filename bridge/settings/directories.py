@@ -1,7 +1,7 @@
 """Reads which host directories programs get, from `[directories.NAME]` of `config.toml`.
 
-Owns the keys, and which directories are never allowed. A directory has to exist when the settings
-are read, and its symbolic links are resolved only then, so that no one can redirect them later.
+A directory has to exist when the settings are read. Its symbolic links are resolved only then, so
+that no one can redirect them later.
 """
 
 from __future__ import annotations
@@ -64,13 +64,8 @@ def resolve_directories(
 ) -> tuple[Directory, ...]:
     """Return the directories with their real paths, after checking that they exist and are allowed.
 
-    Args:
-        home: The user's home directory, which may contain a granted directory but not be one.
-        private: The bridge's and the engines' directories, which no granted one may be in or above.
-        trusted: Files that the bridge executes or trusts: none may be in a writable directory.
-
-    Raises:
-        SettingsError: A directory does not exist, or is not allowed.
+    A granted one may be in `home`, but not be it. None may be in or above a `private` one, and no
+    writable one may hold a `trusted` file, which the bridge executes or trusts.
     """
     directories = tuple(directories)
     found: list[Directory] = []
@@ -116,11 +111,9 @@ def _check_separate(given: Iterable[Directory], found: Iterable[Directory], plac
 def refusal(
     real: Path, *, home: Path, private: Iterable[Path], exposed: Iterable[Path] = ()
 ) -> str:
-    """Return why programs and commands may not be given a path; empty if they may.
+    """Return why programs and commands may not be given a resolved path; empty if they may.
 
-    Args:
-        real: The path, links resolved.
-        exposed: Files that must not be in it, if programs may write to it.
+    A path that programs may write to holds no `exposed` file.
     """
     own = Path(os.path.realpath(home))
     if real == Path(real.anchor):

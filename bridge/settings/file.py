@@ -26,13 +26,7 @@ SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMod
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """The content of a settings file; without a file only the built-in profiles.
-
-    Attributes:
-        path: For error messages.
-        text: The whole file, for line numbers in error messages.
-        values: The keys at its top level.
-    """
+    """The content of a settings file; the text is for line numbers in errors."""
 
     path: Path
     text: str = field(default="", repr=False)
@@ -57,15 +51,7 @@ class ConfigFile:
 
 
 def read_config(path: Path, *, required: bool) -> ConfigFile:
-    """Read the settings file.
-
-    Args:
-        path: May be absent.
-        required: Whether the user named it, so that it must exist.
-
-    Raises:
-        SettingsError: It cannot be read, or is not a settings file.
-    """
+    """Return the settings file; an absent one is empty, or `SettingsError` if `required`."""
     text = _text(path, required=required)
     try:
         document: dict[str, Json] = tomllib.loads(text)
@@ -77,14 +63,7 @@ def read_config(path: Path, *, required: bool) -> ConfigFile:
 
 
 def parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
-    """Return what each table in the `servers` table at `place` sets of the server of its name.
-
-    They hold what no client's configuration has a field for, and are named as clients' files name
-    servers.
-
-    Raises:
-        SettingsError: One has a key or a value that cannot be.
-    """
+    """Return what the tables in `servers`, named as in clients' files, set."""
     return {
         name: ServerSettings(**fields.record(table, fields.below(place, name), SERVER_KEYS))
         for name, table in fields.table(tables, place).items()
@@ -111,7 +90,8 @@ def _text(path: Path, *, required: bool) -> str:
         require_private(path, "The settings file", "MCP_BRIDGE_CONFIG")
         return path.read_text("utf-8")
     except FileNotFoundError:
-        if (dangling := _dangling_link(path)) is not None:
+        links = (each for each in (path, *path.parents) if each.is_symlink())
+        if dangling := next((each for each in links if not each.exists()), None):
             message = f"{dangling} is a link to {dangling.readlink()}, which does not exist."
             if dangling != path:
                 message = f"{path} cannot be read: {message}"
@@ -122,33 +102,3 @@ def _text(path: Path, *, required: bool) -> str:
     except (OSError, ValueError) as error:
         remedy = "Let this user read it, or name another file in MCP_BRIDGE_CONFIG."
         raise SettingsError(f"{path} could not be read: {error}.", remedy=remedy) from None
-
-
-def _dangling_link(path: Path) -> Path | None:
-    return next(
-        (each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None
-    )
-
-
-def as_text(value: Json, place: str, *, many: bool = False, boolean: bool = False) -> str:
-    """Return a value of the file as the text that a flag or variable would have.
-
-    Args:
-        place: The key's place, for errors.
-        many: Whether a list is allowed.
-        boolean: Whether `true` and `false` are allowed.
-
-    Raises:
-        SettingsError: The value has a type that this setting does not have.
-    """
-    if boolean and isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)
-    if many and isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return ",".join(value)
-    kinds = "a text, a number or a boolean" if boolean else "a text or a number"
-    message = f"{place} must be {kinds}{', or a list of texts' * many}."
-    if isinstance(value, Mapping):
-        message += " Profiles are tables of [profiles], commands of [commands]."
-    raise SettingsError(message)

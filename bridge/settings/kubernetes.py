@@ -92,5 +92,4 @@ class Kubernetes:
 
 
 def parse_kubernetes(table: Json, place: str) -> Kubernetes:
-    """Return the `kubernetes` table at `place`; the defaults where there is none."""
     return fields.fill(Kubernetes, table, place)

@@ -1,8 +1,7 @@
 """Paths compared as texts. Pure: no file is looked at, so links are not followed.
 
-Owns which texts are paths that can be judged so, and their normal form. What a server makes of a
-path is its own affair: it may follow links, expand variables, or have another working directory.
-Texts that servers are known to read in different ways have no normal form here.
+Texts that servers are known to read in different ways have no normal form here. A server may still
+follow links, expand variables, or have another working directory.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ _FILE = "file:///"
 
 
 def root(text: str) -> str:
-    """Return the normal form of a directory that others are to be under.
-
-    Raises:
-        ValueError: It cannot be one; the rest of a sentence that begins with what it is.
-    """
+    """Return the normal form of a directory to compare with; raises `ValueError`."""
     found = normal(str(parsers.path(text)) if text.startswith("~") else text)
     if found is None:
         raise ValueError(
@@ -65,11 +60,7 @@ def normal(text: str) -> str | None:
 
 
 class DirectoryPath:
-    """A directory that paths are held against.
-
-    Args:
-        path: Its normal form.
-    """
+    """A directory, in its normal form, that paths are compared with."""
 
     __slots__ = ("_folded", "_path")
 

@@ -1,7 +1,7 @@
 """How the text of one setting becomes its value. Pure.
 
-Each function takes the text as given and returns the value, or raises `ValueError` with the rest of
-a sentence that starts with the setting's name and text.
+Each function returns the value of a text, or raises `ValueError` with what is wrong. That is the
+rest of a sentence that begins with the text.
 """
 
 from __future__ import annotations
@@ -58,11 +58,7 @@ def duration(most: float) -> Callable[[str], float]:
 
 
 def parse_size(text: str) -> int:
-    """Return a size such as "512m", "1.5g" or "67108864", in bytes.
-
-    Raises:
-        ValueError: The text is not a size.
-    """
+    """Return a size such as "512m", "1.5g" or "67108864", in bytes; raises `ValueError`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
         raise ValueError('is not a size such as "512m" or "1g"')
@@ -313,7 +309,6 @@ def directories(text: str) -> tuple[Path, ...]:
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """Return the nearest of the names; empty if none is near."""
     return "".join(difflib.get_close_matches(key, sorted(known), n=1))
 
 

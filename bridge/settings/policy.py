@@ -1,8 +1,4 @@
-"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure.
-
-Each shape's fields say how their keys are read. What a policy means for a call is
-`bridge.gate.policy`'s.
-"""
+"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure."""
 
 from __future__ import annotations
 
@@ -451,10 +447,7 @@ class PolicySpec:
 
 
 def parse_policy(table: Json, place: str) -> PolicySpec:
-    """Return the policy that a file's `policy` table makes; None stands for no table.
-
-    Args:
-        place: Where it stands, for errors ("config.toml: policy").
+    """Return the policy of a `policy` table at `place` ("config.toml: policy"); None is no table.
 
     Raises:
         SettingsError: It does not parse; the text says where.

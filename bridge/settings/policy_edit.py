@@ -1,10 +1,7 @@
 """Writes a rule, or a first policy, into the settings file; the rest of it stays unchanged.
 
-Owns the two changes that the bridge makes to what its user wrote: a policy at the end of a file
-that has none, and one `[[policy.rules]]` more, as text between the lines that are there. Whether
-the text came to stand where it was meant to is not worked out but looked at: the file is parsed as
-it was and as it would be, and must say the same but for the rule. What cannot be changed so is not
-changed.
+A change is one of text. The file is parsed before and after, and must say the same but for the
+rule. What cannot be changed so is not changed.
 """
 
 from __future__ import annotations
@@ -36,13 +33,7 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 @dataclass(frozen=True, kw_only=True)
 class NewRule:
-    """A rule that allows one tool, as it is defined now.
-
-    Attributes:
-        name: As decisions are to name it; made different from the names that there are.
-        digest: Of the tool's definition.
-        comment: What stands above it; one line.
-    """
+    """A rule that allows one tool by its digest; a name that is taken gets a number."""
 
     name: str
     server: str
@@ -56,8 +47,8 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
 
     Args:
         before: The rule in front of which it belongs, because that one matches the calls that it is
-            to allow; it then is about the same effects and conditions, so that it allows nothing
-            that the other would not have decided on. None to put it behind all others.
+            to allow. It then has that rule's effects and conditions, so that it allows nothing
+            else. None to put it behind all others.
 
     Raises:
         SettingsError: The file cannot be changed so; it is as it was.
@@ -70,7 +61,7 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
 
 
 def append_policy(path: Path, policy: str) -> None:
-    """Put a policy behind what stands in a settings file, or make one. Blocks; for threads.
+    """Put a policy behind the content of a settings file, or make one. Blocks; for threads.
 
     Raises:
         SettingsError: It cannot be written, or would not parse; the file is as it was.
@@ -86,12 +77,7 @@ def append_policy(path: Path, policy: str) -> None:
 
 
 def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> None:
-    """Replace a file's content, unless it is changed meanwhile.
-
-    Args:
-        changed: Returns what is to stand there.
-        required: Whether it must be there.
-    """
+    """Replace a file's content, unless it changes meanwhile."""
     try:
         if not required:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -120,11 +106,7 @@ def _state(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
-    """Return a policy file's text with one more rule in it. Pure.
-
-    Raises:
-        SettingsError: There is no way to write it there.
-    """
+    """Return a policy file's text with one more rule in it; raises `SettingsError`. Pure."""
     document = _parsed(text, place)
     rules = _rules(document, place)
     index = len(rules) if before is None else _index(document, before, place)
@@ -232,7 +214,6 @@ def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
 
 
 def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
-    """Return the lines of a rule, to be put into a policy."""
     above = [f"# {_written(comment)}"] if comment else []
     fields = (f"{toml_key(key)} = {toml_value(value)}" for key, value in rule.items())
     return [*above, "[[policy.rules]]", *fields]
@@ -254,11 +235,7 @@ def toml_key(key: str) -> str:
 
 
 def toml_value(value: Json) -> str:
-    """Return a value as TOML has it, on one line.
-
-    Raises:
-        SettingsError: TOML has no such value.
-    """
+    """Return a value as TOML has it, on one line; raises `SettingsError` if it has none."""
     if isinstance(value, str):
         return _written(json.dumps(value, ensure_ascii=False))
     if isinstance(value, bool | int | float):

@@ -47,15 +47,7 @@ class ProfileSpec:
 
 
 def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
-    """Return all profiles there are, by name.
-
-    Args:
-        tables: What the file has under `profiles`.
-        place: Where that is, for errors ("config.toml: profiles").
-
-    Raises:
-        SettingsError: One has a name, a key or a base that cannot be.
-    """
+    """Return all profiles by name, built in or of the tables; raises `SettingsError`."""
     found = {name: ProfileSpec(name=name, strict=name == "strict") for name in BUILT_IN}
     if isinstance(tables, Mapping):
         for name in BUILT_IN:
@@ -96,7 +88,7 @@ def narrowed(settings: Settings, name: str) -> Settings:
     """Return the settings of a run that asks for a profile: of each value the narrower one.
 
     Raises:
-        InvalidRequestError: There is no such profile, or it sets what all runs have in common.
+        InvalidRequestError: There is no such profile, or it sets what all runs share.
     """
     if name not in settings.profiles:
         remedy = f"Pass one of: {', '.join(settings.profiles)}."

@@ -31,14 +31,7 @@ SOLE_USER = "MCP_BRIDGE_SOLE_USER"
 
 
 def require_private(path: Path, what: str, variable: str) -> None:
-    """Refuse a file or directory that other users of this machine could change.
-
-    Args:
-        variable: The one that names another place.
-
-    Raises:
-        SettingsError: They could.
-    """
+    """Raise if other users could change a path; `variable` names another place for it."""
     reason, remedy = exposure(path)
     if reason and os.environ.get(SOLE_USER) != "1":
         remedy += (
@@ -48,10 +41,8 @@ def require_private(path: Path, what: str, variable: str) -> None:
 
 
 def http_token(settings: Settings) -> str:
-    """Return the token of this user's bridges over HTTP, made at the first call.
-
-    Raises:
-        SettingsError: It cannot be kept, or other users could change it.
+    """Return the token of this user's bridges over HTTP, made at the first call; raises
+    `SettingsError`.
     """
     path = settings.state_dir / TOKEN_FILE
     try:
@@ -77,11 +68,7 @@ def http_token(settings: Settings) -> str:
 
 
 def prepare_state(settings: Settings) -> None:
-    """Make the state directory, and require the policy that was in force.
-
-    Raises:
-        SettingsError: The settings file held a policy before, and is gone or empty now.
-    """
+    """Make the state directory; raise `SettingsError` if the policy that was in force is lost."""
     try:
         make_directory(settings.state_dir)
     except OSError as error:
