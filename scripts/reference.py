@@ -45,7 +45,6 @@ from bridge.settings import (
     variable,
 )
 from bridge.settings import fields as declared
-from bridge.settings import file as settings_file
 from bridge.settings.commands import CommandProfile
 from scripts import guarantees
 from scripts.docstrings import attributes, prose, section, summary
@@ -229,9 +228,7 @@ def _unset(text: str) -> str:
 def _servers_table() -> Iterator[str]:
     yield from ["### `[servers.NAME]`", ""]
     texts = section(ServerSettings, "Attributes")
-    rows = (
-        [code(key), kind_of(parse), texts[key]] for key, parse in settings_file.SERVER_KEYS.items()
-    )
+    rows = ([code(key), kind_of(parse), texts[key]] for key, parse in package.SERVER_KEYS.items())
     yield from table(["key", "value", "what it says"], rows)
 
 

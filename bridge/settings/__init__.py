@@ -7,33 +7,37 @@ that does not parse is an error that names where it stands: nothing falls back s
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Collection, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from bridge.errors import SettingsError
+from bridge.model import Directory, Json, ProtocolMode, ServerSettings
 from bridge.private_files import exposure, make_directory
 from bridge.settings import fields, parsers
 from bridge.settings.commands import CommandProfile as CommandProfile
-from bridge.settings.directories import engine_directories, resolve_directories
-from bridge.settings.file import TABLES, ConfigFile, read_config
+from bridge.settings.commands import parse_commands
+from bridge.settings.dependencies import Dependencies, parse_dependencies
+from bridge.settings.directories import engine_directories, parse_directories, resolve_directories
+from bridge.settings.kubernetes import Kubernetes, parse_kubernetes
 from bridge.settings.parsers import parse_size as parse_size
-from bridge.settings.paths import CONFIG, default_state_dir
-from bridge.settings.paths import config_path as config_path
-from bridge.settings.paths import home as home
-from bridge.settings.paths import moved_dir as moved_dir
-from bridge.settings.paths import packages_dir as packages_dir
-from bridge.settings.paths import runtime_dir as runtime_dir
-from bridge.settings.paths import store_of as store_of
-from bridge.settings.policy import PolicySpec
-from bridge.settings.profiles import ProfileSpec
+from bridge.settings.policy import PolicySpec, parse_policy
+from bridge.settings.profiles import ProfileSpec, parse_profiles
 from bridge.settings.profiles import narrowed as narrowed
-from bridge.settings.state import SOLE_USER, require_private
+from bridge.settings.state import CONFIG, SOLE_USER, default_state_dir, require_private
+from bridge.settings.state import config_path as config_path
+from bridge.settings.state import home as home
 from bridge.settings.state import http_token as http_token
+from bridge.settings.state import moved_dir as moved_dir
+from bridge.settings.state import packages_dir as packages_dir
 from bridge.settings.state import prepare_state as prepare_state
+from bridge.settings.state import runtime_dir as runtime_dir
+from bridge.settings.state import store_of as store_of
 from bridge.settings.values import SETTINGS as SETTINGS
 from bridge.settings.values import AuditMode as AuditMode
 from bridge.settings.values import GuardMode as GuardMode
@@ -71,7 +75,7 @@ def load(
     """
     environment = dict(os.environ if environ is None else environ)
     named_file = environment.get(CONFIG, "")
-    file = read_config(config_path(environment), required=bool(named_file))
+    file = _read_config(config_path(environment), required=bool(named_file))
     own = _from_file(file.values, file)
     profiles = {
         name: _from_file(profile.values, file, f"profiles.{name}")
@@ -142,7 +146,7 @@ def _check_places(settings: Settings, file: ConfigFile) -> Settings:
 def reload_policy(settings: Settings) -> PolicySpec:
     """Return the policy read again from its file, if it has one; raises `SettingsError`."""
     path = settings.policy.path
-    return read_config(path, required=False).policy if path else settings.policy
+    return _read_config(path, required=False).policy if path else settings.policy
 
 
 def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> Settings:
@@ -222,6 +226,91 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     return said
 
 
+SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMode)}
+"""Keys of a table in `servers`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """The content of a settings file; the text is for line numbers in errors."""
+
+    path: Path
+    text: str = field(repr=False)
+    values: Mapping[str, Json]
+    profiles: Mapping[str, ProfileSpec]
+    commands: Mapping[str, CommandProfile]
+    policy: PolicySpec
+    directories: tuple[Directory, ...]
+    dependencies: Dependencies
+    servers: Mapping[str, ServerSettings]
+    kubernetes: Kubernetes
+
+    def place(self, key: str, table: str = "") -> str:
+        """Return the place of a key for error messages: file, line if it is found, and key."""
+        within, line = "", ""
+        for number, text in enumerate(self.text.splitlines(), 1):
+            if heading := re.match(r"\s*\[([^\[\]]+)\]", text):
+                within = heading[1].strip()
+            elif within == table and re.match(rf"\s*{re.escape(key)}\s*=", text):
+                line = f":{number}"
+        return f"{self.path}{line}: {f'{table}.' if table else ''}{key}"
+
+
+def _read_config(path: Path, *, required: bool) -> ConfigFile:
+    """Return the settings file; an absent one is empty, or `SettingsError` if `required`."""
+    text = _text(path, required=required)
+    try:
+        document: dict[str, Json] = tomllib.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{path} could not be read: {error}.") from None
+    tables = {
+        name: parse(document.pop(name, None), f"{path}: {name}") for name, parse in _TABLES.items()
+    }
+    policy = replace(tables.pop("policy"), path=path)
+    return ConfigFile(path=path, text=text, values=document, policy=policy, **tables)
+
+
+def _parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
+    return {
+        name: ServerSettings(**fields.record(table, fields.below(place, name), SERVER_KEYS))
+        for name, table in fields.table(tables, place).items()
+    }
+
+
+_TABLES: Mapping[str, Callable[[Json, str], Any]] = {
+    "profiles": parse_profiles,
+    "commands": parse_commands,
+    "policy": parse_policy,
+    "directories": parse_directories,
+    "dependencies": parse_dependencies,
+    "servers": _parse_servers,
+    "kubernetes": parse_kubernetes,
+}
+"""Tables of the settings file, in addition to the settings."""
+
+
+def _text(path: Path, *, required: bool) -> str:
+    try:
+        if not path.is_file() and path.exists():
+            # Reading a pipe or a device could block, or never end.
+            raise SettingsError(f"{path} is not a regular file.")
+        require_private(path, "The settings file", "MCP_BRIDGE_CONFIG")
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        links = (each for each in (path, *path.parents) if each.is_symlink())
+        if dangling := next((each for each in links if not each.exists()), None):
+            message = f"{dangling} is a link to {dangling.readlink()}, which does not exist."
+            if dangling != path:
+                message = f"{path} cannot be read: {message}"
+            raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
+        if required:
+            raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
+        return ""
+    except (OSError, ValueError) as error:
+        remedy = "Let this user read it, or name another file in MCP_BRIDGE_CONFIG."
+        raise SettingsError(f"{path} could not be read: {error}.", remedy=remedy) from None
+
+
 @dataclass(frozen=True)
 class _SettingValue:
     """A setting's value, its place, and a warning if it is not taken as it is written."""
@@ -238,7 +327,7 @@ def _from_file(
     for key, value in values.items():
         where = file.place(key, table)
         if key not in SETTINGS:
-            known = parsers.suggestion(key, [*SETTINGS, *dict(TABLES)])
+            known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")
         setting = SETTINGS[key]
         if setting["many"] and isinstance(value, list) and all(type(each) is str for each in value):
