@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
-from bridge.discovery.consents import Consent, Consents
+from bridge.discovery.consents import Consent
 from bridge.discovery.dialect import Location, Platform
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import (
@@ -24,6 +24,7 @@ from bridge.discovery.files import (
     is_absent,
     list_matching,
 )
+from bridge.discovery.locations import DiscoveryContext as DiscoveryContext
 from bridge.discovery.locations import (
     Places,
     Project,
@@ -35,7 +36,7 @@ from bridge.discovery.locations import (
 from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
-from bridge.discovery.precedence import ProjectServers, Rules, is_bridge, merge
+from bridge.discovery.precedence import Rules, is_bridge, merge
 from bridge.discovery.report import ConfigWarning as ConfigWarning
 from bridge.discovery.report import ProposedServer as ProposedServer
 from bridge.discovery.report import SkippedServer as SkippedServer
@@ -55,43 +56,9 @@ from bridge.discovery.user_lists import (
 )
 from bridge.discovery.variables import Variables, no_file
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
-from bridge.model import Directory, ServerSpec
-
-VARIABLE = "MCP_BRIDGE_SOURCES"
-"""Names of sources to read, or names with a \"-\" in front for all but those."""
+from bridge.model import ServerSpec
 
 Stamp = tuple[str | Fingerprint, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiscoveryContext:
-    """The user, the directory and the settings for which servers are searched.
-
-    Attributes:
-        extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
-        allow_self: Whether entries that start this bridge are kept.
-        system_root: Where the system's own configuration directories start.
-        sources: Names of `clients.SOURCE_IDS`, or names with a "-" in front for all but those.
-        exposed: Directories that programs may write to: no file in them defines a server or is read
-            for one, and no server is started from them.
-        directories: Those of them that the settings name, with the servers that may use them.
-        moved: Where entries are kept that were moved out of clients' files, if any were.
-    """
-
-    home: Path
-    cwd: Path
-    platform: Platform
-    environ: Mapping[str, str] = field(repr=False)
-    extra_config: Path | None = None
-    allow_self: bool = False
-    project_servers: ProjectServers = "approved"
-    consents: Consents = field(default_factory=Consents)
-    system_root: Path = Path("/")
-    sources: tuple[str, ...] = ()
-    sources_place: str = VARIABLE
-    exposed: tuple[Path, ...] = ()
-    directories: tuple[Directory, ...] = ()
-    moved: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +130,7 @@ def discover(context: DiscoveryContext) -> Discovery:
             said.append(ConfigWarning(path=spec.source.path, key=key, reason=reason))
     own = str(context.extra_config)
     warnings = (
-        *unknown_sources(context.sources, context.sources_place),
+        *_unknown_sources(context.sources, context.sources_place),
         *(
             replace(each, own=not each.key) if each.path == own else each
             for each in (*moved.warnings, *reader.warnings, *said)
@@ -288,15 +255,7 @@ def _survey(
 
 def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
     project = find_project(context.cwd)
-    places = path_variables(
-        platform=context.platform,
-        home=context.home,
-        environ=context.environ,
-        system_root=context.system_root,
-        extra=context.extra_config,
-        project=project,
-    )
-    return project, places
+    return project, path_variables(context, project)
 
 
 def _candidates(
@@ -440,13 +399,11 @@ def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Locati
     )
 
 
-def unknown_sources(sources: tuple[str, ...], place: str = VARIABLE) -> tuple[ConfigWarning, ...]:
-    found = []
+def _unknown_sources(sources: Iterable[str], place: str) -> Iterator[ConfigWarning]:
     for name in sources:
         bare = name.removeprefix("-")
         if bare not in SOURCE_IDS:
             near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
             reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
-            found.append(ConfigWarning(path=place, key="", reason=reason, own=True))
-    return tuple(found)
+            yield ConfigWarning(path=place, key="", reason=reason, own=True)

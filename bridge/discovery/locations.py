@@ -6,15 +6,51 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from bridge.discovery.consents import Consents
 from bridge.discovery.dialect import Platform
 from bridge.discovery.files import read_regular
+from bridge.model import Directory
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
 Places = Mapping[str, tuple[Path, ...]]
+
+ProjectServers = Literal["all", "approved", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoveryContext:
+    """The user, the directory and the settings for which servers are searched.
+
+    Attributes:
+        extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
+        allow_self: Whether entries that start this bridge are kept.
+        system_root: Where the system's own configuration directories start.
+        sources: Names of `clients.SOURCE_IDS`, or names with a "-" in front for all but those.
+        exposed: Directories that programs may write to: no file in them defines a server or is read
+            for one, and no server is started from them.
+        directories: Those of them that the settings name, with the servers that may use them.
+        moved: Where entries are kept that were moved out of clients' files, if any were.
+    """
+
+    home: Path
+    cwd: Path
+    platform: Platform
+    environ: Mapping[str, str] = field(repr=False)
+    extra_config: Path | None = None
+    allow_self: bool = False
+    project_servers: ProjectServers = "approved"
+    consents: Consents = field(default_factory=Consents)
+    system_root: Path = Path("/")
+    sources: tuple[str, ...] = ()
+    sources_place: str = "MCP_BRIDGE_SOURCES"
+    exposed: tuple[Path, ...] = ()
+    directories: tuple[Directory, ...] = ()
+    moved: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +78,9 @@ def find_project(cwd: Path) -> Project:
     return Project(cwd=cwd, root=root, main=main, keys=tuple(dict.fromkeys(spelled)))
 
 
-def path_variables(
-    *,
-    platform: Platform,
-    home: Path,
-    environ: Mapping[str, str],
-    system_root: Path,
-    extra: Path | None,
-    project: Project,
-) -> Places:
+def path_variables(context: DiscoveryContext, project: Project) -> Places:
+    platform, home, environ = context.platform, context.home, context.environ
+    extra = context.extra_config
     claude = environ.get("CLAUDE_CONFIG_DIR", "")
     cwd = project.cwd
     config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config"
@@ -65,7 +95,7 @@ def path_variables(
     found: dict[str, tuple[Path, ...]] = {
         "home": (home,),
         "cwd": (cwd,),
-        "system": (system_root,),
+        "system": (context.system_root,),
         "library": (library,),
         "config": (config,),
         "appdata": (appdata,),
@@ -89,7 +119,7 @@ def path_variables(
         "opencode_app": (library / "OpenCode",),
     }
     found |= _movable(environ, home=home, cwd=cwd, config=config, data=data)
-    return found | _system_places(platform, system_root, environ)
+    return found | _system_places(platform, context.system_root, environ)
 
 
 def _movable(

@@ -10,17 +10,15 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, look_record
 from bridge.discovery.dialect import Location
+from bridge.discovery.locations import ProjectServers
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
 from bridge.discovery.user_lists import Approvals, Restrictions, fold_name
 from bridge.model import ServerSpec, Source
-
-ProjectServers = Literal["all", "approved", "none"]
 
 _FIELDS = (
     *("transport", "command", "args", "env", "cwd", "url", "headers"),

@@ -69,14 +69,7 @@ def test_no_layout_of_a_project_is_used_before_it_is_approved(
     cautious: DiscoveryContext, row: Location
 ) -> None:
     context = replace(cautious, platform=row.platforms[0])
-    places = path_variables(
-        platform=context.platform,
-        home=context.home,
-        environ=context.environ,
-        system_root=context.system_root,
-        extra=None,
-        project=find_project(context.cwd),
-    )
+    places = path_variables(context, find_project(context.cwd))
     path = fill(row.template, places)[0]
     write(path.with_name(path.name.replace("*", "one")), in_its_spelling(row, "./evil"))
     found = discover(context)
