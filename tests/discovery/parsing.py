@@ -17,8 +17,6 @@ from bridge.model import ServerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a file is, and what variables in it stand for."""
-
     client: str
     scope: str
     path: str
@@ -48,8 +46,6 @@ class Origin:
 
 @dataclass(frozen=True)
 class Found:
-    """What a file says, servers and entries that are none apart."""
-
     parsed: Parsed
 
     @property
@@ -70,7 +66,6 @@ class Found:
 
 
 def parse_config(raw: bytes, origin: Origin, format: Format = "json") -> Found:
-    """What a file's bytes mean."""
     try:
         document = decode(raw, format)
     except MalformedError as error:

@@ -45,13 +45,11 @@ def names(found: Discovery) -> list[str]:
 
 
 def approving(context: DiscoveryContext, found: Discovery) -> DiscoveryContext:
-    """The same context after a person approved all that was proposed."""
     given = frozenset(each.definition for each in found.proposed)
     return replace(context, consents=Consents(by_person=given))
 
 
 def after(context: DiscoveryContext, found: Discovery, *, first: bool = False) -> DiscoveryContext:
-    """The same context once what clients approved is remembered."""
     seen = context.consents.seen | set(found.first_seen)
     return replace(context, consents=replace(context.consents, seen=seen, first=first))
 
@@ -143,7 +141,6 @@ def test_what_an_unapproved_definition_names_is_not_opened(cautious: DiscoveryCo
 
 @pytest.mark.parametrize("user_name", ["git", "Git", "g\u0131t", "-git-"])
 def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_name: str) -> None:
-    """Nor one that programs would spell like it."""
     mine = {"mcpServers": {user_name: {"command": "mine"}}}
     write(cautious.home / ".claude.json", mine)
     theirs = {"mcpServers": {"git": {"command": "theirs"}}}

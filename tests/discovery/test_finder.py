@@ -156,7 +156,7 @@ def test_the_bound_on_files_leaves_room_for_claude_s_state() -> None:
 def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others(
     context: DiscoveryContext,
 ) -> None:
-    """Whoever wrote the repository may have written 150,000; the user's own are all there."""
+    """A repository may define 150,000; the user's own are all there."""
     for file in range(4):
         servers = {f"s{file}_{n}": {"command": "x"} for n in range(MAX_SERVERS // 2 - 1)}
         write(context.cwd / ".amazonq" / "agents" / f"a{file}.json", {"mcpServers": servers})

@@ -43,7 +43,6 @@ def test_a_client_s_file_is_read_as_the_golden_output_says(
 
 
 def elsewhere() -> Iterator[tuple[Case, str, Platform]]:
-    """Files where another platform would have them."""
     for case in CASES:
         location = location_of(case)
         mine = {case.place(platform): platform for platform in location.platforms}

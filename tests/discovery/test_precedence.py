@@ -61,7 +61,6 @@ def in_its_spelling(location: Location, command: str) -> str:
 
 
 def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryContext) -> None:
-    """The order of the table is the documented precedence, on every platform."""
     for platform in ("linux", "darwin", "win32"):
         base = replace(
             context,

@@ -22,7 +22,6 @@ ENVIRON = {"TOKEN": "the-secret", "NUL": "a\0b", "EMPTY": ""}
 
 
 def reading(lines: list[str]) -> Found:
-    """Return what a document means."""
     dialect, _, document = lines[-1].partition(" ")
     given = {
         "path": "servers.json",
@@ -53,7 +52,6 @@ def told(found: Found) -> Iterator[str]:
 
 
 def _fields(spec: ServerSpec) -> Iterator[tuple[str, object]]:
-    """Yield the fields that do not have their defaults."""
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
         default = field.default

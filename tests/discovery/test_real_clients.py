@@ -176,7 +176,6 @@ LISTINGS = (
 
 
 def prepare(each: Listing, home: Path, project: Path) -> None:
-    """Write a client's files into a home and a project."""
     for name, place in (("home", home), ("project", project)):
         for file in (FILES / each.source / name).rglob("*"):
             if file.is_file():
@@ -186,7 +185,6 @@ def prepare(each: Listing, home: Path, project: Path) -> None:
 
 
 def listed(each: Listing, home: Path, project: Path) -> Listed:
-    """Return what the client lists."""
     program, *arguments = each.program
     path = each.packages / "node_modules" / ".bin" / program
     assert path.exists(), f"{program} is missing; `make test` or `make test-all` installs it"
@@ -198,7 +196,6 @@ def listed(each: Listing, home: Path, project: Path) -> Listed:
 
 
 def found(each: Listing, home: Path, project: Path) -> Listed:
-    """Return what is found in its files."""
     context = DiscoveryContext(
         home=home,
         cwd=project,
@@ -223,7 +220,6 @@ EACH = pytest.mark.parametrize(
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with a repository, `shop`."""
     write(tmp_path / "home" / "shop" / ".git" / "HEAD", "ref: refs/heads/main\n")
     for name in ("objects", "refs"):
         (tmp_path / "home" / "shop" / ".git" / name).mkdir()

@@ -74,6 +74,5 @@ def test_no_syntax_takes_longer_than_its_text(syntax: Syntax, piece: str) -> Non
 
 
 def test_no_value_shows_in_a_repr() -> None:
-    """Values are where people keep secrets."""
     assert "va" not in repr(variables())
     assert "va" not in repr(expand("${A}", variables()))

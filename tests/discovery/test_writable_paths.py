@@ -53,7 +53,6 @@ def given(tmp_path: Path) -> Path:
 
 
 def server(line: str, given: Path, scope: str = "user") -> ServerSpec:
-    """The server of a command line."""
     places = {"S": given, "L": given.parent / "link", "UP": given.parent}
     places["O"] = given.parent / "other"
     line = re.sub(r"(?<![A-Za-z_])(S|L|UP|O)(?![A-Za-z_])", lambda at: str(places[at[0]]), line)
@@ -82,7 +81,6 @@ def judged(
     used_by: str = "",
     variables: Mapping[str, str] = {},
 ) -> tuple[ServerSpec | None, str]:
-    """The server as it is started, or None and the reason."""
     share = Directory(name="share", path=str(given), inside="/mnt/share", writable=True)
     share = replace(share, used_by=frozenset([used_by]))
     environ = {"HOME": str(given.parent), "PATH": os.environ["PATH"], **(variables or {})}

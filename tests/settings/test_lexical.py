@@ -15,7 +15,6 @@ _STEPS = st.lists(st.sampled_from(["a", "b", "..", ".", "", "data"]), max_size=8
 
 @given(_STEPS)
 def test_absolute_paths_are_made_normal_as_posix_does(steps: list[str]) -> None:
-    """Nothing invented here."""
     path = "/" + "/".join(steps)
     assert normal(path) == posixpath.normpath("/" + path.lstrip("/"))
 
@@ -62,7 +61,6 @@ def test_what_servers_read_in_different_ways_is_not_judged(path: str) -> None:
 
 
 def test_a_plain_file_address_is_its_path() -> None:
-    """Servers of the file system take both."""
     assert normal("file:///srv//data/./x") == "/srv/data/x"
 
 
@@ -91,7 +89,6 @@ def test_a_directory_holds_itself_and_what_is_below(
 
 
 def test_a_directory_of_the_file_is_made_normal() -> None:
-    """As it is compared with normal paths."""
     assert root("/srv//data/") == "/srv/data"
     assert root(".") == ""
     assert root("~/x").endswith("/x")

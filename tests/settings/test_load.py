@@ -12,7 +12,6 @@ from bridge.settings import load, parse_size, runtime_dir, unknown_variables
 
 
 def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
-    """With nothing set, the documented values hold."""
     settings = load({}, {"HOME": str(tmp_path)})
     assert (settings.runtime, settings.timeout, settings.max_timeout) == ("auto", 30, 600)
     assert (settings.memory, settings.pids, settings.cpus) == (512 * 1024**2, 128, None)
@@ -23,7 +22,6 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
 
 
 def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path: Path) -> None:
-    """The order of strength is flags, environment, file."""
     config = tmp_path / "config.toml"
     config.write_text('timeout = 5\npids = 64\nmemory = "1g"\nallow_self_server = true\n')
     environ = {
@@ -38,14 +36,12 @@ def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path:
 
 
 def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> None:
-    """Without MCP_BRIDGE_CONFIG the XDG place is read."""
     (tmp_path / "mcp-code-bridge").mkdir()
     (tmp_path / "mcp-code-bridge" / "config.toml").write_text("warm = 3\n")
     assert load({}, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)}).warm == 3
 
 
 def test_a_message_names_the_line_of_the_file_that_is_at_fault(tmp_path: Path) -> None:
-    """Also of a table, and of a profile that is named and is none."""
     config = tmp_path / "config.toml"
     environ = {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(config)}
     for text, place in (
@@ -62,7 +58,6 @@ def test_a_message_names_the_line_of_the_file_that_is_at_fault(tmp_path: Path) -
 
 
 def test_each_setting_knows_where_it_stands(tmp_path: Path) -> None:
-    """The strongest place; its variable where it has its default."""
     config = tmp_path / "config.toml"
     config.write_text('warm = 1\nruntime = "docker"\nimage = "a"\n')
     environ = {"HOME": "/", "MCP_BRIDGE_CONFIG": str(config), "MCP_BRIDGE_IMAGE": "b"}
@@ -72,7 +67,6 @@ def test_each_setting_knows_where_it_stands(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_is_no_setting_is_told_with_the_nearest() -> None:
-    """A typing mistake in a name is no mistake that goes unseen."""
     environ = {
         "MCP_BRIDGE_MEMROY": "1g",
         "MCP_BRIDGE_QQ": "1",
@@ -97,12 +91,10 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest() -> None:
     ],
 )
 def test_a_maximum_may_be_asked_for(variable: str, value: str) -> None:
-    """The bounds belong to what is allowed."""
     load({}, {"HOME": "/nowhere", variable: value})
 
 
 def test_sources_are_names_to_read_or_names_to_leave_out() -> None:
-    """One or the other; "all" is the default by name."""
     environ = {"HOME": "/nowhere"}
     assert load({"sources": "Cursor, zed"}, environ).sources == ("cursor", "zed")
     assert load({"sources": "-cursor,-zed"}, environ).sources == ("-cursor", "-zed")
@@ -121,7 +113,6 @@ def test_names_of_secrets_are_globs(tmp_path: Path) -> None:
 
 
 def test_roots_are_directories_that_a_list_or_a_text_names(tmp_path: Path) -> None:
-    """In the file they may be a list; none are the default, so that servers keep their own."""
     config = tmp_path / "config.toml"
     config.write_text('roots = ["/srv/a", "~/b"]')
     environ = {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(config)}
@@ -130,19 +121,16 @@ def test_roots_are_directories_that_a_list_or_a_text_names(tmp_path: Path) -> No
 
 
 def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
-    """The text names the place the user typed it."""
     with pytest.raises(SettingsError, match=r"--max-timeout: 'x'"):
         load({"max_timeout": "x"}, {"HOME": "/nowhere"})
 
 
 def test_a_named_settings_file_must_exist(tmp_path: Path) -> None:
-    """Naming a file that is not there is a mistake; having none is not."""
     with pytest.raises(SettingsError, match="does not exist"):
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(tmp_path / "no.toml")})
 
 
 def test_a_timeout_beyond_the_maximum_raises_it_with_a_warning() -> None:
-    """Lowering only the maximum lowers the default with it."""
     assert load({"max_timeout": "10"}, {"HOME": "/nowhere"}).timeout == 10
     assert load({"call_timeout": "900"}, {"HOME": "/nowhere"}).max_timeout == 900
     settings = load({"max_timeout": "10", "timeout": "20"}, {"HOME": "/nowhere"})
@@ -167,7 +155,6 @@ def test_a_timeout_beyond_the_maximum_raises_it_with_a_warning() -> None:
 def test_values_of_the_first_bridges_keep_their_meaning(
     variable: str, text: str, value: object, warned: bool
 ) -> None:
-    """One that is not taken as it stands is named in a warning."""
     settings = load({}, {"HOME": "/nowhere", f"MCP_BRIDGE_{variable}": text})
     assert getattr(settings, variable.lower()) == value
     assert [f"MCP_BRIDGE_{variable}: " in note for note in settings.notes] == [True] * warned
@@ -189,12 +176,10 @@ def test_an_empty_variable_counts_as_unset() -> None:
     ],
 )
 def test_sizes_are_read_as_engines_write_them(text: str, size: int) -> None:
-    """Podman's and docker's spelling works."""
     assert parse_size(text) == size
 
 
 def test_sockets_go_where_their_paths_fit(tmp_path: Path) -> None:
-    """The session's directory, else the state's; a home too deep for a socket gets another."""
     assert runtime_dir(load({}, {"HOME": "/h"})) == Path("/h/.local/state/mcp-code-bridge/run")
     session = load({}, {"HOME": "/h", "XDG_RUNTIME_DIR": "/tmp"})
     assert runtime_dir(session) == Path("/tmp/mcp-code-bridge")

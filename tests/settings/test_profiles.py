@@ -59,14 +59,12 @@ PROFILES = ("standard", "strict", "small", "wide", "guarded", "tight")
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A settings file with two profiles."""
     path = tmp_path / "config.toml"
     path.write_text(UNTRUSTED)
     return path
 
 
 def loaded(config: Path, profile: str = "", **variables: str) -> Settings:
-    """Load with a profile asked for by its variable."""
     environ = {"MCP_BRIDGE_CONFIG": str(config), "HOME": "/nonexistent", **variables}
     return load({}, {**environ, "MCP_BRIDGE_PROFILE": profile})
 
@@ -84,14 +82,12 @@ def test_a_profile_goes_before_the_file_and_gives_way_to_variables_and_flags(con
 
 
 def test_a_profile_can_be_chosen_in_the_file_itself(config: Path) -> None:
-    """And a variable chooses another."""
     config.write_text('profile = "data"\n' + UNTRUSTED)
     assert loaded(config).memory == 4 * 1024**3
     assert loaded(config, "standard").memory == 1024**3
 
 
 def test_what_is_made_from_strict_is_strict_whatever_else_was_given(config: Path) -> None:
-    """Neither a variable nor a flag widens it."""
     chosen = loaded(config, "untrusted", MCP_BRIDGE_GUARD="off", MCP_BRIDGE_MEMORY="8g")
     assert chosen.strict
     assert chosen.listed_servers_only
@@ -105,7 +101,6 @@ def test_what_is_made_from_strict_is_strict_whatever_else_was_given(config: Path
 
 
 def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
-    """Not by hand either."""
     made = Settings(profile="strict", guard="off", listed_servers_only=False)
     assert (made.strict, made.guard, made.listed_servers_only) == (True, "enforce", True)
     assert Settings(profile="strict", project_servers="all").project_servers == "none"
@@ -133,7 +128,6 @@ def _widths(settings: Settings) -> dict[str, float | frozenset[str]]:
 def test_a_run_s_profile_narrows_what_the_settings_allow_and_widens_nothing(
     config: Path, now: str, asked: str
 ) -> None:
-    """The run is as narrow as the bridge in each respect, and as what its profile sets."""
     config.write_text(f'[directories.kept]\npath = "{config.parent}/kept"\n{WIDE_AND_NARROW}')
     (config.parent / "kept").mkdir()
     before, alone = loaded(config, now), _widths(loaded(config, asked))
