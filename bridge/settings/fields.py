@@ -177,7 +177,7 @@ def whole(most: int, least: int = 1) -> Parse:
 
 
 def seconds(most: float) -> Parse:
-    return of(parsers.duration(most), int, float, wanted="a number")
+    return of(parsers.number("seconds", 1, most), int, float, wanted="a number")
 
 
 def size(least: int, most: int = 1024**5) -> Parse:

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from bridge.settings import globs
 from bridge.store.server_url import SCHEMES, ServerUrl, server_url
@@ -28,33 +28,28 @@ the ladder, so nothing falls back to it."""
 ELSEWHERE = ("kubernetes",)
 """What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
 
+T = TypeVar("T")
+
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
-def idle_seconds(text: str) -> float:
-    """Return a number of seconds; 0 means never."""
-    return 0.0 if text.strip() == "0" else seconds(text)
-
-
-def seconds(text: str) -> float:
-    """Return a number of seconds, of a day at most."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("is not a number of seconds") from None
-    if not 0 < value <= 86_400:  # A day; beyond it a number is more likely a mistake in units.
-        raise ValueError("must be more than 0 and at most 86400 seconds")
-    return value
-
-
-def duration(most: float) -> Callable[[str], float]:
+def number(what: str, least: float, most: float) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        """Return a number of seconds, from 1."""
-        if not 1 <= (value := seconds(text)) <= most:
-            raise ValueError(f"must be a number of seconds from 1 to {most:g}")
+        """Return a number."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"is not a number of {what}") from None
+        if not least <= value <= most:
+            raise ValueError(f"must be from {least:,} to {most:,} {what}")
         return value
 
     return parse
+
+
+seconds = number("seconds", 0.001, 86_400)  # More than a day is probably a mistake in units.
+idle_seconds = number("seconds, 0 for never", 0, 86_400)
+cpus = number("CPUs", 0.01, 1024)
 
 
 def parse_size(text: str) -> int:
@@ -68,24 +63,25 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
-def memory(text: str) -> int:
-    """Return a size such as "512m", in bytes, that a program can have."""
-    value = parse_size(text)
-    if value < 32 * 1024**2:  # With asyncio imported it does not start reliably.
-        raise ValueError("is below the 32m that Python needs to start")
-    if value > 1024**4:
-        raise ValueError("is beyond the 1t that a program may have")
-    return value
+def size_text(number: int) -> str:
+    """Return a number of bytes as settings have it: "512m"."""
+    for letter in ("t", "g", "m", "k"):
+        if number and number % _UNITS[letter] == 0:
+            return f"{number // _UNITS[letter]}{letter}"
+    return f"{number:,}"
 
 
-def size(least: int, most: int) -> Callable[[str], int]:
+def size(least: int, most: int = 1024**5) -> Callable[[str], int]:
     def parse(text: str) -> int:
         """Return a size such as "50m", in bytes."""
         if not least <= (value := parse_size(text)) <= most:
-            raise ValueError(f"must be from {least:,} to {most:,} bytes")
+            raise ValueError(f"must be from {size_text(least)} to {size_text(most)}")
         return value
 
     return parse
+
+
+memory = size(32 * 1024**2, 1024**4)  # With less, Python does not start reliably with asyncio.
 
 
 def integer(least: int, most: int) -> Callable[[str], int]:
@@ -107,17 +103,6 @@ def pids(text: str) -> int:
     value = integer(-(2**31), 2**31)(text)
     # The supervisor, the program and its threads need a handful; kernels have 32,768.
     return 32_768 if value <= 0 or value > 32_768 else integer(8, 32_768)(text)
-
-
-def cpus(text: str) -> float:
-    """Return a number of CPUs' worth of time."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("is not a number of CPUs") from None
-    if not 0.01 <= value <= 1024:
-        raise ValueError("must be between 0.01 and 1024")
-    return value
 
 
 def user(text: str) -> str:
@@ -242,12 +227,20 @@ def replica(text: str) -> str:
     return _matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", text.strip(), problem)
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Return the names of a comma-separated list, each once."""
-    found = tuple(name.strip().lower() for name in text.split(",") if name.strip())
-    if len(set(found)) < len(found):
-        raise ValueError("names something twice")
-    return found
+def listed(item: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Return a parser of a list with commas, each item once."""
+
+    def parse(text: str) -> tuple[T, ...]:
+        """Return a list."""
+        found = []
+        for part in filter(None, map(str.strip, text.split(","))):
+            try:
+                found.append(item(part))
+            except ValueError as error:
+                raise ValueError(f"names {part!r}, which {error}") from None
+        return tuple(dict.fromkeys(found))
+
+    return parse
 
 
 def runtime(text: str) -> str:
@@ -259,52 +252,37 @@ def runtime(text: str) -> str:
     return value
 
 
-def runtime_order(text: str) -> tuple[str, ...]:
-    """Return names of backends in order, each once."""
-    found = names(text)
-    for name in found:
-        if name in ELSEWHERE:
-            raise ValueError(f"names {name}, which is used only when named as the runtime")
-        if name in WEAKER:
-            message = f"names {name}, which is weaker: it is used only when named as the runtime"
-            raise ValueError(message)
-        if name not in LADDER:
-            raise ValueError(f"names {name!r}, which is not one of {', '.join(LADDER)}")
-    return found
+def _backend(text: str) -> str:
+    """Return the name of a backend."""
+    if text in (*WEAKER, *ELSEWHERE):
+        raise ValueError("is used only when named as the runtime")
+    return choice(LADDER)(text)
+
+
+def _secret_name(text: str) -> str:
+    """Return a glob in lower case; one of public values keeps its "-"."""
+    globs.parse(text.removeprefix("-"))
+    return text.lower()
+
+
+def _denial(text: str) -> str:
+    """Return a module, function, attribute (".name") or absolute path."""
+    return _matching(r"/.*|\.?\w+(\.\w+)*", text, "is no module, function, .attribute or path")
+
+
+runtime_order = listed(_backend)
+secret_names = listed(_secret_name)
+denials = listed(_denial)
+directories = listed(whole_path)
 
 
 def sources(text: str) -> tuple[str, ...]:
     """Return names of clients to read, or of those to leave out, each with its "-"."""
-    found = names(text)
+    found = listed(lowered)(text)
     if found == ("all",):
         return ()
     if len({name.startswith("-") for name in found}) > 1:
         raise ValueError('mixes names to read with names to leave out (those with a "-")')
-    return found
-
-
-def secret_names(text: str) -> tuple[str, ...]:
-    """Return globs in lower case, parted by commas; those of public values keep their "-"."""
-    for name in (found := names(text)):
-        globs.parse(name.removeprefix("-"))
-    return found
-
-
-def denials(text: str) -> tuple[str, ...]:
-    """Return modules, functions, attributes (".name") and absolute paths, parted by commas."""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in found:
-        if not re.fullmatch(r"/.*|\.?\w+(\.\w+)*", name):
-            raise ValueError(f"names {name!r}, which is no module, function, .attribute or path")
-    return found
-
-
-def directories(text: str) -> tuple[Path, ...]:
-    """Return absolute paths, parted by commas, with a leading ~ expanded."""
-    found = tuple(path(name.strip()) for name in text.split(",") if name.strip())
-    for place in found:
-        if not place.is_absolute():
-            raise ValueError(f"names {str(place)!r}, which is not an absolute path")
     return found
 
 
