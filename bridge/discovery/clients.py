@@ -47,22 +47,34 @@ CLIENTS: Mapping[str, tuple[str, Format, Dialect]] = {
     "claude-desktop": ("Claude Desktop", "json", dialects.CLAUDE_DESKTOP),
     "mcp-directory": ("MCP directory", "json", dialects.GENERIC_OR_BARE),
     "opencode": ("OpenCode", "jsonc", dialects.OPENCODE),
+    "claude-code.strict": ("Claude Code", "json", dialects.CLAUDE_CODE),
+    "claude-code.local": ("Claude Code", "json", dialects.CLAUDE_CODE_LOCAL),
+    "claude-code.settings": ("Claude Code", "json", dialects.CLAUDE_CODE_SETTINGS),
+    "vscode.settings": ("VS Code", "jsonc", dialects.VSCODE_SETTINGS),
+    "continue.json": ("Continue", "json with comments", dialects.CONTINUE_JSON),
+    "opencode.first": ("OpenCode", "jsonc", dialects.GENERIC),
+    "jetbrains.copilot": ("JetBrains", "jsonc", dialects.INTELLIJ),
+    "kilo.old": ("Kilo Code", "json", dialects.ROO),
 }
-"""By the source's name: what users are shown, and how its files are usually written."""
+"""By the source's name: what users are shown, and how its files are usually written.
+
+Behind a dot, other files of a source."""
 
 
 def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location, ...]:
     """Return the rows of files that are read alike, the strongest first."""
     name, format, dialect = CLIENTS[id]
-    usual = {"format": format, "dialect": dialect, "required": not id}
     return tuple(
         Location(
-            id=id,
+            id=id.partition(".")[0],
             client=name,
             scope=scope,
             template=template,
+            format=format,
+            dialect=dialect,
+            required=not id,
             in_project=scope == "project",
-            **{**usual, **more},
+            **more,
         )
         for template in templates
     )
@@ -83,23 +95,12 @@ _CLAUDE_USER = (
         row
         for folder, only in MANAGED
         for row in _files(
-            "claude-code",
-            "managed",
-            f"{folder}/managed-mcp.json",
-            dialect=dialects.CLAUDE_CODE,
-            platforms=only,
+            "claude-code.strict", "managed", f"{folder}/managed-mcp.json", platforms=only
         )
     ),
-    *_files(
-        "claude-code", "local", "{claude_state}/.claude.json", dialect=dialects.CLAUDE_CODE_LOCAL
-    ),
+    *_files("claude-code.local", "local", "{claude_state}/.claude.json"),
     *_files("claude-code", "user", "{claude_state}/.claude.json"),
-    *_files(
-        "claude-code",
-        "user",
-        "{claude_settings}/settings.json",
-        dialect=dialects.CLAUDE_CODE_SETTINGS,
-    ),
+    *_files("claude-code.settings", "user", "{claude_settings}/settings.json"),
     *_files("mcp-directory", "user", "{home}/.config/mcp/servers/*.json", "{home}/MCPs/*.json"),
     *_files("claude-desktop", "user", f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
     *_files("claude-desktop", "user", f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
@@ -128,19 +129,12 @@ _CLAUDE_USER = (
 )
 
 _CLAUDE_PROJECT = (
+    *_files("claude-code.strict", "project", "{upwards}/.mcp.json", approvable=True),
     *_files(
-        "claude-code",
-        "project",
-        "{upwards}/.mcp.json",
-        dialect=dialects.CLAUDE_CODE,
-        approvable=True,
-    ),
-    *_files(
-        "claude-code",
+        "claude-code.settings",
         "project",
         "{workspace}/.claude/settings.local.json",
         "{workspace}/.claude/settings.json",
-        dialect=dialects.CLAUDE_CODE_SETTINGS,
     ),
     *_files("mcp-directory", "project", "{cwd}/mcp-servers/*.json"),
     *_files("claude-code", "project", "{cwd}/claude_code_config.json"),
@@ -151,7 +145,7 @@ _CLAUDE_PROJECT = (
 _OTHER_USER = (
     *_files("cursor", "user", "{home}/.cursor/mcp.json"),
     *_files("vscode", "user", "{vscode}/mcp.json"),
-    *_files("vscode", "user", "{vscode}/settings.json", dialect=dialects.VSCODE_SETTINGS),
+    *_files("vscode.settings", "user", "{vscode}/settings.json"),
     *_files("vscode", "profile", "{vscode}/profiles/*/mcp.json"),
     *_files(
         "windsurf",
@@ -168,13 +162,7 @@ _OTHER_USER = (
     *_files("gemini", "defaults", "{gemini_system}/system-defaults.json"),
     *_files("zed", "user", "{zed}/settings.json"),
     *_files("continue", "user", "{continue}/mcpServers/*.yaml", "{continue}/mcpServers/*.yml"),
-    *_files(
-        "continue",
-        "user",
-        "{continue}/mcpServers/*.json",
-        dialect=dialects.CONTINUE_JSON,
-        format="json with comments",
-    ),
+    *_files("continue.json", "user", "{continue}/mcpServers/*.json"),
     *_files("continue", "user", "{continue}/config.yaml"),
     *_files(
         "cline",
@@ -198,13 +186,12 @@ _OTHER_USER = (
         "{opencode}/config.json",
     ),
     # Where the first public bridge of this kind looked, in the shape it read there.
-    *_files("opencode", "user", "{home}/.opencode.json", dialect=dialects.GENERIC),
+    *_files("opencode.first", "user", "{home}/.opencode.json"),
     *_files(
-        "opencode",
+        "opencode.first",
         "user",
         "{opencode_app}/opencode_config.json",
         "{opencode_app}/opencode_desktop_config.json",
-        dialect=dialects.GENERIC,
         platforms=_MAC,
     ),
     *_files("goose", "user", "{goose}/config.yaml"),
@@ -220,7 +207,7 @@ _OTHER_USER = (
     *_files("kiro", "user", "{home}/.kiro/settings/mcp.json"),
     *_files("kiro", "agent", "{home}/.kiro/agents/*.json"),
     *_files("jetbrains", "user", "{home}/.junie/mcp/mcp.json"),
-    *_files("jetbrains", "user", "{intellij}/mcp.json", dialect=dialects.INTELLIJ),
+    *_files("jetbrains.copilot", "user", "{intellij}/mcp.json"),
     *_files(
         "antigravity",
         "user",
@@ -243,12 +230,10 @@ _OTHER_USER = (
     ),
     *_files("kilo", "user", "{config}/kilo/kilo.jsonc", "{config}/kilo/kilo.json"),
     *_files(
-        "kilo",
+        "kilo.old",
         "user",
         "{vscode}/globalStorage/kilocode.kilo-code/settings/mcp_settings.json",
         "{home}/.kilocode/cli/global/settings/mcp_settings.json",
-        dialect=dialects.ROO,
-        format="json",
     ),
     *_files("trae", "user", "{trae}/mcp.json"),
     *_files("kimi", "user", "{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
@@ -258,10 +243,9 @@ _OTHER_USER = (
     *_files("vibe", "user", "{vibe}/config.toml"),
     # What plugins and extensions bring is weaker than what the user wrote.
     *_files(
-        "claude-code",
+        "claude-code.strict",
         "plugin",
         "{claude_settings}/plugins/installed_plugins.json",
-        dialect=dialects.CLAUDE_CODE,
         holds="plugins",
     ),
     *_files(
@@ -289,13 +273,7 @@ _OTHER_PROJECT = (
         "{workspace}/.continue/mcpServers/*.yaml",
         "{workspace}/.continue/mcpServers/*.yml",
     ),
-    *_files(
-        "continue",
-        "project",
-        "{workspace}/.continue/mcpServers/*.json",
-        dialect=dialects.CONTINUE_JSON,
-        format="json with comments",
-    ),
+    *_files("continue.json", "project", "{workspace}/.continue/mcpServers/*.json"),
     *_files(
         "opencode",
         "project",
@@ -305,11 +283,10 @@ _OTHER_PROJECT = (
         "{within}/.opencode/opencode.json",
     ),
     *_files(
-        "opencode",
+        "opencode.first",
         "project",
         "{cwd}/opencode_config.json",
         "{cwd}/opencode_desktop_config.json",
-        dialect=dialects.GENERIC,
     ),
     *_files(
         "amazon-q",
@@ -337,9 +314,7 @@ _OTHER_PROJECT = (
         "{within}/kilo.jsonc",
         "{within}/kilo.json",
     ),
-    *_files(
-        "kilo", "project", "{workspace}/.kilocode/mcp.json", dialect=dialects.ROO, format="json"
-    ),
+    *_files("kilo.old", "project", "{workspace}/.kilocode/mcp.json"),
     *_files("trae", "project", "{workspace}/.trae/mcp.json"),
     *_files("kimi", "project", "{cwd}/.kimi-code/mcp.json"),
     *_files("droid", "project", "{within}/.factory/mcp.json"),
