@@ -61,11 +61,12 @@ class Condition:
 
 def _when(value: Json, place: str) -> tuple[Condition, ...]:
     """Return the conditions of a `when` table."""
-    found: list[Condition] = []
-    for key, wanted in fields.table(value, place).items():
-        where = fields.below(place, key)
-        found.extend(_conditions(_path(key, where), wanted, where))
-    return tuple(found)
+    places = {key: fields.below(place, key) for key in fields.table(value, place)}
+    return tuple(
+        condition
+        for key, where in places.items()
+        for condition in _conditions(_path(key, where), value[key], where)
+    )
 
 
 def _path(key: str, place: str) -> tuple[str, ...]:
@@ -74,15 +75,10 @@ def _path(key: str, place: str) -> tuple[str, ...]:
     for character in characters:
         if character == ".":
             steps.append("")
-        elif character == "\\":
-            escaped = next(characters, "")
-            if escaped not in (".", "\\"):
-                fields.fail(
-                    place, "has a backslash before something else than a dot or a backslash"
-                )
-            steps[-1] += escaped
-        else:
-            steps[-1] += character
+            continue
+        if character == "\\" and (character := next(characters, "")) not in (".", "\\"):
+            fields.fail(place, "has a backslash before something else than a dot or a backslash")
+        steps[-1] += character
     if not all(steps):
         fields.fail(place, "has an empty step; a dot that belongs to a name is written \\.")
     return tuple(steps)
@@ -116,15 +112,16 @@ def _conditions(
         yield Condition(path=path, test=test, value=parsed, negated=negated)
 
 
-def _scalar(value: Json, place: str) -> Json:
+def _scalar(value: Json, place: str, wanted: str = "a text, a number or a boolean") -> Json:
     if isinstance(value, list):
         fields.fail(place, "is a list; for one of several values write { in = [...] }")
-    if not isinstance(value, str | bool | int | float):
-        problem = f"must be a text, a number or a boolean, not {fields.kind(value)}"
-        fields.fail(place, problem)
-    if isinstance(value, str):
+    if isinstance(value, str | bool):
         return value
-    return value if isinstance(value, bool) else _number(value, place)
+    if not isinstance(value, int | float):
+        fields.fail(place, f"must be {wanted}, not {fields.kind(value)}")
+    if not math.isfinite(value):
+        fields.fail(place, "must be a finite number")
+    return value
 
 
 def _options(value: Json, place: str) -> tuple[Json, ...]:
@@ -135,12 +132,10 @@ def _options(value: Json, place: str) -> tuple[Json, ...]:
     return tuple(_scalar(item, f"{place}[{index}]") for index, item in enumerate(value, 1))
 
 
-def _number(value: Json, place: str) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(value: Json, place: str) -> Json:
+    if isinstance(value, str | bool):
         fields.fail(place, f"must be a number, not {fields.kind(value)}")
-    if not math.isfinite(value):
-        fields.fail(place, "must be a finite number")
-    return value
+    return _scalar(value, place, "a number")
 
 
 _TESTS: Mapping[Test, fields.Parse] = {
@@ -227,11 +222,12 @@ def _check_reach(rules: Sequence[Rule]) -> None:
 def _takes_all(first: Rule, second: Rule) -> bool:
     if first.effects and not (second.effects and second.effects <= first.effects):
         return False
-    return _cover(first.servers, second.servers) and _cover(first.tools, second.tools)
-
-
-def _cover(first: Sequence[str], second: Sequence[str]) -> bool:
-    return all(any(globs.covers(wide, narrow) for wide in first) for narrow in second)
+    pairs = ((first.servers, second.servers), (first.tools, second.tools))
+    return all(
+        any(globs.covers(wide, narrow) for wide in wider)
+        for wider, narrower in pairs
+        for narrow in narrower
+    )
 
 
 def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
@@ -248,6 +244,13 @@ def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
     return found
 
 
+def _filling_by_glob(shape: type, name: str) -> fields.Parse:
+    return lambda value, place: tuple(
+        fields.fill(shape, item, where, **{name: glob})
+        for glob, item, where in _by_glob(value, place)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolPolicy:
     """What the user says of some tools of a server; the first whose glob matches counts.
@@ -260,11 +263,6 @@ class ToolPolicy:
     tools: str
     effect: Effect | None = fields.key(fields.effect, None)
     labels: frozenset[str] = fields.key(fields.labels, frozenset())
-
-
-def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
-    listed = _by_glob(value, place)
-    return tuple(fields.fill(ToolPolicy, item, where, tools=glob) for glob, item, where in listed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,15 +285,8 @@ class ServerPolicy:
     sampling: Action | None = fields.key(fields.action, None)
     start: Action | None = fields.key(fields.action, None)
     labels: frozenset[str] = fields.key(fields.labels, frozenset())
-    tools: tuple[ToolPolicy, ...] = fields.key(_tools, ())
+    tools: tuple[ToolPolicy, ...] = fields.key(_filling_by_glob(ToolPolicy, "tools"), ())
     pin: Literal["schema", "full"] = fields.key(fields.choice(("schema", "full")), "schema")
-
-
-def _servers(value: Json, place: str) -> tuple[ServerPolicy, ...]:
-    return tuple(
-        fields.fill(ServerPolicy, item, where, servers=glob)
-        for glob, item, where in _by_glob(value, place)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,7 +425,7 @@ class PolicySpec:
         _defaults, default_factory=lambda: dict(_DEFAULTS)
     )
     rules: tuple[Rule, ...] = fields.key(_rules, ())
-    servers: tuple[ServerPolicy, ...] = fields.key(_servers, ())
+    servers: tuple[ServerPolicy, ...] = fields.key(_filling_by_glob(ServerPolicy, "servers"), ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
     budgets: Budgets = fields.key(fields.filling(Budgets), Budgets())
     privacy: Privacy = fields.key(fields.filling(Privacy), Privacy())
