@@ -237,7 +237,10 @@ class _Definition:
 
     def _of_first_line(self, path: str, said: str) -> Iterator[tuple[str, Path]]:
         """Yield the paths of the interpreter that a script names, and note what it reads."""
-        words = _first_line(path)
+        line = b""
+        with suppress(OSError, ValueError), Path(path).open("rb") as file:
+            line = file.readline(256)
+        words = line[2:].decode("utf-8", "replace").split() if line[:2] == b"#!" else []
         for word in words:
             program = self._note(word)
             if program and word.endswith("sh"):  # It may start anything.
@@ -360,13 +363,6 @@ def _words(arguments: Iterable[str]) -> Iterator[str]:
         if complete:
             return
         before, shell = argument, shell or _SHELL.fullmatch(argument) is not None
-
-
-def _first_line(command: str) -> list[str]:
-    with suppress(OSError, ValueError), Path(command).open("rb") as file:
-        line = file.readline(256)
-        return line[2:].decode("utf-8", "replace").split() if line[:2] == b"#!" else []
-    return []
 
 
 def leave_out_writable(

@@ -14,6 +14,8 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, replace_file
@@ -53,11 +55,8 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
     Raises:
         SettingsError: The file cannot be changed so; it is as it was.
     """
-
-    def changed(text: str) -> str:
-        return with_rule(text, rule, before=before, place=str(path))
-
-    _change(path, changed, required=True)
+    add = partial(with_rule, rule=rule, before=before, place=str(path))
+    _change(path, add, required=True)
 
 
 def append_policy(path: Path, policy: str) -> None:
@@ -67,16 +66,16 @@ def append_policy(path: Path, policy: str) -> None:
         SettingsError: It cannot be written, or would not parse; the file is as it was.
     """
 
-    def changed(text: str) -> str:
+    def append(text: str) -> str:
         joint = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         whole = f"{text}{joint}{policy}"
         parse_policy(_parsed(whole, str(path)).get("policy"), f"{path}: policy")
         return whole
 
-    _change(path, changed, required=False)
+    _change(path, append, required=False)
 
 
-def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> None:
+def _change(path: Path, edit: Callable[[str], str], *, required: bool) -> None:
     """Replace a file's content, unless it changes meanwhile."""
     try:
         if not required:
@@ -90,7 +89,7 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
                     raise SettingsError(f"{path} is no regular file of this user's.")
                 text = target.read_bytes().decode("utf-8")
-            whole = changed(text)
+            whole = edit(text)
             if found is not None and _state(target.stat()) != _state(found):
                 raise SettingsError(f"{path} is being changed by another program.")
             mode = 0o600 if found is None else stat.S_IMODE(found.st_mode)
@@ -110,8 +109,10 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     document = _parsed(text, place)
     rules = _rules(document, place)
     index = len(rules) if before is None else _index(document, before, place)
+    taken = {each.get("name") for each in rules}
+    names = chain([rule.name], (f"{rule.name} ({number})" for number in count(2)))
     wanted: dict[str, Json] = {
-        "name": _free(rule.name, rules),
+        "name": next(name for name in names if name not in taken),
         "server": literal(rule.server),
         "tool": literal(rule.tool),
     }
@@ -162,15 +163,6 @@ def _index(document: Mapping[str, Json], wanted: Rule, place: str) -> int:
         if rule == wanted:
             return index
     raise SettingsError(f"{place} does not have the rule {wanted.name!r} any more.")
-
-
-def _free(name: str, rules: Sequence[Mapping[str, Json]]) -> str:
-    taken = {rule.get("name") for rule in rules}
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name} ({number})"
-    return found
 
 
 def _places(text: str, index: int | None) -> Iterator[int]:
