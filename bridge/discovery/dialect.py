@@ -132,20 +132,14 @@ class Location:
 
     Attributes:
         id: The name of the source in `MCP_BRIDGE_SOURCES`; empty for what cannot be left out.
-        client, scope: As shown to the user.
         template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
             every such file of that directory, by name.
-        dialect: How to read it.
-        platforms: Where the client keeps it there.
-        format: How the text is encoded.
         required: Whether its absence causes a warning, because the user named it.
         in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists speak about its servers.
-        unless: A path from the file's directory: where it exists, the client does not read this
-            file.
-        holds: Servers of the user's choice, those of one extension, or the list of Claude Code's
-            plugins.
-        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
+        unless: A file next to it; where that exists, the client does not read this one.
+        holds: Servers of the user's choice, those of one extension, or a list of plugins.
+        moved: Whether it is the bridge's file of entries that the user moved out of the client's;
             they count as approved.
     """
 

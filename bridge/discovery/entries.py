@@ -53,9 +53,7 @@ _UNSUPPORTED: Mapping[str, str] = {
 def read_entry(
     name: str, value: object, *, key: str, context: EntryContext, off: str = ""
 ) -> tuple[ServerSpec | SkippedServer, tuple[ConfigWarning, ...]]:
-    """Return the server of an entry, or why it is skipped (`off` if the file says so), and
-    warnings.
-    """
+    """Return the server of an entry, or why it is skipped, and warnings; `off` is why it is off."""
     unread = unread_entry(name, value, key, context)
     source = unread.source
     reader = FieldReader(context=context, key=key)

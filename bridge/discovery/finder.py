@@ -168,15 +168,12 @@ def _rules(
     ]
     limiting = {id: [path for of, path in own if of == id] for id in (GEMINI, QWEN, AMP)}
     return Rules(
-        allow_self=context.allow_self,
-        project_servers=context.project_servers,
+        context=context,
         approvals=read_claude_approvals(reader, places, project),
         trusting_clients=dict(trusting_clients(reader, places, project, rows)),
-        consents=context.consents,
         restrictions=read_restrictions(
             reader, places, project, context.platform, managed, limiting
         ),
-        directory=os.path.realpath(context.cwd),
     )
 
 

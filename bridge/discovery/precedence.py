@@ -6,14 +6,16 @@ project's server never gets the name of a user's server, nor one with the same s
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, look_record
+from bridge.discovery.consents import APPEARED, Consent, digest_of, look_record
 from bridge.discovery.dialect import Location
-from bridge.discovery.locations import ProjectServers
+from bridge.discovery.locations import DiscoveryContext
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
@@ -40,19 +42,16 @@ Verdict = ServerSpec | SkippedServer | ProposedServer
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The settings and approvals that decide which servers are used in the working `directory`.
+    """What decides which servers are used; `trusting_clients` are those that trust the project."""
 
-    Attributes:
-        trusting_clients: Clients in which the user has trusted this project, by source.
-    """
-
-    allow_self: bool
-    project_servers: ProjectServers
+    context: DiscoveryContext
     approvals: Approvals
-    trusting_clients: Mapping[str, str] = field(default_factory=dict)
-    consents: Consents = field(default_factory=Consents)
-    restrictions: Restrictions = field(default_factory=Restrictions)
-    directory: str = ""
+    trusting_clients: Mapping[str, str]
+    restrictions: Restrictions
+
+    @cached_property
+    def directory(self) -> str:
+        return os.path.realpath(self.context.cwd)
 
     def approved_by_client(self, name: str, location: Location) -> str:
         if location.approvable and self.approvals.approves(name):
@@ -63,7 +62,7 @@ class Rules:
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
     def approving_clients(self, locations: Iterable[Location]) -> set[str]:
-        if self.project_servers != "approved":
+        if self.context.project_servers != "approved":
             return set()
         found = self.approvals
         by_name = found.trusted or found.all_approved or found.approved
@@ -72,13 +71,13 @@ class Rules:
 
     def refusal(self, definition: Definition, location: Location) -> str:
         """Return why a project's definition may not be used; empty if it may."""
-        if definition in self.consents.by_person:
+        if definition in self.context.consents.by_person:
             return ""
         client = self.approved_by_client(definition.name, location)
         if not client:
-            return CHANGED if self.consents.has_other_version(definition) else NOT_APPROVED
-        seen = self.consents.seen_digest(definition, client)
-        first = seen is None and self.consents.is_first_look(self.directory, client)
+            return CHANGED if self.context.consents.has_other_version(definition) else NOT_APPROVED
+        seen = self.context.consents.seen_digest(definition, client)
+        first = seen is None and self.context.consents.is_first_look(self.directory, client)
         if first or seen == definition.digest:
             return ""
         if seen is None or seen == APPEARED:
@@ -116,7 +115,7 @@ def merge(
     first_seen = [
         mark
         for client in sorted(rules.approving_clients(location for location, _ in files))
-        if (mark := look_record(rules.directory, client)) not in rules.consents.seen
+        if (mark := look_record(rules.directory, client)) not in rules.context.consents.seen
     ]
     # The user's first, wherever a row of the table stands.
     for location, parsed in sorted(files, key=lambda each: each[0].in_project):
@@ -173,7 +172,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     reason = ""
     if location.approvable and (path := rules.approvals.rejected.get(fold_name(entry.name))):
         reason = f"rejected in Claude Code (disabledMcpjsonServers in {printable(path)})"
-    elif location.in_project and rules.project_servers == "none":
+    elif location.in_project and rules.context.project_servers == "none":
         reason = "servers of the working directory are turned off"
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
@@ -182,13 +181,13 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
         off = f"switched off in {location.client} ({by})"
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
     reason = reason or rules.restrictions.reason(entry, location.id)
-    if not reason and not rules.allow_self and is_bridge(entry):
+    if not reason and not rules.context.allow_self and is_bridge(entry):
         reason = ITSELF
     if not reason and _spelling(entry.name).replace("_", "-") in OWN_PROGRAMS:
         reason = OWN_NAME_TAKEN
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
-    if location.in_project and rules.project_servers == "approved" and not location.moved:
+    if location.in_project and rules.context.project_servers == "approved" and not location.moved:
         definition = rules.definition(entry.name, entry.source.path, entry.written)
         if reason := rules.refusal(definition, location):
             return ProposedServer(spec=entry, definition=definition, reason=reason)
@@ -201,10 +200,10 @@ def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[
     spec = verdict.spec if isinstance(verdict, ProposedServer) else verdict
     client = rules.approved_by_client(spec.name, location)
     definition = rules.definition(spec.name, spec.source.path, spec.written)
-    if not client or rules.project_servers != "approved":
+    if not client or rules.context.project_servers != "approved":
         return
-    if rules.consents.seen_digest(definition, client) is None:
-        first = rules.consents.is_first_look(rules.directory, client)
+    if rules.context.consents.seen_digest(definition, client) is None:
+        first = rules.context.consents.is_first_look(rules.directory, client)
         digest = definition.digest if first else APPEARED
         yield Consent(definition=replace(definition, digest=digest), by=client)
 

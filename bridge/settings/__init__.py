@@ -330,7 +330,8 @@ def _from_file(
             known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")
         setting = SETTINGS[key]
-        if setting["many"] and isinstance(value, list) and all(type(each) is str for each in value):
+        many = isinstance(getattr(Settings, key), tuple) and isinstance(value, list)
+        if many and all(isinstance(each, str) for each in value):
             value = ",".join(value)
         boolean = [bool] if setting["parse"] is parsers.boolean else []
         wanted = "true or false" if boolean else "a text or a number"

@@ -30,7 +30,6 @@ def setting(
     default: object,
     *,
     flag: str = "",
-    many: bool = False,
     variable: str = "",
 ) -> Any:
     """Declare a field of `Settings` that a flag, a variable or the file can set.
@@ -38,10 +37,9 @@ def setting(
     Args:
         parse: From the text that a flag or variable has.
         flag: What its flag's help says; empty for none.
-        many: Whether it takes a list in the file.
         variable: Its name in the environment, where that is not made from its own.
     """
-    how = {"parse": parse, "flag": flag, "many": many, "variable": variable}
+    how = {"parse": parse, "flag": flag, "variable": variable}
     return field(default=default, metadata=how)
 
 
@@ -143,10 +141,7 @@ class Settings:
         flag="auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
     )
     runtime_order: tuple[str, ...] = setting(
-        parsers.runtime_order,
-        (),
-        flag="what auto tries, in order, such as docker,bubblewrap",
-        many=True,
+        parsers.runtime_order, (), flag="what auto tries, in order, such as docker,bubblewrap"
     )
     oci_runtime: str = setting(
         parsers.text, "", flag="runc, crun, runsc, kata ...: used or refused, never downgraded"
@@ -183,7 +178,7 @@ class Settings:
         "advise",
         flag="what the static guard does: off, advise or enforce",
     )
-    guard_denies: tuple[str, ...] = setting(parsers.denials, (), many=True)
+    guard_denies: tuple[str, ...] = setting(parsers.denials, ())
     allow_packages: bool | None = setting(parsers.boolean, None)
     allow_directories: bool | None = setting(parsers.boolean, None)
     warm: int = setting(parsers.integer(0, 32), 4)
@@ -191,9 +186,8 @@ class Settings:
         parsers.sources,
         (),
         flag="clients whose configurations are read, or -NAME,-NAME for all but those",
-        many=True,
     )
-    secret_names: tuple[str, ...] = setting(parsers.secret_names, (), many=True)
+    secret_names: tuple[str, ...] = setting(parsers.secret_names, ())
     description_tokens: int = setting(
         parsers.integer(500, 100_000), 1500, flag="what the description of run_python may cost"
     )
@@ -221,10 +215,7 @@ class Settings:
     replica: str = setting(parsers.replica, "")
     drain_seconds: float = setting(parsers.seconds, 30.0)
     roots: tuple[Path, ...] = setting(
-        parsers.directories,
-        (),
-        flag="directories that servers get when they ask for roots",
-        many=True,
+        parsers.directories, (), flag="directories that servers get when they ask for roots"
     )
     servers_config: Path | None = setting(
         parsers.place,
