@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
@@ -33,7 +34,7 @@ from bridge.discovery.locations import (
     find_project,
     path_variables,
 )
-from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_surroundings
+from bridge.discovery.moved import MANIFEST, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import Rules, is_bridge, merge
@@ -96,28 +97,19 @@ class _Candidate:
 
 
 def discover(context: DiscoveryContext) -> Discovery:
-    project, places = project_and_places(context)
-    exposed = WritablePaths(context.exposed)
-    reader = FileReader(exposed)
     # A move that ends between this and the survey, which looks again, starts the search again.
     manifest = fingerprint(context.moved / MANIFEST) if context.moved else None
-    moved = read_moved(context.moved)
-    candidates = list(_candidates(context, places, reader.warnings, moved))
+    search = _Search(context)
     # Before any other read, so that a change during one is noticed by the next comparison.
-    stamp = _survey(context, project, places, candidates, moved).stamp()
+    stamp = search.survey().stamp()
     if manifest and manifest not in stamp:
         return discover(context)
+    reader = search.reader
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
-    for at, each in enumerate(candidates):
-        row, unread = each.location, reader.is_absent(each.path) and each.path not in moved.files
-        if row.id and not (unread or row.in_project) and is_in_project(each.path, places):
-            # A user's file that lies in the project is one of the project's.
-            row = replace(row, in_project=True, scope="project")
-            candidates[at] = replace(each, location=row)
-    rules = _rules(context, project, places, reader, candidates)
-    files = list(_Search(context, project, places, reader, rules, moved).files(candidates))
+    rules = search.rules
+    files = list(search.files())
     usable, skipped, proposed, first_seen = merge(files, rules)
     shared = (context.exposed, context.directories)
     servers, unsafe = leave_out_writable(usable, *shared, context.cwd, context.environ)
@@ -133,7 +125,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         *_unknown_sources(context.sources, context.sources_place),
         *(
             replace(each, own=not each.key) if each.path == own else each
-            for each in (*moved.warnings, *reader.warnings, *said)
+            for each in (*search.moved.warnings, *search.warnings, *reader.warnings, *said)
         ),
     )
     # One file may be read for several scopes, and says the same of itself each time.
@@ -147,33 +139,6 @@ def discover(context: DiscoveryContext) -> Discovery:
         references=(*reader.references, *reader.noted),
         own_limits=_own_limits(files),
         restrictions=rules.restrictions,
-    )
-
-
-def _rules(
-    context: DiscoveryContext,
-    project: Project,
-    places: Places,
-    reader: FileReader,
-    candidates: Sequence[_Candidate],
-) -> Rules:
-    rows = locations_read(context.sources, context.platform)
-    managed = [
-        c.path for c in candidates if (c.location.id, c.location.scope) == (CLAUDE, "managed")
-    ]
-    own = [
-        (c.location.id, c.path)
-        for c in candidates
-        if c.location.holds == "servers" and not c.location.in_project
-    ]
-    limiting = {id: [path for of, path in own if of == id] for id in (GEMINI, QWEN, AMP)}
-    return Rules(
-        context=context,
-        approvals=read_claude_approvals(reader, places, project),
-        trusting_clients=dict(trusting_clients(reader, places, project, rows)),
-        restrictions=read_restrictions(
-            reader, places, project, context.platform, managed, limiting
-        ),
     )
 
 
@@ -216,64 +181,12 @@ class ConfigurationSurvey:
 
 def survey(context: DiscoveryContext) -> ConfigurationSurvey:
     """Return the files that discovery would read; opens only a worktree's `.git` and `moved`."""
-    project, places = project_and_places(context)
-    moved = read_moved(context.moved)
-    return _survey(context, project, places, list(_candidates(context, places, [], moved)), moved)
-
-
-def _survey(
-    context: DiscoveryContext,
-    project: Project,
-    places: Places,
-    candidates: Sequence[_Candidate],
-    moved: Moved,
-) -> ConfigurationSurvey:
-    cwd = context.cwd
-    above = (cwd, *cwd.parents)
-    if project.root in above:
-        above = above[: above.index(project.root) + 1]
-    listed = [
-        path.parent
-        for location in locations_read(context.sources, context.platform)
-        if ANY_NAME in location.template
-        for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, places)
-    ]
-    files = dict.fromkeys(candidate.path for candidate in candidates)
-    files.update(dict.fromkeys((*decision_files(places), *moved.read)))
-    files.update(dict.fromkeys(filter(None, map(_replacing, candidates))))
-    around = (cwd, *(place / ".git" for place in above))
-    return ConfigurationSurvey(
-        project=project,
-        files=tuple(files),
-        listed=tuple(listed),
-        around=tuple(each for each in around if each not in listed),
-    )
+    return _Search(context).survey()
 
 
 def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
     project = find_project(context.cwd)
     return project, path_variables(context, project)
-
-
-def _candidates(
-    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning], moved: Moved
-) -> Iterator[_Candidate]:
-    """Yield every file of the table, strongest first; files of a directory only if they exist."""
-    seen: set[tuple[Path, bool]] = set()
-    for location in locations_read(context.sources, context.platform):
-        for path, place in filled(location.template, places):
-            found: tuple[Path, ...] = (path,)
-            if path.name.startswith(ANY_NAME):
-                found, wrong = list_matching(path.parent, path.suffix)
-                if wrong:
-                    warnings.append(ConfigWarning(path=str(path.parent), key="", reason=wrong))
-                found = tuple(sorted({*found, *moved.matching(path.parent, path.suffix)}))
-            for file in found:
-                # The working directory may be one of the user's own configuration directories.
-                identity = (file, location.dialect.per_project)
-                if identity not in seen:
-                    seen.add(identity)
-                    yield _Candidate(location=location, path=file, place=place)
 
 
 def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
@@ -287,19 +200,89 @@ def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
             yield directory / inner, place
 
 
-@dataclass(frozen=True)
 class _Search:
-    context: DiscoveryContext
-    project: Project
-    places: Places
-    reader: FileReader
-    rules: Rules
-    moved: Moved
+    """One search for the files of a context, and what they define."""
 
-    def files(self, candidates: Iterable[_Candidate]) -> Iterator[tuple[Location, Parsed]]:
+    def __init__(self, context: DiscoveryContext) -> None:
+        self.context = context
+        self.project, self.places = project_and_places(context)
+        self.moved = read_moved(context.moved)
+        self.warnings: list[ConfigWarning] = []
+        self._candidates = list(self._list_candidates())
+
+    @cached_property
+    def reader(self) -> FileReader:
+        return FileReader(WritablePaths(self.context.exposed))
+
+    def _list_candidates(self) -> Iterator[_Candidate]:
+        """Yield every file of the table, strongest first; files of a directory if they exist."""
+        seen: set[tuple[Path, bool]] = set()
+        for location in locations_read(self.context.sources, self.context.platform):
+            for path, place in filled(location.template, self.places):
+                found: tuple[Path, ...] = (path,)
+                if path.name.startswith(ANY_NAME):
+                    found, wrong = list_matching(path.parent, path.suffix)
+                    if wrong:
+                        warning = ConfigWarning(path=str(path.parent), key="", reason=wrong)
+                        self.warnings.append(warning)
+                    matching = self.moved.matching(path.parent, path.suffix)
+                    found = tuple(sorted({*found, *matching}))
+                for file in found:
+                    # The working directory may be one of the user's own directories.
+                    identity = (file, location.dialect.per_project)
+                    if identity not in seen:
+                        seen.add(identity)
+                        yield _Candidate(location=location, path=file, place=place)
+
+    def survey(self) -> ConfigurationSurvey:
+        cwd = self.context.cwd
+        above = (cwd, *cwd.parents)
+        if self.project.root in above:
+            above = above[: above.index(self.project.root) + 1]
+        listed = [
+            path.parent
+            for location in locations_read(self.context.sources, self.context.platform)
+            if ANY_NAME in location.template
+            for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, self.places)
+        ]
+        files = dict.fromkeys(candidate.path for candidate in self._candidates)
+        files.update(dict.fromkeys((*decision_files(self.places), *self.moved.read)))
+        files.update(dict.fromkeys(filter(None, map(_replacing, self._candidates))))
+        around = (cwd, *(place / ".git" for place in above))
+        return ConfigurationSurvey(
+            project=self.project,
+            files=tuple(files),
+            listed=tuple(listed),
+            around=tuple(each for each in around if each not in listed),
+        )
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Return what settings, approvals and clients' lists say; reads the files of the lists."""
+        for at, each in enumerate(self._candidates):
+            row, path = each.location, each.path
+            unread = self.reader.is_absent(path) and path not in self.moved.files
+            if row.id and not (unread or row.in_project) and is_in_project(path, self.places):
+                # A user's file that lies in the project is one of the project's.
+                row = replace(row, in_project=True, scope="project")
+                self._candidates[at] = replace(each, location=row)
+        rows = [(each.location, each.path) for each in self._candidates]
+        managed = [path for row, path in rows if (row.id, row.scope) == (CLAUDE, "managed")]
+        own = [each for each in rows if each[0].holds == "servers" and not each[0].in_project]
+        limiting = {id: [path for row, path in own if row.id == id] for id in (GEMINI, QWEN, AMP)}
+        context, common = self.context, (self.reader, self.places, self.project)
+        read = locations_read(context.sources, context.platform)
+        return Rules(
+            context=context,
+            approvals=read_claude_approvals(*common),
+            trusting_clients=dict(trusting_clients(*common, read)),
+            restrictions=read_restrictions(*common, context.platform, managed, limiting),
+        )
+
+    def files(self) -> Iterator[tuple[Location, Parsed]]:
         """Read each file; all files of a project together define `MAX_SERVERS` servers."""
         room = MAX_SERVERS
-        for candidate in candidates:
+        for candidate in self._candidates:
             location, path = candidate.location, candidate.path
             if location.in_project and room <= 0:
                 continue
