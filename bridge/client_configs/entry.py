@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 from bridge.client_configs.writers import Target
 from bridge.discovery.dialect import Dialect
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.entries import normalized
 from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
-from bridge.discovery.variables import UnusableError
 from bridge.errors import UsageError
 
 NAME = OWN_NAME  # What the bridge is called in clients' files, unless a person says otherwise.
@@ -163,7 +163,7 @@ def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     """Return the command of an entry with its arguments, as far as it can be read."""
     try:
         fields = normalized(value, dialect) if isinstance(value, Mapping) else {}
-    except UnusableError:
+    except MalformedError:
         return ()
     command, args = first_used(fields, dialect.command_keys), fields.get("args")
     words = [fields[command] if command else None, *(args if isinstance(args, list) else ())]

@@ -30,7 +30,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PA
 
 
 class MalformedError(ValueError):
-    """A file cannot be used; the message says why."""
+    """A file, or an entry of one, cannot be used; the message says why."""
 
 
 def size_limit(format: Format) -> int:

@@ -9,11 +9,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.documents import kind
+from bridge.discovery.documents import MalformedError, kind
 from bridge.discovery.report import ConfigWarning, shown
 from bridge.discovery.variables import (
     SPELLED,
-    UnusableError,
     Variables,
     expand,
     input_variable,
@@ -64,10 +63,10 @@ class FieldReader:
         if scalars and self.dialect.scalars_as_text:
             value = _scalar_text(value)
         if not isinstance(value, str):
-            raise UnusableError(f"{label} must be a string, not {kind(value)}")
+            raise MalformedError(f"{label} must be a string, not {kind(value)}")
         expanded = self._expanded(value, label, part)
         if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
-            raise UnusableError(f"{label} holds a character that cannot be passed on")
+            raise MalformedError(f"{label} holds a character that cannot be passed on")
         if expanded != value and part in ("command", "args", "cwd", "url"):
             self.templates[label if part == "args" else part] = value
         return expanded
@@ -80,13 +79,13 @@ class FieldReader:
             variables = replace(variables, read=_refuse_file)
         syntax = self.dialect.syntax if part in self.dialect.expanded else ""
         if syntax == "posix" and ("$(" in value or "`" in value):
-            raise UnusableError(
+            raise MalformedError(
                 f"{label} runs a command to get its text, which the bridge does not"
             )
         try:
             found = expand(value, variables, syntax)
-        except UnusableError as error:
-            raise UnusableError(f"{label} {error}") from error
+        except MalformedError as error:
+            raise MalformedError(f"{label} {error}") from error
         for name in found.unset:
             left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
             fate = "it becomes nothing" if found.emptied else left
@@ -105,14 +104,14 @@ class FieldReader:
             names = " and ".join(f'"{shown(name)}"' for name in missing)
             variables = " and ".join(shown(input_variable(name)) for name in missing)
             inputs, them = ("input", "it") if len(missing) == 1 else ("inputs", "them")
-            raise UnusableError(
+            raise MalformedError(
                 f"it needs the {inputs} {names}, for which {self.context.client} asks; set "
                 f"{variables} in the bridge's environment to give {them}"
             )
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
         if not isinstance(value, list):
-            raise UnusableError(f"{label} must be a list of strings, not {kind(value)}")
+            raise MalformedError(f"{label} must be a list of strings, not {kind(value)}")
         return tuple(
             self.text(item, f"{label}[{index}]", part, scalars=True)
             for index, item in enumerate(value)
@@ -120,7 +119,7 @@ class FieldReader:
 
     def table(self, value: object, label: str, part: str) -> dict[str, str]:
         if not isinstance(value, Mapping):
-            raise UnusableError(f"{label} must be an object of strings, not {kind(value)}")
+            raise MalformedError(f"{label} must be an object of strings, not {kind(value)}")
         return {
             key: self.text(item, f"{label}.{shown(key)}", part, scalars=True)
             for key, item in value.items()
@@ -129,7 +128,7 @@ class FieldReader:
     def names(self, value: object, label: str) -> tuple[str, ...]:
         """Return a list of names. A wrong list is an error: it may be meant to exclude tools."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise UnusableError(f"{label} must be a list of names")
+            raise MalformedError(f"{label} must be a list of names")
         return tuple(value)
 
     def seconds(self, entry: Mapping[str, object], units: Mapping[str, float]) -> float | None:
@@ -157,7 +156,7 @@ class FieldReader:
 
 def _refuse_file(path: str) -> str | None:
     what = f'takes its text from "{shown(path)}"'
-    raise UnusableError(f"{what}, which a project's file may do in env and headers only")
+    raise MalformedError(f"{what}, which a project's file may do in env and headers only")
 
 
 def first_used(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
@@ -205,7 +204,7 @@ def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints 
         label = first_used(entry, labels)
         try:
             return reader.text(member(entry, label), label, "oauth") if label else ""
-        except UnusableError as error:
+        except MalformedError as error:
             reader.warn("", f"ignored: {error}")
             return ""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.discovery.dialect import Syntax
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.report import shown
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
@@ -72,10 +73,6 @@ _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
 
 
-class UnusableError(ValueError):
-    """An entry cannot become a server; the message says why, in `expand` without the field."""
-
-
 class InsertBudget:
     """The number of characters that all fields of a table may still insert."""
 
@@ -83,10 +80,10 @@ class InsertBudget:
         self._left = MAX_INSERTED_CHARS
 
     def take(self, text: str) -> str:
-        """Return the text and count it; raises `UnusableError` beyond the limit."""
+        """Return the text and count it; raises `MalformedError` beyond the limit."""
         self._left -= len(text)
         if self._left < 0:
-            raise UnusableError(
+            raise MalformedError(
                 f"would take what variables and files bring in beyond {MAX_INSERTED_CHARS} "
                 "characters"
             )
@@ -145,7 +142,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     """Return the text with its variables expanded.
 
     Raises:
-        UnusableError: A file is missing, only the client knows a value, or the text gets too long.
+        MalformedError: A file is missing, only the client knows a value, or the text gets too long.
     """
     if "$" not in text and "{" not in text:
         return Expanded(text=text)
@@ -180,7 +177,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     rest = pattern.sub("", text[:end])
     if syntax == "vscode" and (only := _EDITOR_ONLY.search(rest)):
         what = f"holds {shown(only[0])}, whose value only its client knows"
-        raise UnusableError(f"{what}; write the value itself")
+        raise MalformedError(f"{what}; write the value itself")
     foreign = {
         # Without its default, which may be a secret.
         re.sub("(?s):-.*", ":-…}", match[0]): (
@@ -220,5 +217,5 @@ def _file_text(name: str, variables: Variables) -> str:
     path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
     text = variables.read(str(Path(variables.directory) / path))
     if text is None:
-        raise UnusableError(f'takes its text from "{shown(name)}", which cannot be read')
+        raise MalformedError(f'takes its text from "{shown(name)}", which cannot be read')
     return text.strip()

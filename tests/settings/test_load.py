@@ -10,29 +10,43 @@ from bridge.errors import SettingsError
 from bridge.model import ServerSettings
 from bridge.settings import load, parse_size, runtime_dir, unknown_variables
 
-
-def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
-    settings = load({}, {"HOME": str(tmp_path)})
-    assert (settings.runtime, settings.timeout, settings.max_timeout) == ("auto", 30, 600)
-    assert (settings.memory, settings.pids, settings.cpus) == (512 * 1024**2, 128, None)
-    assert settings.container_user == "65534:65534"
-    assert settings.runtime_idle_timeout == 300
-    assert (settings.output_mode, settings.structured) == ("compact", "meta")
-    assert settings.state_dir == tmp_path / ".local/state/mcp-code-bridge"
+HOME = Path("~").expanduser()
 
 
-def test_flags_beat_the_environment_and_the_environment_beats_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "variables", "flags", "expected"),
+    [
+        ("", {}, {}, {"runtime": "auto", "timeout": 30, "max_timeout": 600, "pids": 128}),
+        ("", {}, {}, {"memory": 512 * 1024**2, "cpus": None, "container_user": "65534:65534"}),
+        ("", {}, {}, {"runtime_idle_timeout": 300, "output_mode": "compact", "roots": ()}),
+        ("timeout = 5", {"TIMEOUT": "6"}, {"timeout": "7"}, {"timeout": 7, "structured": "meta"}),
+        ("pids = 64", {"PIDS": "65"}, {}, {"pids": 65}),
+        ('memory = "1g"\nallow_self_server = true', {}, {}, {"memory": 1024**3}),
+        ("allow_self_server = true", {}, {}, {"allow_self_server": True}),
+        ("", {"MEMORY": ""}, {}, {"memory": 512 * 1024**2}),
+        ("", {"MEMORY": "1t", "PIDS": "32768"}, {}, {"memory": 1024**4, "pids": 32768}),
+        ("", {"CONTAINER_USER": f"{2**31 - 1}:1", "WARM": "32"}, {}, {"warm": 32}),
+        ("", {}, {"sources": "Cursor, zed"}, {"sources": ("cursor", "zed")}),
+        ("", {}, {"sources": "-cursor,-zed"}, {"sources": ("-cursor", "-zed")}),
+        ("", {}, {"sources": "all"}, {"sources": ()}),
+        ('secret_names = ["A_PIN", "-S_*"]', {}, {}, {"secret_names": ("a_pin", "-s_*")}),
+        ('roots = ["/srv/a", "~/b"]', {}, {}, {"roots": (Path("/srv/a"), HOME / "b")}),
+    ],
+)
+def test_a_setting_has_the_value_of_its_strongest_place(
+    tmp_path: Path,
+    text: str,
+    variables: dict[str, str],
+    flags: dict[str, str],
+    expected: dict[str, object],
+) -> None:
+    """The order is flags, environment, file, default; an empty variable counts as unset."""
     config = tmp_path / "config.toml"
-    config.write_text('timeout = 5\npids = 64\nmemory = "1g"\nallow_self_server = true\n')
-    environ = {
-        "HOME": str(tmp_path),
-        "MCP_BRIDGE_CONFIG": str(config),
-        "MCP_BRIDGE_TIMEOUT": "6",
-        "MCP_BRIDGE_PIDS": "65",
-    }
-    settings = load({"timeout": "7"}, environ)
-    assert (settings.timeout, settings.pids, settings.memory) == (7, 65, 1024**3)
-    assert settings.allow_self_server is True
+    config.write_text(text)
+    environ = {f"MCP_BRIDGE_{name}": value for name, value in variables.items()}
+    settings = load(flags, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(config), **environ})
+    assert {name: getattr(settings, name) for name in expected} == expected
+    assert settings.state_dir == Path("/h/.local/state/mcp-code-bridge")
 
 
 def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> None:
@@ -81,45 +95,6 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("MCP_BRIDGE_MEMORY", "1t"),
-        ("MCP_BRIDGE_PIDS", "32768"),
-        ("MCP_BRIDGE_WARM", "32"),
-        ("MCP_BRIDGE_CONTAINER_USER", "2147483647:2147483647"),
-    ],
-)
-def test_a_maximum_may_be_asked_for(variable: str, value: str) -> None:
-    load({}, {"HOME": "/nowhere", variable: value})
-
-
-def test_sources_are_names_to_read_or_names_to_leave_out() -> None:
-    environ = {"HOME": "/nowhere"}
-    assert load({"sources": "Cursor, zed"}, environ).sources == ("cursor", "zed")
-    assert load({"sources": "-cursor,-zed"}, environ).sources == ("-cursor", "-zed")
-    assert load({"sources": "all"}, environ).sources == ()
-
-
-def test_names_of_secrets_are_globs(tmp_path: Path) -> None:
-    """In a list of the file; a "-" in front makes a value public."""
-    config = tmp_path / "config.toml"
-    config.write_text('secret_names = ["ACME_PIN", "-SONAR_*"]\n')
-    environ = {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(config)}
-    assert load({}, environ).secret_names == ("acme_pin", "-sonar_*")
-    config.write_text('secret_names = ["-"]\n')
-    with pytest.raises(SettingsError, match="secret_names"):
-        load({}, environ)
-
-
-def test_roots_are_directories_that_a_list_or_a_text_names(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text('roots = ["/srv/a", "~/b"]')
-    environ = {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(config)}
-    assert load({}, environ).roots == (Path("/srv/a"), Path("~/b").expanduser())
-    assert load({}, {"HOME": "/nowhere"}).roots == ()
-
-
 def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
     with pytest.raises(SettingsError, match=r"--max-timeout: 'x'"):
         load({"max_timeout": "x"}, {"HOME": "/nowhere"})
@@ -158,11 +133,6 @@ def test_values_of_the_first_bridges_keep_their_meaning(
     settings = load({}, {"HOME": "/nowhere", f"MCP_BRIDGE_{variable}": text})
     assert getattr(settings, variable.lower()) == value
     assert [f"MCP_BRIDGE_{variable}: " in note for note in settings.notes] == [True] * warned
-
-
-def test_an_empty_variable_counts_as_unset() -> None:
-    """Client configurations unset a variable by emptying it."""
-    assert load({}, {"HOME": "/nowhere", "MCP_BRIDGE_MEMORY": ""}).memory == 512 * 1024**2
 
 
 @pytest.mark.parametrize(
