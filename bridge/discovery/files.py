@@ -151,10 +151,6 @@ class FileReader:
             self._documents[path] = self._read(path, format, in_project)
         return self._documents[path]
 
-    def note(self, path: Path) -> None:
-        """Count a file among `references` of a discovery, so that its changes count."""
-        self.noted[path] = None
-
     def reference(self, name: str) -> str | None:
         path = Path(name)
         if path not in self.references and len(self.references) < 64:

@@ -111,7 +111,7 @@ def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str,
 
 
 def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
-    reader.note(path)
+    reader.noted[path] = None  # So that its changes count.
     return reader.document(path) or {}
 
 

@@ -94,35 +94,29 @@ def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -
 
 
 def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Gemini CLI's `trustedFolders.json`: the rule nearest to the working directory counts."""
-    if not directories:
-        return False
-    here = PurePath(directories[-1])
-    nearest, trusted = -1, False
-    for path, level in document.items():
-        if level not in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
-            continue
-        folder = PurePath(os.path.dirname(path) if level == "TRUST_PARENT" else path)  # noqa: PTH120
-        depth = len(folder.parts)
-        if not here.is_relative_to(folder) or depth < nearest:
-            continue
-        # Of two rules on one folder, the one that distrusts it counts.
-        distrusted_alike = depth == nearest and not trusted
-        trusted = level != "DO_NOT_TRUST" and not distrusted_alike
-        nearest = depth
-    return trusted
+    """Read Gemini CLI's `trustedFolders.json`."""
+    levels = {"TRUST_FOLDER": True, "TRUST_PARENT": True, "DO_NOT_TRUST": False}
+    rules = [
+        (os.path.dirname(path) if level == "TRUST_PARENT" else path, levels[level])  # noqa: PTH120
+        for path, level in document.items()
+        if isinstance(level, str) and level in levels
+    ]
+    return _nearest_trusts(rules, directories)
 
 
 def vibe_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Vibe's `trusted_folders.toml`: the nearest folder in either list counts."""
-    if not directories:
-        return False
-    trusted, untrusted = (_names(document.get(key)) for key in ("trusted", "untrusted"))
-    for folder in (PurePath(directories[-1]), *PurePath(directories[-1]).parents):
-        if str(folder) in untrusted or str(folder) in trusted:
-            # As with the others, distrust counts where both lists name a folder.
-            return str(folder) not in untrusted
-    return False
+    """Read Vibe's `trusted_folders.toml`."""
+    lists = {"trusted": True, "untrusted": False}
+    rules = [(path, trusts) for key, trusts in lists.items() for path in _names(document.get(key))]
+    return _nearest_trusts(rules, directories)
+
+
+def _nearest_trusts(rules: Iterable[tuple[str, bool]], directories: tuple[str, ...]) -> bool:
+    """Return whether the rules on the nearest folder all trust it."""
+    here = PurePath(directories[-1] if directories else "")
+    folders = ((PurePath(path), trusts) for path, trusts in rules)
+    near = [(len(each.parts), not trusts) for each, trusts in folders if here.is_relative_to(each)]
+    return bool(directories and near) and not max(near)[1]
 
 
 DENIED_KEY = "deniedMcpServers"
@@ -436,23 +430,22 @@ def read_restrictions(
                 elif company and not reader.is_absent(each):
                     limits.unreadable = limits.unreadable or str(each)
     limits.exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
-    _add_disabled_servers(limits, reader, places, project, limiting)
+    for path in fill(STATE_FILE, places):
+        for _, state in project_entries(reader.document(path), project.keys):
+            by = f"{OFF_KEY} in {printable(str(path))}"
+            limits.off.setdefault(CLAUDE, {}).update(dict.fromkeys(_names(state.get(OFF_KEY)), by))
+    _add_disabled_servers(limits, reader, limiting)
+    for path in fill(_GEMINI_SWITCHES, places):
+        for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
+            if isinstance(switch, Mapping) and switch.get("enabled") is False:
+                limits.off[GEMINI][_folded(name)] = printable(str(path))
     return limits
 
 
 def _add_disabled_servers(
-    limits: Restrictions,
-    reader: FileReader,
-    places: Places,
-    project: Project,
-    limiting: Mapping[str, Iterable[Path]],
+    limits: Restrictions, reader: FileReader, limiting: Mapping[str, Iterable[Path]]
 ) -> None:
     off, only = limits.off, limits.only
-    off[CLAUDE] = {}
-    for path in fill(STATE_FILE, places):
-        for _, state in project_entries(reader.document(path), project.keys):
-            by = f"{OFF_KEY} in {printable(str(path))}"
-            off[CLAUDE] |= dict.fromkeys(_names(state.get(OFF_KEY)), by)
     for path in limiting.get(AMP, ()):
         rules = (reader.document(path, "jsonc") or {}).get(AMP_KEY)
         items = rules if isinstance(rules, list) else ()
@@ -468,10 +461,6 @@ def _add_disabled_servers(
             # As in Gemini CLI: an empty list counts as no list; of several, all have to name it.
             if allowed := frozenset(_names(lists.get("allowed"))):
                 only[source].append((allowed, f"mcp.allowed in {printable(str(path))}"))
-    for path in fill(_GEMINI_SWITCHES, places):
-        for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
-            if isinstance(switch, Mapping) and switch.get("enabled") is False:
-                off[GEMINI][_folded(name)] = printable(str(path))
 
 
 def _folded(name: str) -> str:

@@ -157,7 +157,11 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         if name := groups.get("input"):
             return _input_value(name, variables) or ""
         if name := groups.get("file"):
-            return _file_text(name, variables)
+            path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
+            content = variables.read(str(Path(variables.directory) / path))
+            if content is None:
+                raise MalformedError(f'takes its text from "{shown(name)}", which cannot be read')
+            return content.strip()
         name = groups.get("env") or groups.get("braced") or ""
         default = groups.get("default")
         if name in variables.environ and not (
@@ -211,11 +215,3 @@ def input_variable(name: str) -> str:
 
 def _input_value(name: str, variables: Variables) -> str | None:
     return variables.environ.get(input_variable(name)) or variables.inputs.get(name)
-
-
-def _file_text(name: str, variables: Variables) -> str:
-    path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
-    text = variables.read(str(Path(variables.directory) / path))
-    if text is None:
-        raise MalformedError(f'takes its text from "{shown(name)}", which cannot be read')
-    return text.strip()
