@@ -33,14 +33,14 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return _kind_reason(path.stat().st_mode)
+            return "it is not a regular file"
         # Not blocking, in case a pipe has replaced it since.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
         descriptor = os.open(path, flags)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                return _kind_reason(status.st_mode)
+                return "it is not a regular file"
             if private and (reason := exposure_reason(status)):
                 return f"it is not used: {reason}"
             raw = file.read(limit + 1)
@@ -105,12 +105,6 @@ def is_absent(found: Fingerprint) -> bool:
 
 
 ABSENT = "there is no such file"
-
-
-def _kind_reason(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "it is a directory, not a file"
-    return "it is not a regular file"
 
 
 def _error_reason(error: OSError) -> str:

@@ -120,21 +120,17 @@ def refusal(
         return "it is the whole file system"
     if own.is_relative_to(real):
         return "it is or holds your home directory"
-    for path in map(Path, SYSTEM):
-        if _related(real, path):
-            return f"it is in or above {path}, the system's own"
-    for path in private:
+    reasons = dict.fromkeys(map(Path, SYSTEM), "the system's own")
+    reasons |= dict.fromkeys(private, "where the bridge or an engine has its own files")
+    for path, reason in reasons.items():
         # Also if it does not exist yet: it may be made later.
-        if _related(real, Path(os.path.realpath(path))):
-            return f"it is in or above {path}, where the bridge or an engine has its own files"
+        target = Path(os.path.realpath(path))
+        if real.is_relative_to(target) or target.is_relative_to(real):
+            return f"it is in or above {path}, {reason}"
     for path in exposed:
         if path.is_relative_to(real) or Path(os.path.realpath(path)).is_relative_to(real):
             return f"it could be written to, and holds {path}, which the bridge relies on"
     return ""
-
-
-def _related(one: Path, other: Path) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def engine_directories(environ: Mapping[str, str]) -> tuple[Path, ...]:

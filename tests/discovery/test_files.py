@@ -33,7 +33,7 @@ def test_absence_is_told_apart_from_trouble(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
     for absent in ("none", "file/below", "dangling"):
         assert read_regular(tmp_path / absent, limit=9) is ABSENT
-    assert read_regular(tmp_path, limit=9) == "it is a directory, not a file"
+    assert read_regular(tmp_path, limit=9) == "it is not a regular file"
     assert "character" in str(read_regular(tmp_path / "a\0b", limit=9))
     assert "cannot be read" in str(read_regular(tmp_path / ("n" * 300), limit=9))
 

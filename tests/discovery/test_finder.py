@@ -80,7 +80,7 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
     assert said == {
         "big": f"it is larger than {MAX_FILE_BYTES} bytes",
         "comment": said["comment"],
-        "dir": "it is a directory, not a file",
+        "dir": "it is not a regular file",
         "latin": "not valid UTF-8 (byte 13)",
         "list": "the file must hold an object, not a list",
         "loop": "its symbolic links form a loop",
