@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from bridge.client_configs.writers import Target
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MalformedError
-from bridge.discovery.entries import normalized
+from bridge.discovery.entries import normalize
 from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
@@ -162,7 +162,7 @@ def _command(entry: Entry, dialect: Dialect) -> dict[str, object]:
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     """Return the command of an entry with its arguments, as far as it can be read."""
     try:
-        fields = normalized(value, dialect) if isinstance(value, Mapping) else {}
+        fields = normalize(value, dialect) if isinstance(value, Mapping) else {}
     except MalformedError:
         return ()
     command, args = first_used(fields, dialect.command_keys), fields.get("args")

@@ -74,7 +74,7 @@ def read_entry(
             reader.context = replace(context, variables=variables)
         reader.check_inputs(entry)
         _advise(entry, reader)
-        spec = _read_fields(name, normalized(entry, context.dialect), source, reader)
+        spec = _read_fields(name, normalize(entry, context.dialect), source, reader)
         spec = replace(spec, templates=reader.templates, written=written)
         for label, own in hints:
             reader.warn(label, f"{context.client} does not read it; write {own}")
@@ -245,7 +245,7 @@ def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
     )
 
 
-def normalized(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
+def normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
     """Return an entry with command and transport in the usual fields; raises `MalformedError`."""
     inner = entry.get(dialect.nested) if dialect.nested else None
     if isinstance(inner, Mapping):

@@ -64,14 +64,14 @@ class FieldReader:
             value = _scalar_text(value)
         if not isinstance(value, str):
             raise MalformedError(f"{label} must be a string, not {kind(value)}")
-        expanded = self._expanded(value, label, part)
+        expanded = self._expand(value, label, part)
         if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
             raise MalformedError(f"{label} holds a character that cannot be passed on")
         if expanded != value and part in ("command", "args", "cwd", "url"):
             self.templates[label if part == "args" else part] = value
         return expanded
 
-    def _expanded(self, value: str, label: str, part: str) -> str:
+    def _expand(self, value: str, label: str, part: str) -> str:
         variables = self.context.variables
         in_project = self.context.may_open_files is not None
         if in_project and part not in ("env", "headers"):

@@ -152,7 +152,7 @@ def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
     return limits
 
 
-def _replacing(candidate: _Candidate) -> Path | None:
+def _replacement(candidate: _Candidate) -> Path | None:
     unless = candidate.location.unless
     return Path(os.path.normpath(candidate.path.parent / unless)) if unless else None
 
@@ -189,7 +189,7 @@ def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
     return project, path_variables(context, project)
 
 
-def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
+def fill_all(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
     """Yield all paths of a template, in each of the directories that it leaves open."""
     outer, star, inner = template.partition(f"{ANY_NAME}/")
     if not star:
@@ -218,14 +218,14 @@ class _Search:
         """Yield every file of the table, strongest first; files of a directory if they exist."""
         seen: set[tuple[Path, bool]] = set()
         for location in locations_read(self.context.sources, self.context.platform):
-            for path, place in filled(location.template, self.places):
+            for path, place in fill_all(location.template, self.places):
                 found: tuple[Path, ...] = (path,)
                 if path.name.startswith(ANY_NAME):
                     found, wrong = list_matching(path.parent, path.suffix)
                     if wrong:
                         warning = ConfigWarning(path=str(path.parent), key="", reason=wrong)
                         self.warnings.append(warning)
-                    matching = self.moved.matching(path.parent, path.suffix)
+                    matching = self.moved.in_directory(path.parent, path.suffix)
                     found = tuple(sorted({*found, *matching}))
                 for file in found:
                     # The working directory may be one of the user's own directories.
@@ -247,7 +247,7 @@ class _Search:
         ]
         files = dict.fromkeys(candidate.path for candidate in self._candidates)
         files.update(dict.fromkeys((*decision_files(self.places), *self.moved.read)))
-        files.update(dict.fromkeys(filter(None, map(_replacing, self._candidates))))
+        files.update(dict.fromkeys(filter(None, map(_replacement, self._candidates))))
         around = (cwd, *(place / ".git" for place in above))
         return ConfigurationSurvey(
             project=self.project,
@@ -286,17 +286,17 @@ class _Search:
             location, path = candidate.location, candidate.path
             if location.in_project and room <= 0:
                 continue
-            replacing = _replacing(candidate)
+            replacing = _replacement(candidate)
             if replacing and not self.reader.is_absent(path) and fingerprint(replacing)[1] != -1:
                 continue
-            parsed = self._parsed(candidate, most=room if location.in_project else MAX_SERVERS)
+            parsed = self._parse(candidate, most=room if location.in_project else MAX_SERVERS)
             if location.in_project:
                 room -= len(parsed.entries)
             yield location, parsed
             if (file := self.moved.files.get(path)) is not None:
-                yield replace(location, moved=True), self._parsed(candidate, file)
+                yield replace(location, moved=True), self._parse(candidate, file)
 
-    def _parsed(
+    def _parse(
         self, candidate: _Candidate, kept: MovedFile | None = None, most: int = MAX_SERVERS
     ) -> Parsed:
         """Return what a file defines, or of that what was moved behind the bridge."""
@@ -317,7 +317,7 @@ class _Search:
             if location.in_project:
                 return Parsed()
             found = [
-                parse_document(servers, self._setting(candidate, file))
+                parse_document(servers, self._entry_context(candidate, file))
                 for file, servers in plugin_servers(
                     document, path.parent, reader, self.places, self.project
                 )
@@ -329,10 +329,10 @@ class _Search:
         if location.holds == "extension":
             separator, cwd = self._separator, self.context.cwd
             document = extension_servers(document, path, reader, cwd=cwd, separator=separator)
-        setting = self._setting(candidate, path, kept)
+        setting = self._entry_context(candidate, path, kept)
         return parse_document(document, setting, self.project.keys, most)
 
-    def _setting(
+    def _entry_context(
         self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
     ) -> EntryContext:
         location, context = candidate.location, self.context

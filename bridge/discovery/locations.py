@@ -125,28 +125,28 @@ def path_variables(context: DiscoveryContext, project: Project) -> Places:
 def _movable(
     environ: Mapping[str, str], *, home: Path, cwd: Path, config: Path, data: Path
 ) -> dict[str, tuple[Path, ...]]:
-    def moved(variable: str, default: Path) -> Path:
+    def place(variable: str, default: Path) -> Path:
         named = environ.get(variable, "").strip()
         return _from_cwd(Path(named), home=home, cwd=cwd) if named else default
 
-    cline = moved("CLINE_DATA_DIR", moved("CLINE_DIR", home / ".cline") / "data")
+    cline = place("CLINE_DATA_DIR", place("CLINE_DIR", home / ".cline") / "data")
     settings = cline / "settings" / "cline_mcp_settings.json"
-    gemini = moved("GEMINI_CLI_HOME", home) / ".gemini"
+    gemini = place("GEMINI_CLI_HOME", home) / ".gemini"
     opencode_file = environ.get("OPENCODE_CONFIG", "").strip()
     opencode_extra = environ.get("OPENCODE_CONFIG_DIR", "").strip()
     return {
-        "codex": (moved("CODEX_HOME", home / ".codex"),),
+        "codex": (place("CODEX_HOME", home / ".codex"),),
         "gemini": (gemini,),
-        "gemini_trust": (moved("GEMINI_CLI_TRUSTED_FOLDERS_PATH", gemini / "trustedFolders.json"),),
-        "continue": (moved("CONTINUE_GLOBAL_DIR", home / ".continue"),),
-        "copilot": (moved("COPILOT_HOME", home / ".copilot"),),
-        "qwen": (moved("QWEN_HOME", home / ".qwen"),),
-        "kimi": (moved("KIMI_CODE_HOME", home / ".kimi-code"),),
-        "kimi_cli": (moved("KIMI_SHARE_DIR", home / ".kimi"),),
-        "vibe": (moved("VIBE_HOME", home / ".vibe"),),
-        "crush": (moved("CRUSH_GLOBAL_CONFIG", config / "crush"),),
-        "crush_data": (moved("CRUSH_GLOBAL_DATA", data / "crush"),),
-        "cline_settings": (moved("CLINE_MCP_SETTINGS_PATH", settings),),
+        "gemini_trust": (place("GEMINI_CLI_TRUSTED_FOLDERS_PATH", gemini / "trustedFolders.json"),),
+        "continue": (place("CONTINUE_GLOBAL_DIR", home / ".continue"),),
+        "copilot": (place("COPILOT_HOME", home / ".copilot"),),
+        "qwen": (place("QWEN_HOME", home / ".qwen"),),
+        "kimi": (place("KIMI_CODE_HOME", home / ".kimi-code"),),
+        "kimi_cli": (place("KIMI_SHARE_DIR", home / ".kimi"),),
+        "vibe": (place("VIBE_HOME", home / ".vibe"),),
+        "crush": (place("CRUSH_GLOBAL_CONFIG", config / "crush"),),
+        "crush_data": (place("CRUSH_GLOBAL_DATA", data / "crush"),),
+        "cline_settings": (place("CLINE_MCP_SETTINGS_PATH", settings),),
         "opencode": tuple(dict.fromkeys((config / "opencode", home / ".opencode"))),
         "opencode_file": (cwd / opencode_file,) if opencode_file else (),
         "opencode_extra": (cwd / opencode_extra,) if opencode_extra else (),

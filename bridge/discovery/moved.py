@@ -55,7 +55,7 @@ class Moved:
     read: tuple[Path, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
-    def matching(self, directory: Path, suffix: str) -> tuple[Path, ...]:
+    def in_directory(self, directory: Path, suffix: str) -> tuple[Path, ...]:
         found = (path for path in self.files if path.parent == directory)
         return tuple(path for path in found if path.name.endswith(suffix))
 

@@ -53,7 +53,7 @@ def parse_document(
         return Parsed(warnings=tuple(warnings))
     entries: list[ServerSpec | SkippedServer] = []
     tables = list(_server_tables(document, file, projects))
-    entries += _misplaced(document, file)
+    entries += _find_misplaced(document, file)
     if not tables and not entries and file.dialect.servers_expected:
         known = ", ".join(file.dialect.server_keys)
         bare = "; nor a command or url" if file.dialect.bare_server else ""
@@ -79,7 +79,7 @@ def parse_document(
     return Parsed(entries=tuple(entries), warnings=tuple(warnings))
 
 
-def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
+def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
     """Yield the servers under keys that another client reads."""
     dialect, client = file.dialect, file.client
     for place in () if dialect.per_project else SPELLINGS["server_keys"]:

@@ -30,7 +30,7 @@ def plugin_servers(
     project: Project,
 ) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Yield each file of the project's plugins, with its servers as in a client's own file."""
-    installed = _installed(index, project)
+    installed = _find_installed(index, project)
     states = _states(reader, places) if installed else {}
     for id, (scope, root) in installed.items():
         said = states.get(id, [])
@@ -44,7 +44,7 @@ def plugin_servers(
         values = {"CLAUDE_PLUGIN_ROOT": str(root), "CLAUDE_PLUGIN_DATA": str(data)}
         for path, table in _tables(root, reader):
             found = {
-                f"plugin:{name}:{key}": _with_env(_filled(value, values), values)
+                f"plugin:{name}:{key}": _with_env(_fill_in(value, values), values)
                 for key, value in table.items()
             }
             yield path, {"mcpServers": found}
@@ -65,10 +65,10 @@ def extension_servers(
         "pathSeparator": separator,
         "/": separator,
     }
-    return {"mcpServers": _filled(document.get("mcpServers", {}), values)}
+    return {"mcpServers": _fill_in(document.get("mcpServers", {}), values)}
 
 
-def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
+def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
     plugins = index.get("plugins")
     found: dict[str, tuple[str, Path]] = {}
     for id, records in plugins.items() if isinstance(plugins, Mapping) else ():
@@ -127,7 +127,7 @@ def _with_env(value: object, values: Mapping[str, str]) -> object:
     return {**value, "env": {**values, **env}} if isinstance(env, Mapping) else value
 
 
-def _filled(value: object, values: Mapping[str, str], depth: int = 0) -> object:
+def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object:
     """Return a value with `${NAME}` filled in wherever it holds text."""
     if isinstance(value, str):
         for name, text in values.items() if "${" in value else ():
@@ -136,9 +136,9 @@ def _filled(value: object, values: Mapping[str, str], depth: int = 0) -> object:
     if depth == 16:  # No definition of a server nests deeper.
         return None
     if isinstance(value, Mapping):
-        return {key: _filled(item, values, depth + 1) for key, item in value.items()}
+        return {key: _fill_in(item, values, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item, values, depth + 1) for item in value]
+        return [_fill_in(item, values, depth + 1) for item in value]
     return value
 
 

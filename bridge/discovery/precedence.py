@@ -126,15 +126,15 @@ def merge(
                 if not location.in_project and not verdict.foreign:
                     # Not used, but the name stays the user's; no project's server gets it.
                     unused = _Holder(source=verdict.source, spec=None, reason=verdict.reason)
-                    spelled.setdefault(_spelling(verdict.name), unused)
+                    spelled.setdefault(_spell(verdict.name), unused)
                 continue
             holder = holders.get(verdict.name)
             if holder is None and location.in_project:
-                holder = spelled.get(_spelling(verdict.name))
+                holder = spelled.get(_spell(verdict.name))
             if holder is not None:
                 found = verdict.spec if isinstance(verdict, ProposedServer) else verdict
                 if not _add_weaker(found, holder):
-                    skipped.append(_shadowed(found, holder))
+                    skipped.append(_skip_shadowed(found, holder))
                 continue
             first_seen.extend(_first_seen(verdict, location, rules))
             if isinstance(verdict, ProposedServer):
@@ -145,7 +145,7 @@ def merge(
             holder = _Holder(source=verdict.source, spec=spec, reason=reason)
             holders[verdict.name] = holder
             if not location.in_project:
-                spelled.setdefault(_spelling(verdict.name), holder)
+                spelled.setdefault(_spell(verdict.name), holder)
             if isinstance(verdict, SkippedServer):
                 skipped.append(verdict)
     servers = [spec for holder in holders.values() if (spec := holder.result())]
@@ -183,7 +183,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     reason = reason or rules.restrictions.reason(entry, location.id)
     if not reason and not rules.context.allow_self and is_bridge(entry):
         reason = ITSELF
-    if not reason and _spelling(entry.name).replace("_", "-") in OWN_PROGRAMS:
+    if not reason and _spell(entry.name).replace("_", "-") in OWN_PROGRAMS:
         reason = OWN_NAME_TAKEN
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
@@ -214,13 +214,13 @@ def is_bridge(spec: ServerSpec) -> bool:
     return spec.name == OWN_NAME
 
 
-def _shadowed(entry: ServerSpec | SkippedServer, holder: _Holder) -> SkippedServer:
+def _skip_shadowed(entry: ServerSpec | SkippedServer, holder: _Holder) -> SkippedServer:
     unused = "" if holder.spec else f"{UNUSED}{holder.reason}"
     reason = f"{SHADOWED}{where(holder.source.path, holder.source.key)}{unused}"
     return SkippedServer(name=entry.name, source=entry.source, reason=reason)
 
 
-def _spelling(name: str) -> str:
+def _spell(name: str) -> str:
     """Return a name as programs spell it; two servers of one spelling would be confused."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(char for char in plain if not unicodedata.combining(char))

@@ -229,7 +229,7 @@ class Restrictions:
         return ""
 
     def off_by(self, name: str, source: str) -> str:
-        if by := self.off.get(source, {}).get(_folded(name) if source in _FOLDED else name):
+        if by := self.off.get(source, {}).get(_fold(name) if source in _FOLDED else name):
             return by
         return next((by for names, by in self.only.get(source, ()) if name not in names), "")
 
@@ -438,7 +438,7 @@ def read_restrictions(
     for path in fill(_GEMINI_SWITCHES, places):
         for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
             if isinstance(switch, Mapping) and switch.get("enabled") is False:
-                limits.off[GEMINI][_folded(name)] = printable(str(path))
+                limits.off[GEMINI][_fold(name)] = printable(str(path))
     return limits
 
 
@@ -457,11 +457,11 @@ def _add_disabled_servers(
             if not isinstance(lists, Mapping):
                 continue
             by = f"mcp.excluded in {printable(str(path))}"
-            off[source] |= {_folded(name): by for name in _names(lists.get("excluded"))}
+            off[source] |= {_fold(name): by for name in _names(lists.get("excluded"))}
             # As in Gemini CLI: an empty list counts as no list; of several, all have to name it.
             if allowed := frozenset(_names(lists.get("allowed"))):
                 only[source].append((allowed, f"mcp.allowed in {printable(str(path))}"))
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     return name.strip().lower()

@@ -173,7 +173,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         unset[name] = None
         return "" if emptied else match[0]
 
-    def bounded(match: re.Match[str]) -> str:
+    def insert(match: re.Match[str]) -> str:
         return variables.budget.take(value(match))
 
     # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
@@ -189,8 +189,8 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         )
         for match in _ANY.finditer(rest)
     }
-    found = pattern.sub(bounded, text[:end])
-    found += _BARE.sub(bounded, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
+    found = pattern.sub(insert, text[:end])
+    found += _BARE.sub(insert, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
     return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()), emptied=emptied)
 
 

@@ -158,7 +158,7 @@ class _Definition:
             said = f"{'the inherited' if inherited else 'its'} variable {shown(name)}"
             always = code and name.endswith(("PATH", "LIB", "FILES", "BASH_ENV")) and value
             for each in value.split(os.pathsep) if always else (value,):
-                yield from self._named(each or "." * bool(always), said, always=bool(always))
+                yield from self._find_paths(each or "." * bool(always), said, always=bool(always))
             options = (each.partition("=")[0] for each in value.split() if code)
             self._reads_project |= any(_known("project_options", each) for each in options)
 
@@ -178,7 +178,7 @@ class _Definition:
                 self._reads_project |= bool(reads) and not self._called.endswith("sh")
                 if not joined:
                     option = word
-                    yield from self._named(word, f"its argument {shown(word)!r}")
+                    yield from self._find_paths(word, f"its argument {shown(word)!r}")
                     continue
             if program and _known("subcommands", text):
                 if text == "tool":
@@ -197,7 +197,7 @@ class _Definition:
             always = alone and (script or (starts and "/" in text))
             always = always or (script and before == "-I")
             inside = script or before == "--entrypoint"
-            yield from self._named(text, said, always=always, inside=inside)
+            yield from self._find_paths(text, said, always=always, inside=inside)
         kept_out = self._began == 0 and self._spec.cwd is None
         if script and (before == "-m" or (alone and re.match(r"\w+[.:]\w", text))):
             self._reads_project |= before == "-m" and not kept_out
@@ -245,7 +245,7 @@ class _Definition:
             program = self._note(word)
             if program and word.endswith("sh"):  # It may start anything.
                 self._programs += _KNOWN["program"]
-            yield from self._named(word, f"the first line of {said}")
+            yield from self._find_paths(word, f"the first line of {said}")
 
     def _note(self, word: str) -> Mapping[str, Any] | None:
         """Return the program that a word starts, if it is a known one, and note what it reads."""
@@ -302,7 +302,7 @@ class _Definition:
 
         return re.sub(r"\$(?:\{(\w{1,99})[^}]{0,200}\}|(\w+))", value, text, count=64)
 
-    def _named(
+    def _find_paths(
         self, text: str, said: str, *, always: bool = False, inside: bool = False
     ) -> Iterator[tuple[str, Path]]:
         """Yield the paths in a text.

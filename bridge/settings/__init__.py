@@ -28,7 +28,7 @@ from bridge.settings.kubernetes import Kubernetes, parse_kubernetes
 from bridge.settings.parsers import parse_size as parse_size
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
-from bridge.settings.profiles import narrowed as narrowed
+from bridge.settings.profiles import narrow as narrow
 from bridge.settings.state import CONFIG, SOLE_USER, default_state_dir, require_private
 from bridge.settings.state import config_path as config_path
 from bridge.settings.state import home as home

@@ -54,7 +54,7 @@ _variables = fields.several(fields.of(_variable, str), none=True)
 _paths = fields.several(fields.of(_path, str), none=True)
 
 
-def _fixed(value: Json, place: str) -> Mapping[str, str]:
+def _set(value: Json, place: str) -> Mapping[str, str]:
     """Return a table of names to texts."""
     table = fields.table(value, place)
     _variables(list(table), place)
@@ -113,7 +113,7 @@ class CommandProfile:
     network: bool = fields.key(fields.flag, False)
     env: tuple[str, ...] = fields.key(_variables, ())
     secrets: tuple[str, ...] = fields.key(_variables, ())
-    fixed: Mapping[str, str] = fields.key(_fixed, called="set", default_factory=dict, repr=False)
+    fixed: Mapping[str, str] = fields.key(_set, called="set", default_factory=dict, repr=False)
     call_env: tuple[str, ...] = fields.key(_variables, ())
     credentials: Credentials | None = fields.key(_credentials, None)
     memory_bytes: int = fields.key(

@@ -30,10 +30,10 @@ def _allow(value: Json, place: str) -> tuple[Allowed, ...]:
     found = fields.several(fields.line, none=True)(value, place)
     data = [name for name in DATA if SET in found]
     wanted = [*(text for text in found if text != SET), *data]
-    return tuple(fields.parse_text(_allowed, text, place) for text in wanted)
+    return tuple(fields.parse_text(_parse_allowed, text, place) for text in wanted)
 
 
-def _allowed(text: str) -> Allowed:
+def _parse_allowed(text: str) -> Allowed:
     # Only here: most configurations have no such table, and it takes milliseconds.
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 

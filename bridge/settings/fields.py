@@ -87,7 +87,7 @@ def fill(shape: type[Shape], value: Json, place: str, /, **more: object) -> Shap
     return shape(**{known[name].name: item for name, item in found.items()}, **more)
 
 
-def filling(shape: type) -> Parse:
+def fill_with(shape: type) -> Parse:
     return lambda value, place: fill(shape, value, place)
 
 

@@ -122,10 +122,10 @@ def user(text: str) -> str:
 
 def boolean(text: str) -> bool:
     """Return a boolean: 1, true, yes, on, or 0, false, no, off."""
-    lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
+    lower = text.strip().lower()
+    if lower in ("1", "true", "yes", "on"):
         return True
-    if lowered in ("0", "false", "no", "off", ""):
+    if lower in ("0", "false", "no", "off", ""):
         return False
     raise ValueError('is neither "1" nor "0"')
 
@@ -165,7 +165,7 @@ def line(text: str) -> str:
 
 def label(text: str) -> str:
     """Return a label of small letters, digits, - and _."""
-    return _matching(
+    return _require(
         r"[a-z0-9][a-z0-9_-]{0,63}", text, "must have small letters, digits, - and _ only"
     )
 
@@ -176,7 +176,7 @@ def glob(text: str) -> str:
     return text
 
 
-def _matching(pattern: str, text: str, problem: str) -> str:
+def _require(pattern: str, text: str, problem: str) -> str:
     if not re.fullmatch(pattern, text):
         raise ValueError(problem)
     return text
@@ -216,7 +216,7 @@ def database(text: str) -> Path | ServerUrl:
     return whole_path(rest[1:])
 
 
-def lowered(text: str) -> str:
+def lower(text: str) -> str:
     """Return a name in small letters."""
     return text.strip().lower()
 
@@ -224,10 +224,10 @@ def lowered(text: str) -> str:
 def replica(text: str) -> str:
     """Return a replica's name: it becomes part of headers and ids."""
     problem = "must be letters, digits, dots and dashes, 63 at most"
-    return _matching(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", text.strip(), problem)
+    return _require(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", text.strip(), problem)
 
 
-def listed(item: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+def split(item: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """Return a parser of a list with commas, each item once."""
 
     def parse(text: str) -> tuple[T, ...]:
@@ -267,18 +267,18 @@ def _secret_name(text: str) -> str:
 
 def _denial(text: str) -> str:
     """Return a module, function, attribute (".name") or absolute path."""
-    return _matching(r"/.*|\.?\w+(\.\w+)*", text, "is no module, function, .attribute or path")
+    return _require(r"/.*|\.?\w+(\.\w+)*", text, "is no module, function, .attribute or path")
 
 
-runtime_order = listed(_backend)
-secret_names = listed(_secret_name)
-denials = listed(_denial)
-directories = listed(whole_path)
+runtime_order = split(_backend)
+secret_names = split(_secret_name)
+denials = split(_denial)
+directories = split(whole_path)
 
 
 def sources(text: str) -> tuple[str, ...]:
     """Return names of clients to read, or of those to leave out, each with its "-"."""
-    found = listed(lowered)(text)
+    found = split(lower)(text)
     if found == ("all",):
         return ()
     if len({name.startswith("-") for name in found}) > 1:

@@ -59,7 +59,7 @@ class Condition:
     negated: bool = False
 
 
-def _when(value: Json, place: str) -> tuple[Condition, ...]:
+def _parse_when(value: Json, place: str) -> tuple[Condition, ...]:
     """Return the conditions of a `when` table."""
     places = {key: fields.below(place, key) for key in fields.table(value, place)}
     return tuple(
@@ -177,7 +177,7 @@ class Rule:
     effects: frozenset[Effect] = fields.key(
         fields.several(fields.effect, frozenset), frozenset(), called="effect"
     )
-    when: tuple[Condition, ...] = fields.key(_when, ())
+    when: tuple[Condition, ...] = fields.key(_parse_when, ())
     reason: str = fields.key(fields.line, "")
     digest: str = fields.key(fields.of(_digest, str), "")
     # A rule stays what it is when another is written in front of it.
@@ -244,7 +244,7 @@ def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
     return found
 
 
-def _filling_by_glob(shape: type, name: str) -> fields.Parse:
+def _fill_by_glob(shape: type, name: str) -> fields.Parse:
     return lambda value, place: tuple(
         fields.fill(shape, item, where, **{name: glob})
         for glob, item, where in _by_glob(value, place)
@@ -285,7 +285,7 @@ class ServerPolicy:
     sampling: Action | None = fields.key(fields.action, None)
     start: Action | None = fields.key(fields.action, None)
     labels: frozenset[str] = fields.key(fields.labels, frozenset())
-    tools: tuple[ToolPolicy, ...] = fields.key(_filling_by_glob(ToolPolicy, "tools"), ())
+    tools: tuple[ToolPolicy, ...] = fields.key(_fill_by_glob(ToolPolicy, "tools"), ())
     pin: Literal["schema", "full"] = fields.key(fields.choice(("schema", "full")), "schema")
 
 
@@ -425,10 +425,10 @@ class PolicySpec:
         _defaults, default_factory=lambda: dict(_DEFAULTS)
     )
     rules: tuple[Rule, ...] = fields.key(_rules, ())
-    servers: tuple[ServerPolicy, ...] = fields.key(_filling_by_glob(ServerPolicy, "servers"), ())
+    servers: tuple[ServerPolicy, ...] = fields.key(_fill_by_glob(ServerPolicy, "servers"), ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
-    budgets: Budgets = fields.key(fields.filling(Budgets), Budgets())
-    privacy: Privacy = fields.key(fields.filling(Privacy), Privacy())
+    budgets: Budgets = fields.key(fields.fill_with(Budgets), Budgets())
+    privacy: Privacy = fields.key(fields.fill_with(Privacy), Privacy())
     skills: Action = fields.key(fields.action, "ask")
     elicitation: Action = fields.key(_allow_or_deny, "allow")
     sampling: Action = fields.key(fields.action, "allow")

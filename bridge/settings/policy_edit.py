@@ -69,7 +69,7 @@ def append_policy(path: Path, policy: str) -> None:
     def append(text: str) -> str:
         joint = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         whole = f"{text}{joint}{policy}"
-        parse_policy(_parsed(whole, str(path)).get("policy"), f"{path}: policy")
+        parse_policy(_parse(whole, str(path)).get("policy"), f"{path}: policy")
         return whole
 
     _change(path, append, required=False)
@@ -106,7 +106,7 @@ def _state(found: os.stat_result) -> tuple[int, int, int]:
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
     """Return a policy file's text with one more rule in it; raises `SettingsError`. Pure."""
-    document = _parsed(text, place)
+    document = _parse(text, place)
     rules = _rules(document, place)
     index = len(rules) if before is None else _index(document, before, place)
     taken = {each.get("name") for each in rules}
@@ -122,7 +122,7 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     listed = [*rules[:index], wanted, *rules[index:]]
     expected = {**document, "policy": {**document["policy"], "rules": listed}}
     for position in _places(text, None if before is None else index):
-        changed = _inserted(text, position, rule_lines(wanted, rule.comment))
+        changed = _insert(text, position, rule_lines(wanted, rule.comment))
         if _says(changed, expected):
             # What it says to the parser of policies is known only now.
             parse_policy(expected["policy"], f"{place}: policy")
@@ -133,7 +133,7 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     )
 
 
-def _parsed(text: str, place: str) -> dict[str, Json]:
+def _parse(text: str, place: str) -> dict[str, Json]:
     try:
         # The lines' ends are read as the parser of the settings reads them.
         return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -144,7 +144,7 @@ def _parsed(text: str, place: str) -> dict[str, Json]:
 def _says(text: str, expected: Mapping[str, Json]) -> bool:
     try:
         # A number that is none is unequal to itself, so that such a file is left alone.
-        return _parsed(text, "") == expected
+        return _parse(text, "") == expected
     except SettingsError:
         return False
 
@@ -189,7 +189,7 @@ def _above(text: str, start: int) -> int:
     return start
 
 
-def _inserted(text: str, position: int, lines: Sequence[str]) -> str:
+def _insert(text: str, position: int, lines: Sequence[str]) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
     block = end.join(lines) + end
     head, tail = text[:position], text[position:]
@@ -206,12 +206,12 @@ def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
 
 
 def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
-    above = [f"# {_written(comment)}"] if comment else []
+    above = [f"# {_escape(comment)}"] if comment else []
     fields = (f"{toml_key(key)} = {toml_value(value)}" for key, value in rule.items())
     return [*above, "[[policy.rules]]", *fields]
 
 
-def _written(text: str) -> str:
+def _escape(text: str) -> str:
     """Return a text with what hides or breaks lines written out, as TOML has that."""
     found: list[str] = []
     for character in text:
@@ -229,7 +229,7 @@ def toml_key(key: str) -> str:
 def toml_value(value: Json) -> str:
     """Return a value as TOML has it, on one line; raises `SettingsError` if it has none."""
     if isinstance(value, str):
-        return _written(json.dumps(value, ensure_ascii=False))
+        return _escape(json.dumps(value, ensure_ascii=False))
     if isinstance(value, bool | int | float):
         return str(value).lower()
     if isinstance(value, list):

@@ -69,7 +69,7 @@ _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def narrowed(settings: Settings, name: str) -> Settings:
+def narrow(settings: Settings, name: str) -> Settings:
     """Return the settings of a run that asks for a profile: of each value the narrower one.
 
     Raises:

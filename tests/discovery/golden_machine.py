@@ -80,7 +80,7 @@ def put(root: Path, case: Case, platform: Platform = "linux") -> Path:
     return target
 
 
-def rendered(found: Discovery, root: Path, file: Path) -> object:
+def render(found: Discovery, root: Path, file: Path) -> object:
     servers = []
     for spec in found.servers:
         only = None if spec.tools.only is None else sorted(spec.tools.only)

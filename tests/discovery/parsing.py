@@ -27,7 +27,7 @@ class Origin:
     read: Callable[[str], str | None] = lambda _: None
     projects: tuple[str, ...] = ()
 
-    def setting(self) -> EntryContext:
+    def entry_context(self) -> EntryContext:
         variables = Variables(
             environ=self.environ,
             home=self.home,
@@ -71,4 +71,4 @@ def parse_config(raw: bytes, origin: Origin, format: Format = "json") -> Found:
     except MalformedError as error:
         warning = ConfigWarning(path=origin.path, key="", reason=str(error))
         return Found(Parsed(warnings=(warning,)))
-    return Found(parse_document(document, origin.setting(), origin.projects))
+    return Found(parse_document(document, origin.entry_context(), origin.projects))

@@ -15,7 +15,7 @@ from bridge.discovery.dialect import PLATFORMS, Platform
 from bridge.discovery.finder import discover
 from bridge.discovery.user_lists import APPROVAL_FILES
 from tests.discovery.golden_cases import CASES, GOLDEN, Case
-from tests.discovery.golden_machine import expected_file, location_of, machine, put, rendered
+from tests.discovery.golden_machine import expected_file, location_of, machine, put, render
 
 
 def cases_and_platforms() -> Iterator[tuple[Case, Platform]]:
@@ -36,7 +36,7 @@ def test_a_client_s_file_is_read_as_the_golden_output_says(
         context = replace(context, extra_config=tmp_path / case.place(platform))
     file = put(tmp_path, case, platform)
     found = discover(context)
-    assert rendered(found, tmp_path, file) == json.loads(expected_file(case).read_text())
+    assert render(found, tmp_path, file) == json.loads(expected_file(case).read_text())
     mine = location_of(case)
     sources = [s.source for s in found.servers] + [s.source for s in found.skipped]
     assert any((s.client, s.scope) == (mine.client, mine.scope) for s in sources)

@@ -325,7 +325,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path, file: Path
 POLICY = '[policy]\npin = false\n\n[policy.defaults]\nwrite = "deny"\n'
 
 
-def _loaded(path: Path) -> object:
+def _load(path: Path) -> object:
     return load({}, {"HOME": str(path.parent), "MCP_BRIDGE_CONFIG": str(path)})
 
 
@@ -349,7 +349,7 @@ def test_what_stands_in_the_file_stays_and_so_do_its_rights(tmp_path: Path, befo
     assert real.read_text().endswith(POLICY)
     assert link.is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o644
-    assert _loaded(link)
+    assert _load(link)
 
 
 @pytest.mark.parametrize(
