@@ -58,10 +58,6 @@ class Consents:
     seen: frozenset[Consent] = frozenset()
     first: bool = True
 
-    def has_other_version(self, definition: Definition) -> bool:
-        place = (definition.directory, definition.path, definition.name)
-        return any((each.directory, each.path, each.name) == place for each in self.by_person)
-
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it never was.
 

@@ -120,6 +120,12 @@ def discover(context: DiscoveryContext) -> Discovery:
             key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
             reason = "this directory does not exist, so the server will not start"
             said.append(ConfigWarning(path=spec.source.path, key=key, reason=reason))
+    own_limits: dict[str, float] = {}
+    for location, parsed in files:
+        # But not a project's, which anyone may set.
+        for entry in () if location.in_project else parsed.entries:
+            if isinstance(entry, ServerSpec) and entry.call_timeout and is_bridge(entry):
+                own_limits.setdefault(location.id, entry.call_timeout)
     own = str(context.extra_config)
     warnings = (
         *_unknown_sources(context.sources, context.sources_place),
@@ -137,19 +143,9 @@ def discover(context: DiscoveryContext) -> Discovery:
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
         references=(*reader.references, *reader.noted),
-        own_limits=_own_limits(files),
+        own_limits=own_limits,
         restrictions=rules.restrictions,
     )
-
-
-def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
-    """Return the time limits of the bridge's calls, but not a project's, which anyone may set."""
-    limits: dict[str, float] = {}
-    for location, parsed in files:
-        for entry in () if location.in_project else parsed.entries:
-            if isinstance(entry, ServerSpec) and entry.call_timeout and is_bridge(entry):
-                limits.setdefault(location.id, entry.call_timeout)
-    return limits
 
 
 def _replacement(candidate: _Candidate) -> Path | None:
@@ -225,7 +221,8 @@ class _Search:
                     if wrong:
                         warning = ConfigWarning(path=str(path.parent), key="", reason=wrong)
                         self.warnings.append(warning)
-                    matching = self.moved.in_directory(path.parent, path.suffix)
+                    moved = (each for each in self.moved.files if each.parent == path.parent)
+                    matching = (each for each in moved if each.name.endswith(path.suffix))
                     found = tuple(sorted({*found, *matching}))
                 for file in found:
                     # The working directory may be one of the user's own directories.

@@ -55,10 +55,6 @@ class Moved:
     read: tuple[Path, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
-    def in_directory(self, directory: Path, suffix: str) -> tuple[Path, ...]:
-        found = (path for path in self.files if path.parent == directory)
-        return tuple(path for path in found if path.name.endswith(suffix))
-
 
 def read_moved(directory: Path | None) -> Moved:
     if directory is None:

@@ -106,8 +106,8 @@ def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str,
         elif isinstance(each, str) and each.endswith(".json") and ".." not in PurePath(each).parts:
             path = root / each
             if path.is_relative_to(root) and path != root / SERVERS_FILE:
-                yield path, _table(_read(path, reader))
-    yield root / SERVERS_FILE, _table(_read(root / SERVERS_FILE, reader))
+                yield path, _read_table(path, reader)
+    yield root / SERVERS_FILE, _read_table(root / SERVERS_FILE, reader)
 
 
 def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
@@ -115,7 +115,8 @@ def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
     return reader.document(path) or {}
 
 
-def _table(document: Mapping[str, object]) -> Mapping[str, object]:
+def _read_table(path: Path, reader: FileReader) -> Mapping[str, object]:
+    document = _read(path, reader)
     table = document.get("mcpServers", document)
     return table if isinstance(table, Mapping) else {}
 

@@ -73,16 +73,16 @@ _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
 
 
+@dataclass
 class InsertBudget:
     """The number of characters that all fields of a table may still insert."""
 
-    def __init__(self) -> None:
-        self._left = MAX_INSERTED_CHARS
+    left: int = MAX_INSERTED_CHARS
 
     def take(self, text: str) -> str:
         """Return the text and count it; raises `MalformedError` beyond the limit."""
-        self._left -= len(text)
-        if self._left < 0:
+        self.left -= len(text)
+        if self.left < 0:
             raise MalformedError(
                 f"would take what variables and files bring in beyond {MAX_INSERTED_CHARS} "
                 "characters"

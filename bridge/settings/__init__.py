@@ -24,7 +24,7 @@ from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.commands import parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import engine_directories, parse_directories, resolve_directories
-from bridge.settings.kubernetes import Kubernetes, parse_kubernetes
+from bridge.settings.kubernetes import Kubernetes
 from bridge.settings.parsers import parse_size as parse_size
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
@@ -284,7 +284,7 @@ _TABLES: Mapping[str, Callable[[Json, str], Any]] = {
     "directories": parse_directories,
     "dependencies": parse_dependencies,
     "servers": _parse_servers,
-    "kubernetes": parse_kubernetes,
+    "kubernetes": fields.fill_with(Kubernetes),
 }
 """Tables of the settings file, in addition to the settings."""
 

@@ -83,7 +83,5 @@ def matcher(glob: str) -> Matcher:
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
-    if len(globs) == 1:
-        return matcher(globs[0])
     found = [matcher(glob) for glob in globs]
     return lambda text: any(matches(text) for matches in found)

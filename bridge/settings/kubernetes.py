@@ -89,7 +89,3 @@ class Kubernetes:
     warm: int = fields.key(fields.whole(1000, 0), 0)  # Each holds its memory on a node.
     warm_seconds: float = fields.key(fields.seconds(86_400), 600.0)
     room_seconds: float = fields.key(fields.seconds(3600), 30.0)
-
-
-def parse_kubernetes(table: Json, place: str) -> Kubernetes:
-    return fields.fill(Kubernetes, table, place)

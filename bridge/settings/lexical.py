@@ -59,26 +59,17 @@ def normal(text: str) -> str | None:
     return ("/" if absolute else "") + "/".join(steps)
 
 
-class DirectoryPath:
-    """A directory, in its normal form, that paths are compared with."""
+def holds(directory: str, path: str) -> bool | None:
+    """Return whether a normal path is a normal directory, or below it.
 
-    __slots__ = ("_folded", "_path")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._folded = _folded(path)
-
-    def holds(self, path: str) -> bool | None:
-        """Return whether a normal path is this directory, or below it.
-
-        None stands for unknown: one of them is relative, or they differ only in ways
-        that some file systems do not see (case, and how Unicode writes a letter).
-        """
-        if path.startswith("/") != self._path.startswith("/"):
-            return None
-        if _below(path, self._path):
-            return True
-        return None if _below(_folded(path), self._folded) else False
+    None stands for unknown: one of them is relative, or they differ only in ways that some file
+    systems do not see (case, and how Unicode writes a letter).
+    """
+    if path.startswith("/") != directory.startswith("/"):
+        return None
+    if _below(path, directory):
+        return True
+    return None if _below(_folded(path), _folded(directory)) else False
 
 
 def _below(path: str, directory: str) -> bool:
