@@ -72,7 +72,6 @@ def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location,
             template=template,
             format=format,
             dialect=dialect,
-            required=not id,
             in_project=scope == "project",
             **more,
         )

@@ -134,7 +134,6 @@ class Location:
         id: The name of the source in `MCP_BRIDGE_SOURCES`; empty for what cannot be left out.
         template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
             every such file of that directory, by name.
-        required: Whether its absence causes a warning, because the user named it.
         in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists speak about its servers.
         unless: A file next to it; where that exists, the client does not read this one.
@@ -150,7 +149,6 @@ class Location:
     dialect: Dialect
     platforms: tuple[Platform, ...] = PLATFORMS
     format: Format = "json"
-    required: bool = False
     in_project: bool = False
     approvable: bool = False
     unless: str = ""

@@ -306,7 +306,8 @@ class _Search:
             entries = reader.document(kept.store, format)
             document = entries and with_surroundings(entries, document, location.dialect)
         if document is None:
-            if location.required and kept is None and reader.is_absent(path):
+            # A file without a source is the one that the user named.
+            if not location.id and kept is None and reader.is_absent(path):
                 reader.warn(path, ABSENT)
             return Parsed()
         if location.holds == "plugins":
