@@ -26,7 +26,7 @@ from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.image import REPOSITORY
 from bridge.settings import Settings, config_path, moved_dir, packages_dir, runtime_dir, store_of
 from bridge.settings.parsers import ENGINES
-from bridge.settings.paths import default_state_dir
+from bridge.settings.state import default_state_dir
 from bridge.upstream.token_store import TokenStore
 
 _STATE = (

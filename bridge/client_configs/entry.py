@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from bridge.client_configs.writers import Target
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.entries import normalized
+from bridge.discovery.documents import MalformedError
+from bridge.discovery.entries import normalize
 from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
-from bridge.discovery.variables import UnusableError
 from bridge.errors import UsageError
 
 NAME = OWN_NAME  # What the bridge is called in clients' files, unless a person says otherwise.
@@ -138,8 +138,8 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
 
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     try:
-        fields = normalized(value, dialect) if isinstance(value, Mapping) else {}
-    except UnusableError:
+        fields = normalize(value, dialect) if isinstance(value, Mapping) else {}
+    except MalformedError:
         return ()
     command, args = first_used(fields, dialect.command_keys), fields.get("args")
     words = [fields[command] if command else None, *(args if isinstance(args, list) else ())]

@@ -16,7 +16,7 @@ from bridge.client_configs.document import Table
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
 from bridge.discovery.files import list_matching
-from bridge.discovery.finder import DiscoveryContext, filled, project_and_places
+from bridge.discovery.finder import DiscoveryContext, fill_all, project_and_places
 from bridge.discovery.locations import Places, Project
 from bridge.errors import UsageError
 
@@ -391,7 +391,7 @@ def _in_location(
 ) -> Iterator[Target]:
     """Yield the files of one row; of a directory the present files, or the bridge's own."""
     table = writer.table or _table(row.dialect.server_keys[0], row)
-    for path, place in filled(row.template, machine.places):
+    for path, place in fill_all(row.template, machine.places):
         if row.in_project and not place.is_relative_to(machine.root):
             continue
         paths: tuple[Path, ...] = (path,)

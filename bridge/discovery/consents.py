@@ -1,11 +1,8 @@
 """Stores which definitions of a project's files a person, or one of their clients, has approved.
 
-Owns the file of approvals in the state directory, which no repository can contain. An approval is
-of one entry of one file, exactly as written, for one working directory: `./run.sh` is another
-program in another checkout. A client approves by name or by folder, so its approval counts for the
-definition that existed when the approval was first seen.
-
-Reading and writing block, so call them in threads.
+An approval is of one entry of one file, exactly as written, for one working directory: `./run.sh`
+is another program in another checkout. A client approves by name or by folder, so its approval
+counts for the definition that existed when the approval was first seen. Its functions block.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -41,11 +38,7 @@ _FORM = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """One approval.
-
-    Attributes:
-        by: `PERSON`, or the client whose approval was seen.
-    """
+    """One approval, by `PERSON` or by the client whose approval was seen."""
 
     definition: Definition
     by: str = PERSON
@@ -65,10 +58,6 @@ class Consents:
     seen: frozenset[Consent] = frozenset()
     first: bool = True
 
-    def has_other_version(self, definition: Definition) -> bool:
-        place = (definition.directory, definition.path, definition.name)
-        return any((each.directory, each.path, each.name) == place for each in self.by_person)
-
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it never was.
 
@@ -79,10 +68,10 @@ class Consents:
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
     def is_first_look(self, directory: str, client: str) -> bool:
-        """Return whether this is the first look at a client's approvals in a directory.
+        """Return whether a client's approvals in a directory, and above it, are read for the first
+        time.
 
-        Only when a bridge starts, and no bridge has looked there or in a directory above before:
-        approvals that appear later may be written by a program.
+        Only when a bridge starts: approvals that appear later may be written by a program.
         """
         if not self.first:
             return False
@@ -106,41 +95,38 @@ def look_record(directory: str, client: str) -> Consent:
 
 
 def digest_of(written: str) -> str:
-    """Return the digest of an entry's text: "sha256:" and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(written.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
+@dataclass(frozen=True)
 class ConsentFile:
-    """The file of approvals.
+    """The file of approvals; its directory is made at the first write."""
 
-    Attributes:
-        path: Its directory is made at the first write.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def read(self) -> tuple[Consent, ...]:
         """Return every approval, the oldest first.
 
         Raises:
-            MalformedError: The file exists and cannot be read, so that nothing is approved.
+            MalformedError: The file cannot be read, so that nothing is approved.
         """
         try:
-            found = read_own(self.path, form=_FORM)
-            return tuple(map(_parse_consent, found["approved"] if found else ()))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            document = read_own(self.path, form=_FORM)
+            found = []
+            for fields in document["approved"] if document else ():
+                if not all(isinstance(text, str) for text in fields.values()):
+                    raise ValueError("an approval has a field that is no text")
+                by = fields.pop("by")
+                found.append(Consent(definition=Definition(**fields), by=by))
+            return tuple(found)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise MalformedError(
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
                 "as approved; remove the file to approve them again"
             ) from None
 
     def add(self, new: Iterable[Consent]) -> None:
-        """Add approvals to the file.
-
-        Raises:
-            MalformedError: The file cannot be read or written, or is full.
-        """
+        """Add approvals; raises `MalformedError` if that cannot be done, or the file is full."""
         new = tuple(new)
         try:
             make_directory(self.path.parent)
@@ -158,11 +144,3 @@ class ConsentFile:
                 replace_file(self.path, text.encode(), durable=True)
         except OSError as error:
             raise MalformedError(f"{self.path} cannot be written: {error}") from None
-
-
-def _parse_consent(value: Mapping[str, str]) -> Consent:
-    fields = dict(value)
-    if not all(isinstance(text, str) for text in fields.values()):
-        raise ValueError("an approval has a field that is no text")
-    by = fields.pop("by")
-    return Consent(definition=Definition(**fields), by=by)

@@ -5,7 +5,7 @@ To support another client, add a row there, and at most a field of `Dialect` her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -132,20 +132,13 @@ class Location:
 
     Attributes:
         id: The name of the source in `MCP_BRIDGE_SOURCES`; empty for what cannot be left out.
-        client, scope: As shown to the user.
         template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
             every such file of that directory, by name.
-        dialect: How to read it.
-        platforms: Where the client keeps it there.
-        format: How the text is encoded.
-        required: Whether its absence causes a warning, because the user named it.
         in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists speak about its servers.
-        unless: A path from the file's directory: where it exists, the client does not read this
-            file.
-        holds: Servers of the user's choice, those of one extension, or the list of Claude Code's
-            plugins.
-        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
+        unless: A file next to it; where that exists, the client does not read this one.
+        holds: Servers of the user's choice, those of one extension, or a list of plugins.
+        moved: Whether it is the bridge's file of entries that the user moved out of the client's;
             they count as approved.
     """
 
@@ -156,59 +149,11 @@ class Location:
     dialect: Dialect
     platforms: tuple[Platform, ...] = PLATFORMS
     format: Format = "json"
-    required: bool = False
     in_project: bool = False
     approvable: bool = False
     unless: str = ""
     holds: Literal["servers", "extension", "plugins"] = "servers"
     moved: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApprovalFile:
-    """One file in which Claude Code keeps the user's approvals of a project's servers.
-
-    Attributes:
-        template: As in `Location`.
-        per_project: Whether the lists stand below `projects.<directory>`.
-        grants: Whether the file may approve. A rejection counts wherever it stands; an approval in
-            a file that comes with the repository would be the repository approving itself, so it
-            counts "never" for the shared settings and for the local settings only when the user
-            has "trusted" the directory in Claude Code.
-    """
-
-    template: str
-    per_project: bool = False
-    grants: Literal["always", "trusted", "never"] = "always"
-
-
-@dataclass(frozen=True)
-class LimitFile:
-    """One settings file of Claude Code, the company's or not, with lists of servers."""
-
-    template: str
-    platforms: tuple[Platform, ...] = PLATFORMS
-    managed: bool = True
-
-
-Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
-"""A client's own file and the project's directories, to whether that file trusts them."""
-
-
-@dataclass(frozen=True)
-class TrustFile:
-    """The file in which a client keeps the directories that the user trusts.
-
-    Attributes:
-        id: Of the source whose files of the project are trusted with them.
-        template, format: As in `Location`.
-        trusts: Reads it.
-    """
-
-    id: str
-    template: str
-    format: Format
-    trusts: Trusts
 
 
 KNOWN_TRANSPORTS: Mapping[str, Transport] = {

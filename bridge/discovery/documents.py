@@ -1,7 +1,6 @@
-"""Decodes configuration files: JSON, JSON with comments, TOML, YAML and `.env`.
+"""Decodes configuration files: JSON as strict as the file's client, TOML, YAML and `.env`.
 
-Owns decoding UTF-8, JSON as strict as the file's client, and the messages about mistakes. Owns the
-bounds, too: nesting has a limit, and aliases in YAML, which could expand to any size, are refused.
+Nesting has a limit, and aliases in YAML, which could expand to any size, are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PA
 
 
 class MalformedError(ValueError):
-    """A file cannot be used; the message says why."""
+    """A file, or an entry of one, cannot be used; the message says why."""
 
 
 def size_limit(format: Format) -> int:
@@ -42,11 +41,7 @@ def size_limit(format: Format) -> int:
 
 
 def decode(raw: bytes, format: Format = "json") -> object:
-    """Return the decoded value of a file's bytes.
-
-    Raises:
-        MalformedError: They are not valid in this format.
-    """
+    """Return the decoded value of a file; raises `MalformedError` if it is not valid."""
     text = _decode_text(raw)
     try:
         return _load(text, format)
@@ -156,14 +151,7 @@ _TOKEN = re.compile(
 
 
 def strip_comments(text: str, *, trailing_commas: bool) -> str:
-    """Return JSON without its comments, which become spaces.
-
-    Args:
-        trailing_commas: Whether to remove a comma before a closing bracket too.
-
-    Raises:
-        MalformedError: A comment has no end.
-    """
+    """Return JSON with spaces for its comments, and for commas before a closing bracket."""
     kept: list[str] = []
     done = 0
     comma = -1
@@ -204,11 +192,7 @@ _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
 
 
 def load_yaml(text: str) -> object:
-    """Return the value of a YAML document, with JSON's types only.
-
-    Raises:
-        MalformedError: It is not valid, or exceeds a bound.
-    """
+    """Return a YAML document with JSON's types only; raises `MalformedError`."""
     # Importing it takes some 20 ms, and few users have a client with YAML files.
     import yaml
 
@@ -248,7 +232,6 @@ def _loader() -> Any:
 
 
 def _check_events(events: Iterable[Any]) -> None:
-    """Raise at aliases, deep nesting and unsupported tags."""
     depth = 0
     for event in events:
         kind = type(event).__name__
@@ -264,20 +247,13 @@ def _check_events(events: Iterable[Any]) -> None:
 
 
 def _with_text_keys(value: object) -> object:
-    """Return the value with strings as keys, as in JSON."""
-    if isinstance(value, dict):
-        return {_key(key): _with_text_keys(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_text_keys(item) for item in value]
-    return value
-
-
-def _key(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    if key is None:
-        return "null"
-    return str(key).lower() if isinstance(key, bool) else str(key)
+    if not isinstance(value, dict):
+        return value
+    # As JSON has them: `null`, `true` and numbers as texts.
+    keys = (key if isinstance(key, str) else json.dumps(key, default=str) for key in value)
+    return dict(zip(keys, map(_with_text_keys, value.values()), strict=True))
 
 
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
@@ -289,17 +265,13 @@ def parse_env_file(text: str) -> dict[str, str]:
     """Return the variables that a `.env` file sets; a name's last line counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        match = _LINE.match(line)
-        if match is None:
+        if (match := _LINE.match(line)) is None:
             continue
-        found[match[1]] = _parse_value(match[2])
+        name, written = match.groups()
+        if (quoted := _QUOTED.match(written)) is None:
+            found[name] = re.split(r"\s#", written, maxsplit=1)[0].strip()
+        elif quoted[1] is not None:
+            found[name] = quoted[1]
+        else:
+            found[name] = _ESCAPE.sub(lambda each: "\n" if each[1] == "n" else each[1], quoted[2])
     return found
-
-
-def _parse_value(written: str) -> str:
-    quoted = _QUOTED.match(written)
-    if quoted is None:
-        return re.split(r"\s#", written, maxsplit=1)[0].strip()
-    if quoted[1] is not None:
-        return quoted[1]
-    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], quoted[2])

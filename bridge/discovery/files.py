@@ -1,8 +1,6 @@
-"""Reads configuration files within bounds, and never blocks at a pipe or device.
+"""Reads configuration files within bounds, each once in a discovery; `parser.py` interprets them.
 
-Owns all reads of discovery, and the warnings about files as a whole; `parser.py` interprets their
-contents. A pipe, a device or a directory in a file's place is never opened, each read is bounded,
-and each file is read and decoded once in one discovery.
+A pipe, a device or a directory in a file's place is never opened.
 """
 
 from __future__ import annotations
@@ -29,24 +27,20 @@ which copying tools set back, ctime cannot be set."""
 
 
 def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | str:
-    """Return a regular file's bytes, or the reason why it was not read.
+    """Return a regular file's bytes, or the reason why it was not read: `ABSENT` or a sentence.
 
-    Args:
-        private: Whether to refuse a file that other users may change.
-
-    Returns:
-        bytes, or a sentence; `ABSENT` when there is no such file.
+    A `private` file is refused if other users may change it.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return _kind_reason(path.stat().st_mode)
+            return "it is not a regular file"
         # Not blocking, in case a pipe has replaced it since.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
         descriptor = os.open(path, flags)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                return _kind_reason(status.st_mode)
+                return "it is not a regular file"
             if private and (reason := exposure_reason(status)):
                 return f"it is not used: {reason}"
             raw = file.read(limit + 1)
@@ -76,12 +70,7 @@ def list_matching(directory: Path, suffix: str, prefix: str = "") -> tuple[tuple
 
 
 def read_own(path: Path, *, form: int, private: bool = False) -> Any:
-    """Return a document that a bridge wrote; None if there is none.
-
-    Raises:
-        ValueError, RecursionError: It cannot be read.
-        KeyError, TypeError: It is something else.
-    """
+    """Return a document that a bridge wrote, or None; each of its errors means a damaged file."""
     raw = read_regular(path, limit=MAX_FILE_BYTES, private=private)
     if raw == ABSENT:
         return None
@@ -94,7 +83,6 @@ def read_own(path: Path, *, form: int, private: bool = False) -> Any:
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Return a value that changes when the file does, from one `stat`."""
     name = str(path)
     try:
         status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, a hundred times
@@ -117,12 +105,6 @@ def is_absent(found: Fingerprint) -> bool:
 
 
 ABSENT = "there is no such file"
-
-
-def _kind_reason(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "it is a directory, not a file"
-    return "it is not a regular file"
 
 
 def _error_reason(error: OSError) -> str:
@@ -151,7 +133,7 @@ class FileReader:
         self._absent: set[Path] = set()
 
     def skip_absent(self, absent: Iterable[Path]) -> None:
-        """Treat these files as absent without opening them: most clients are not installed."""
+        """Treat files as absent without opening them: most clients are not installed."""
         unread: dict[Path, None] = dict.fromkeys(absent)
         self._absent.update(unread)
         self._documents.update(unread)
@@ -159,21 +141,15 @@ class FileReader:
     def document(
         self, path: Path, format: Format = "json", *, in_project: bool = False
     ) -> Mapping[str, object] | None:
-        """Return a file's decoded object; None if it is absent or unusable."""
         if path not in self._documents:
             self._documents[path] = self._read(path, format, in_project)
         return self._documents[path]
 
-    def note(self, path: Path) -> None:
-        """Count a file among those that the configurations name, so that its changes count."""
-        self.noted[path] = None
-
     def reference(self, name: str) -> str | None:
-        """Return the text of a file that a configuration names; None if it cannot be read."""
         path = Path(name)
         if path not in self.references and len(self.references) < 64:
             if self._exposed.contains(path):
-                self._warn(path, EXPOSED)
+                self.warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED
             else:
                 raw = read_regular(path, limit=256 * 1024)  # An environment holds less.
@@ -185,13 +161,9 @@ class FileReader:
     def is_absent(self, path: Path) -> bool:
         return path in self._absent
 
-    def warn_if_absent(self, path: Path) -> None:
-        if path in self._absent:
-            self._warn(path, ABSENT)
-
     def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
         if self._exposed.contains(path):
-            self._warn(path, EXPOSED)
+            self.warn(path, EXPOSED)
             return None
         limit = size_limit(format)
         if in_project:
@@ -202,20 +174,20 @@ class FileReader:
             if raw == ABSENT:
                 self._absent.add(path)
             else:
-                self._warn(path, raw)
+                self.warn(path, raw)
             return None
         if in_project:
             self._project_room -= len(raw)
         try:
             value = decode(raw, format)
         except MalformedError as error:
-            self._warn(path, str(error))
+            self.warn(path, str(error))
             return None
         if not isinstance(value, Mapping):
-            self._warn(path, f"the file must hold an object, not {kind(value)}")
+            self.warn(path, f"the file must hold an object, not {kind(value)}")
             return None
         return value
 
-    def _warn(self, path: Path, reason: str) -> None:
+    def warn(self, path: Path, reason: str) -> None:
         unread = reason != ABSENT
         self.warnings.append(ConfigWarning(path=str(path), key="", reason=reason, unread=unread))

@@ -1,8 +1,7 @@
 """Parses a decoded configuration file into servers, skipped entries and warnings: pure.
 
-Owns the structure above the entries: keys that hold servers, per-project tables, files with one
-bare entry, lists of entries, inputs, and lists that turn servers on or off. Never raises on a
-file's content: mistakes become `SkippedServer` or `ConfigWarning`, and the rest still loads.
+Owns the structure above the entries. Never raises on a file's content: mistakes become
+`SkippedServer` or `ConfigWarning`, and the rest still loads.
 """
 
 from __future__ import annotations
@@ -39,12 +38,10 @@ class Parsed:
 def parse_document(
     document: object, file: EntryContext, projects: tuple[str, ...] = (), most: int = MAX_SERVERS
 ) -> Parsed:
-    """Return the entries and warnings of a decoded file.
+    """Return at most `most` entries, and the warnings, of a decoded file.
 
-    Args:
-        projects: For a dialect with servers per project, this project's directories, strongest
-            first.
-        most: Entries that are read.
+    `projects` are this project's directories for a dialect with servers per project, strongest
+    first.
     """
     warnings: list[ConfigWarning] = []
 
@@ -56,7 +53,7 @@ def parse_document(
         return Parsed(warnings=tuple(warnings))
     entries: list[ServerSpec | SkippedServer] = []
     tables = list(_server_tables(document, file, projects))
-    entries += _misplaced(document, file)
+    entries += _find_misplaced(document, file)
     if not tables and not entries and file.dialect.servers_expected:
         known = ", ".join(file.dialect.server_keys)
         bare = "; nor a command or url" if file.dialect.bare_server else ""
@@ -82,7 +79,7 @@ def parse_document(
     return Parsed(entries=tuple(entries), warnings=tuple(warnings))
 
 
-def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
+def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
     """Yield the servers under keys that another client reads."""
     dialect, client = file.dialect, file.client
     for place in () if dialect.per_project else SPELLINGS["server_keys"]:
@@ -101,24 +98,17 @@ def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[S
 
 
 def _with_inputs(
-    setting: EntryContext, document: Mapping[str, object], prefix: str
+    context: EntryContext, document: Mapping[str, object], prefix: str
 ) -> EntryContext:
-    """Return the setting for one table of servers, with the `inputs` next to it."""
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
-    inputs = _inputs(described) if setting.dialect.inputs else {}
-    return replace(
-        setting, variables=replace(setting.variables, inputs=inputs, budget=InsertBudget())
-    )
-
-
-def _inputs(described: object) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for item in described if isinstance(described, list) else ():
+    inputs: dict[str, str | None] = {}
+    for item in described if context.dialect.inputs and isinstance(described, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("id"), str):
             default = item.get("default")
-            found[item["id"]] = default if isinstance(default, str) else None
-    return found
+            inputs[item["id"]] = default if isinstance(default, str) else None
+    variables = replace(context.variables, inputs=inputs, budget=InsertBudget())
+    return replace(context, variables=variables)
 
 
 def _named_entries(
@@ -134,7 +124,6 @@ def _named_entries(
 
 
 def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
-    """Return why a list of the file turns a server off; empty if none does."""
     if dialect.gates is None:
         return ""
     allowed, excluded = (lookup(document, place) for place in dialect.gates)

@@ -1,7 +1,6 @@
-"""Skipped servers, proposed servers and configuration warnings.
+"""Skipped servers, proposed servers and configuration warnings, and how they show a file's text.
 
-Owns how a file's text is shown in them. Values of `env` and `headers` never appear in a message:
-they often are secrets.
+Values of `env` and `headers` never appear in a message: they often are secrets.
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ class ConfigWarning:
     """A mistake in a configuration, for its owner to correct.
 
     Attributes:
-        path: The file, absolute.
-        key: The place in it, dotted; empty when the file as a whole is meant.
+        key: The place in the file, dotted; empty when the file as a whole is meant.
         unread: Whether the file exists and could not be read.
         own: Whether it is about a file or source named in the bridge's own settings.
         reported: Whether a `SkippedServer` reports the same reason.
@@ -55,13 +53,11 @@ class ConfigWarning:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedServer:
-    """A definition that was found and is not used.
+    """A definition that is not used.
 
     Attributes:
-        holds_name: Whether weaker definitions of the name are skipped too, because the entry turns
-            the server off.
-        foreign: Whether its client does not start it from here either, or no other program can. The
-            name stays free.
+        holds_name: Whether weaker definitions of the name are skipped, because it turns them off.
+        foreign: Whether only its own client starts it, or none from here. The name stays free.
     """
 
     name: str
@@ -77,13 +73,7 @@ class SkippedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A server's definition in a project's file, as it is approved.
-
-    Attributes:
-        directory: The working directory in which it may be used, symbolic links resolved.
-        path: The file that defines it.
-        digest: `digest_of` the entry's text.
-    """
+    """A server's definition in a project's file, for the approval in one resolved directory."""
 
     directory: str
     path: str
@@ -93,12 +83,7 @@ class Definition:
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedServer:
-    """A project's definition that is not used before a person approves it.
-
-    Attributes:
-        spec: The server, without text of files that its definition names.
-        definition: The definition to approve.
-    """
+    """A project's definition (without text of files that it names) that needs an approval."""
 
     spec: ServerSpec
     definition: Definition
@@ -114,7 +99,6 @@ class ProposedServer:
 
     @property
     def remedy(self) -> str:
-        """The command with which a person approves it."""
         return f"`mcp-code-bridge servers approve {shown(self.name)}` shows it and asks"
 
     def __str__(self) -> str:

@@ -1,9 +1,7 @@
-"""Recognizes commands that start this bridge: pure.
+"""Recognizes commands that start this bridge, which would start itself again: pure.
 
-A bridge among the user's servers would start itself, recursively. Owns the recognition, through the
-usual launchers and shells. Only the executed program counts, never its other arguments: a server
-for a directory of the bridge's name is not the bridge. Unknown launchers are assumed not to start
-the bridge.
+Only the executed program counts, never its other arguments: a server for a directory of the
+bridge's name is not the bridge. Unknown launchers are assumed not to start the bridge.
 """
 
 from __future__ import annotations
@@ -79,7 +77,10 @@ def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> boo
         elif is_python:
             return _program(word).replace("_", "-") in OWN_PROGRAMS
         else:
-            return _starts((_without_version(word), *args[at + 1 :]), depth - 1)
+            plain = re.split(r"[\[@=<>!~;\s]", word, maxsplit=1)[0]
+            if "://" in word:
+                plain = re.sub(r"(\.git)?(@[^/@]*)?(#.*)?$", "", word, count=1)
+            return _starts((plain, *args[at + 1 :]), depth - 1)
     return False
 
 
@@ -109,9 +110,3 @@ def _simple_commands(script: str) -> list[list[str]]:
         # An unclosed quote: the shell would refuse it as well; judge the words before it.
         pass
     return commands
-
-
-def _without_version(requirement: str) -> str:
-    if "://" in requirement:
-        return re.sub(r"(\.git)?(@[^/@]*)?(#.*)?$", "", requirement, count=1)
-    return re.split(r"[\[@=<>!~;\s]", requirement, maxsplit=1)[0]

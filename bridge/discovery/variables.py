@@ -1,21 +1,8 @@
 """Expands variables in configurations, in each client's own syntax: pure.
 
-Owns the syntaxes. Another client's syntax is plain text, and reported; inserted values are not
-expanded again.
-
-- `claude`: `${X}` and `${X:-default}`. Measured with Claude Code 2.1: a variable that is set to
-  nothing counts as set, and one that is not set and has no default stays as written.
-- `shell` (Gemini CLI, Copilot CLI): `$X` too.
-- `qwen`: `$X` and `${X}` without defaults.
-- `posix` (Crush): as `shell`, but empty when not set, and a default counts for an empty one, too.
-- `vscode`: `${env:X}`, empty when not set; `${userHome}`, `${workspaceFolder}` and its kin;
-  `${input:ID}`. `cursor`: the same without inputs.
-- `env` (Cline, Amazon Q): `${env:X}` alone, left as written when not set. `roo`: as `cursor`, left
-  as written when not set.
-- `windsurf`: that and `${file:PATH}`.
-- `opencode`: `{env:X}`, empty when not set, and `{file:PATH}`.
-- `braces` (Kiro, Amp, Droid, Continue's JSON): `${X}` without defaults.
-- `secrets` (Continue's YAML): `${{ secrets.X }}`.
+Another client's syntax is plain text, and reported; inserted values are not expanded again. In
+`vscode`, `cursor`, `opencode` and `posix` an unset variable becomes nothing. Else it stays as
+written, as measured with Claude Code 2.1: one that is set to nothing counts as set there.
 """
 
 from __future__ import annotations
@@ -26,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.discovery.dialect import Syntax
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.report import shown
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
@@ -85,25 +73,17 @@ _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
 
 
-class UnusableError(ValueError):
-    """An entry cannot become a server; the message says why, in `expand` without the field."""
-
-
+@dataclass
 class InsertBudget:
-    """The remaining number of characters to insert, shared by all fields of a table."""
+    """The number of characters that all fields of a table may still insert."""
 
-    def __init__(self) -> None:
-        self._left = MAX_INSERTED_CHARS
+    left: int = MAX_INSERTED_CHARS
 
     def take(self, text: str) -> str:
-        """Return the text and count it.
-
-        Raises:
-            UnusableError: It exceeds the limit.
-        """
-        self._left -= len(text)
-        if self._left < 0:
-            raise UnusableError(
+        """Return the text and count it; raises `MalformedError` beyond the limit."""
+        self.left -= len(text)
+        if self.left < 0:
+            raise MalformedError(
                 f"would take what variables and files bring in beyond {MAX_INSERTED_CHARS} "
                 "characters"
             )
@@ -119,12 +99,10 @@ class Variables:
     """The values of variables.
 
     Attributes:
-        home, workspace: Directories.
         directory: That of the file, where relative names of files start.
         inputs: Ids of inputs and their defaults, None for those that have none.
         read: Returns a file's text; None if it cannot be read.
         separator: Of the parts of a path.
-        budget: Limits how much text is inserted.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -150,9 +128,8 @@ class Expanded:
 
     Attributes:
         unset: Names of variables that are not set and have no default.
-        foreign: Variables in another client's spelling: their texts, and their names if they are
-            of the environment.
-        emptied: Whether those became empty, rather than staying as written.
+        foreign: Variables in another client's spelling, and their names if they are known.
+        emptied: Whether unset ones became empty, rather than staying as written.
     """
 
     text: str = field(repr=False)
@@ -165,8 +142,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     """Return the text with its variables expanded.
 
     Raises:
-        UnusableError: A file is missing, only the client has a value for a variable, or the
-            inserted text exceeds the limit.
+        MalformedError: A file is missing, only the client knows a value, or the text gets too long.
     """
     if "$" not in text and "{" not in text:
         return Expanded(text=text)
@@ -181,7 +157,11 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         if name := groups.get("input"):
             return _input_value(name, variables) or ""
         if name := groups.get("file"):
-            return _file_text(name, variables)
+            path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
+            content = variables.read(str(Path(variables.directory) / path))
+            if content is None:
+                raise MalformedError(f'takes its text from "{shown(name)}", which cannot be read')
+            return content.strip()
         name = groups.get("env") or groups.get("braced") or ""
         default = groups.get("default")
         if name in variables.environ and not (
@@ -193,7 +173,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         unset[name] = None
         return "" if emptied else match[0]
 
-    def bounded(match: re.Match[str]) -> str:
+    def insert(match: re.Match[str]) -> str:
         return variables.budget.take(value(match))
 
     # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
@@ -201,7 +181,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     rest = pattern.sub("", text[:end])
     if syntax == "vscode" and (only := _EDITOR_ONLY.search(rest)):
         what = f"holds {shown(only[0])}, whose value only its client knows"
-        raise UnusableError(f"{what}; write the value itself")
+        raise MalformedError(f"{what}; write the value itself")
     foreign = {
         # Without its default, which may be a secret.
         re.sub("(?s):-.*", ":-…}", match[0]): (
@@ -209,15 +189,15 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         )
         for match in _ANY.finditer(rest)
     }
-    found = pattern.sub(bounded, text[:end])
-    found += _BARE.sub(bounded, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
+    found = pattern.sub(insert, text[:end])
+    found += _BARE.sub(insert, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
     return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()), emptied=emptied)
 
 
 def missing_inputs(
     value: object, variables: Variables, syntax: Syntax, depth: int = 8
 ) -> tuple[str, ...]:
-    """Return the ids of all inputs in a value's texts for which there is no value."""
+    """Return the ids of inputs in a value's texts for which there is no value."""
     if isinstance(value, Mapping | list):
         items = list(value.values() if isinstance(value, Mapping) else value) if depth else []
         found = [n for item in items for n in missing_inputs(item, variables, syntax, depth - 1)]
@@ -230,17 +210,8 @@ def missing_inputs(
 
 
 def input_variable(name: str) -> str:
-    """Return the name of the environment variable for an input's value."""
     return INPUT_PREFIX + re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
 
 
 def _input_value(name: str, variables: Variables) -> str | None:
     return variables.environ.get(input_variable(name)) or variables.inputs.get(name)
-
-
-def _file_text(name: str, variables: Variables) -> str:
-    path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
-    text = variables.read(str(Path(variables.directory) / path))
-    if text is None:
-        raise UnusableError(f'takes its text from "{shown(name)}", which cannot be read')
-    return text.strip()

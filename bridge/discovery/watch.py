@@ -1,9 +1,8 @@
-"""Detects a changed configuration in some microseconds.
+"""Detects a changed configuration in some microseconds, and lists the directories to watch.
 
-Owns the list of directories for a file system watcher, and a shortcut for `Survey.stamp`: the stamp
-stays valid while no path of the survey, nor the directory in which a missing one would appear, has
-changed. Of a directory that only delimits the project its identity counts: a repository changes all
-day. What changed within the last second counts as changed: its times may hide another change.
+The stamp stays valid while no path of the survey, nor the directory in which a missing one would
+appear, has changed. Of a directory that only delimits the project its identity counts. A change
+within the last second counts always: its times may hide another change.
 """
 
 from __future__ import annotations
@@ -29,11 +28,7 @@ class _Seen(NamedTuple):
 
 
 class Watch:
-    """Returns the same as `Survey.stamp`, usually much faster.
-
-    Attributes:
-        surveys: How often the files had to be looked for.
-    """
+    """Returns the same as `Survey.stamp`, usually much faster; counts its surveys."""
 
     def __init__(self, context: DiscoveryContext) -> None:
         self._context = context
@@ -43,13 +38,11 @@ class Watch:
         self.surveys = 0
 
     def add_references(self, references: tuple[Path, ...]) -> None:
-        """Count these files, too: those that the configurations name (`Discovery.references`)."""
         if references != self._references:
             self._references = references
             self._seen = None
 
     def stamp(self) -> Stamp:
-        """Return a value that changes when any file of the configuration does."""
         seen = self._seen
         if seen is not None:
             around, paths = seen.found.around, self._paths(seen.found)
@@ -75,12 +68,8 @@ class Watch:
 def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> tuple[Path, ...]:
     """Return the directories to watch for changes, without their subdirectories.
 
-    Directories only: a client that saves a file replaces it, and a watch on the old file would miss
-    that. For a missing directory its nearest existing parent is returned, and for a link its target
-    as well. They may differ after a change.
-
-    Args:
-        references: `Discovery.references`.
+    Directories only: a client that saves a file replaces it, and a watch on the old file would
+    miss that. A missing directory has its nearest existing parent here, a link its target, too.
     """
     found: dict[Path, None] = {}
     for path in (*survey(context).paths, *references):
@@ -120,6 +109,5 @@ def _is_directory(path: str | Path) -> bool:
 
 
 def _identity(path: Path) -> Fingerprint:
-    """Return a value that changes when a directory is another one; as a file's, for any other."""
     found = fingerprint(path)
     return (found[0], 0, 0, *found[3:5], 0) if _is_directory(path) else found

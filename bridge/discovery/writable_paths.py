@@ -1,8 +1,7 @@
 """Leaves out servers whose code is in directories that programs may write to.
 
-Owns what is code and what is data in a server's definition. An argument or a variable that leads in
-or above such a directory, and is not known to be data, lets a program in a sandbox choose code that
-runs outside it. Files that a server reads by itself, such as a repository's hooks, are not covered.
+An argument or a variable that leads in or above such a directory is code unless it is known to be
+data. Files that a server reads by itself, such as a repository's hooks, are not covered.
 """
 
 from __future__ import annotations
@@ -44,8 +43,6 @@ _SEPARATOR = re.compile(r"[:;,=|&<>\s\"'(){}\[\]]+")
 
 
 class WritablePaths:
-    """The directories that programs may write to."""
-
     def __init__(self, places: Iterable[Path]) -> None:
         self._tops = {way: each for each in places for way in (each, Path(os.path.realpath(each)))}
         # A mount of one, or its name in other letters, is the same directory.
@@ -104,7 +101,7 @@ def _walk(path: Path) -> Iterator[Path]:
 
 
 class _Definition:
-    """A server's definition: what it starts, and the paths in it that are not known to be data.
+    """What a server's definition starts, and the paths in it that are not known to be data.
 
     Attributes:
         executable: Where the command is, searched for without writable directories.
@@ -161,7 +158,7 @@ class _Definition:
             said = f"{'the inherited' if inherited else 'its'} variable {shown(name)}"
             always = code and name.endswith(("PATH", "LIB", "FILES", "BASH_ENV")) and value
             for each in value.split(os.pathsep) if always else (value,):
-                yield from self._named(each or "." * bool(always), said, always=bool(always))
+                yield from self._find_paths(each or "." * bool(always), said, always=bool(always))
             options = (each.partition("=")[0] for each in value.split() if code)
             self._reads_project |= any(_known("project_options", each) for each in options)
 
@@ -181,7 +178,7 @@ class _Definition:
                 self._reads_project |= bool(reads) and not self._called.endswith("sh")
                 if not joined:
                     option = word
-                    yield from self._named(word, f"its argument {shown(word)!r}")
+                    yield from self._find_paths(word, f"its argument {shown(word)!r}")
                     continue
             if program and _known("subcommands", text):
                 if text == "tool":
@@ -191,11 +188,7 @@ class _Definition:
             self._serves = self._serves or _known("filesystem_servers", text)
 
     def _of_word(self, text: str, before: str, index: int) -> Iterator[tuple[str, Path]]:
-        """Yield the paths of a word that is no option, and follow what it starts.
-
-        Args:
-            before: The option that it may be the value of; empty if there is none.
-        """
+        """Yield the paths of a word that is no option, but maybe the value of option `before`."""
         program, said = self._program, f"its argument {shown(before or text)!r}"
         script = bool(program and program.get("script"))
         alone = before == "" or _known("flags", before)
@@ -204,7 +197,7 @@ class _Definition:
             always = alone and (script or (starts and "/" in text))
             always = always or (script and before == "-I")
             inside = script or before == "--entrypoint"
-            yield from self._named(text, said, always=always, inside=inside)
+            yield from self._find_paths(text, said, always=always, inside=inside)
         kept_out = self._began == 0 and self._spec.cwd is None
         if script and (before == "-m" or (alone and re.match(r"\w+[.:]\w", text))):
             self._reads_project |= before == "-m" and not kept_out
@@ -244,12 +237,15 @@ class _Definition:
 
     def _of_first_line(self, path: str, said: str) -> Iterator[tuple[str, Path]]:
         """Yield the paths of the interpreter that a script names, and note what it reads."""
-        words = _first_line(path)
+        line = b""
+        with suppress(OSError, ValueError), Path(path).open("rb") as file:
+            line = file.readline(256)
+        words = line[2:].decode("utf-8", "replace").split() if line[:2] == b"#!" else []
         for word in words:
             program = self._note(word)
             if program and word.endswith("sh"):  # It may start anything.
                 self._programs += _KNOWN["program"]
-            yield from self._named(word, f"the first line of {said}")
+            yield from self._find_paths(word, f"the first line of {said}")
 
     def _note(self, word: str) -> Mapping[str, Any] | None:
         """Return the program that a word starts, if it is a known one, and note what it reads."""
@@ -278,14 +274,12 @@ class _Definition:
             self._project = self._base / text
 
     def _outside(self, path: Path) -> Path:
-        """Return where a path in a container leads on this machine."""
         for target, source in self._mounts.items():
             if path.is_relative_to(target):
                 return Path(source) / path.relative_to(target)
         return path
 
     def _is_data(self, text: str, option: str, alone: bool) -> bool:
-        """Whether a word is known to name data, or no path."""
         program = self._program
         if program is None:
             if _known("data_options", option) or (alone and _known("data_files", text)):
@@ -308,14 +302,13 @@ class _Definition:
 
         return re.sub(r"\$(?:\{(\w{1,99})[^}]{0,200}\}|(\w+))", value, text, count=64)
 
-    def _named(
+    def _find_paths(
         self, text: str, said: str, *, always: bool = False, inside: bool = False
     ) -> Iterator[tuple[str, Path]]:
         """Yield the paths in a text.
 
-        Args:
-            always: Whether the text is a path in any spelling, and if there is no such file.
-            inside: Whether it is a path in the container, if there is one.
+        `always`: it is a path in any spelling, present or not. `inside`: it is one in the
+        container.
         """
         texts = [_ADDRESS.sub(" ", self._expand(text))]
         texts += [self._expand(_CHOSEN.sub(r"\1", text))] if "${" in text else []
@@ -372,14 +365,6 @@ def _words(arguments: Iterable[str]) -> Iterator[str]:
         before, shell = argument, shell or _SHELL.fullmatch(argument) is not None
 
 
-def _first_line(command: str) -> list[str]:
-    """Return the words of a script's first line, which names its interpreter."""
-    with suppress(OSError, ValueError), Path(command).open("rb") as file:
-        line = file.readline(256)
-        return line[2:].decode("utf-8", "replace").split() if line[:2] == b"#!" else []
-    return []
-
-
 def leave_out_writable(
     servers: Iterable[ServerSpec],
     places: Iterable[Path],
@@ -389,10 +374,8 @@ def leave_out_writable(
 ) -> tuple[tuple[ServerSpec, ...], tuple[SkippedServer, ...]]:
     """Return the servers whose code no program could choose or change, and the others as skipped.
 
-    Args:
-        places: Where programs may write, the writable `shares` among them.
-        cwd: The bridge's working directory, also of servers without a `cwd`.
-        environ: Variables that servers get in addition to their own.
+    Programs may write to `places`, the writable `shares` among them. Servers get `environ`, and
+    `cwd` if they name no other directory.
     """
     kept: list[ServerSpec] = []
     skipped: list[SkippedServer] = []

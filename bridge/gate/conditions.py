@@ -258,13 +258,11 @@ def _on_texts(test: Callable[[str], bool | None]) -> Judge:
 
 
 def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
-    directories = [lexical.DirectoryPath(root) for root in roots]
-
     def judge(text: str) -> bool | None:
         path = lexical.normal(text)
         if path is None:
             return None
-        found = [directory.holds(path) for directory in directories]
+        found = [lexical.holds(root, path) for root in roots]
         if True in found:
             return True
         return None if None in found else False

@@ -29,7 +29,7 @@ from bridge.runs.input_files import resolve_files
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.sessions import Sessions
-from bridge.settings import Settings, narrowed
+from bridge.settings import Settings, narrow
 
 logger = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class Admission:
         return NameTable(entries, request.servers or ())
 
     def _in_force(self, request: RunRequest) -> Settings:
-        return narrowed(self._settings, request.profile) if request.profile else self._settings
+        return narrow(self._settings, request.profile) if request.profile else self._settings
 
     def _check_narrowed(self, request: RunRequest, settings: Settings) -> None:
         problem = ""

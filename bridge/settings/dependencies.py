@@ -1,8 +1,4 @@
-"""Which packages programs may ask for, from `[dependencies]` of `config.toml`. Pure.
-
-Owns the keys, their bounds and their defaults. Whether a package is allowed is decided, and whether
-it can be had is found out, by `bridge.packages`.
-"""
+"""Which packages programs may ask for, from `[dependencies]` of `config.toml`. Pure."""
 
 from __future__ import annotations
 
@@ -22,57 +18,48 @@ _PATTERN = re.compile(r"([A-Za-z0-9*][A-Za-z0-9._*-]*)\s*([<>=!~].*)?")
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """One entry of `allow`.
-
-    Attributes:
-        text: As it was written.
-        name: Normalised; "*" in it stands for any characters.
-        versions: Specifiers, such as "==2.*"; empty for any.
-    """
+    """One entry of `allow`: as written, its normalised name with "*", and its specifiers."""
 
     text: str
     name: str
     versions: str = ""
 
 
-_patterns = fields.entries('packages such as ["polars", "pandas==2.*", "types-*"]')
-
-
 def _allow(value: Json, place: str) -> tuple[Allowed, ...]:
     """Return a list of packages, each a name with "*" or versions, or `@data` for the usual."""
-    found = [text.strip() for text in _patterns(value, place)]
+    found = fields.several(fields.line, none=True)(value, place)
     data = [name for name in DATA if SET in found]
-    return tuple(_allowed(text, place) for text in [*(t for t in found if t != SET), *data])
+    wanted = [*(text for text in found if text != SET), *data]
+    return tuple(fields.parse_text(_parse_allowed, text, place) for text in wanted)
 
 
-def _allowed(text: str, place: str) -> Allowed:
+def _parse_allowed(text: str) -> Allowed:
     # Only here: most configurations have no such table, and it takes milliseconds.
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     found = _PATTERN.fullmatch(text)
     if found is None:
-        fields.fail(place, f'has {text!r:.200}, which is no package such as "pandas==2.*"')
+        raise ValueError('is no package such as "polars", "pandas==2.*" or "types-*"')
     versions = (found[2] or "").strip()
     try:
         SpecifierSet(versions)
     except InvalidSpecifier:
-        fields.fail(place, f"has {text!r}, whose {versions!r} says nothing of versions")
+        raise ValueError(f"has {versions!r}, which says nothing of versions") from None
     return Allowed(text=text, name=normalised(found[1]), versions=versions)
 
 
 def _index(value: Json, place: str) -> str:
     """Return an http or https address, or the absolute path of a directory."""
-    if not isinstance(value, str) or not value.strip() or re.search(r"[\s\0-\x1f\x7f]", value):
-        problem = "must be the address of a simple index or a directory, without blanks in it"
-        fields.fail(place, problem)
-    if value.startswith(("/", "~")):
-        return str(fields.path(value, place))
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    text = value if isinstance(value, str) else ""
+    if text.startswith(("/", "~")):
+        return str(fields.path(text, place))
+    parts = urlsplit(text)
+    blank = re.search(r"[\s\0-\x1f\x7f]", text)
+    if blank or parts.scheme not in ("http", "https") or not parts.hostname:
         # Not shown: it may hold a password.
-        problem = "must be an address with https:// (or http://), or a directory's absolute path"
-        fields.fail(place, problem)
-    return value
+        problem = "an address with https:// (or http://), or a directory's absolute path"
+        fields.fail(place, f"must be {problem}, without blanks in it")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +89,8 @@ class Dependencies:
 
     @property
     def directory(self) -> Path | None:
-        """The directory of wheels, where the index is one."""
         return None if "://" in self.index or not self.index else Path(self.index)
 
 
 def parse_dependencies(table: Json, place: str) -> Dependencies:
-    """Return the `dependencies` table at `place`; one that allows nothing where there is none."""
-    return fields.filled(Dependencies, table, place, "the dependencies")
+    return fields.fill(Dependencies, table, place)

@@ -1,7 +1,7 @@
 """Reads which host directories programs get, from `[directories.NAME]` of `config.toml`.
 
-Owns the keys, and which directories are never allowed. A directory has to exist when the settings
-are read, and its symbolic links are resolved only then, so that no one can redirect them later.
+A directory has to exist when the settings are read. Its symbolic links are resolved only then, so
+that no one can redirect them later.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
     """Return the directories of the table at `place`, without a look at the disk."""
-    named = fields.named_tables(tables, place, "directory")
+    named = fields.named_tables(tables, place)
     return tuple(_directory(name, table, where) for name, table, where in named)
 
 
 def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
-    found = fields.record(table, place, KEYS, "a directory")
+    found = fields.record(table, place, KEYS)
     if "path" not in found:
         fields.fail(place, "needs `path`: where the directory is")
     return Directory(
@@ -46,19 +46,11 @@ def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
     )
 
 
-def _labels(value: Json, place: str) -> frozenset[str]:
-    """Return a list of "untrusted-input" and "private-data"."""
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(label in LABELS for label in listed):
-        fields.fail(place, f"must be a list of {' and '.join(map(repr, LABELS))}")
-    return frozenset(listed)
-
-
 KEYS: Mapping[str, fields.Parse] = {
     "path": fields.path,
     "mode": fields.choice(("ro", "rw")),
-    "labels": _labels,
-    "used_by": fields.entries("servers' names"),
+    "labels": fields.several(fields.choice(LABELS), frozenset, none=True),
+    "used_by": fields.several(fields.line, none=True),
 }
 
 
@@ -72,13 +64,8 @@ def resolve_directories(
 ) -> tuple[Directory, ...]:
     """Return the directories with their real paths, after checking that they exist and are allowed.
 
-    Args:
-        home: The user's home directory, which may contain a granted directory but not be one.
-        private: The bridge's and the engines' directories, which no granted one may be in or above.
-        trusted: Files that the bridge executes or trusts: none may be in a writable directory.
-
-    Raises:
-        SettingsError: A directory does not exist, or is not allowed.
+    A granted one may be in `home`, but not be it. None may be in or above a `private` one, and no
+    writable one may hold a `trusted` file, which the bridge executes or trusts.
     """
     directories = tuple(directories)
     found: list[Directory] = []
@@ -124,32 +111,26 @@ def _check_separate(given: Iterable[Directory], found: Iterable[Directory], plac
 def refusal(
     real: Path, *, home: Path, private: Iterable[Path], exposed: Iterable[Path] = ()
 ) -> str:
-    """Return why programs and commands may not be given a path; empty if they may.
+    """Return why programs and commands may not be given a resolved path; empty if they may.
 
-    Args:
-        real: The path, links resolved.
-        exposed: Files that must not be in it, if programs may write to it.
+    A path that programs may write to holds no `exposed` file.
     """
     own = Path(os.path.realpath(home))
     if real == Path(real.anchor):
         return "it is the whole file system"
     if own.is_relative_to(real):
         return "it is or holds your home directory"
-    for path in map(Path, SYSTEM):
-        if _related(real, path):
-            return f"it is in or above {path}, the system's own"
-    for path in private:
+    reasons = dict.fromkeys(map(Path, SYSTEM), "the system's own")
+    reasons |= dict.fromkeys(private, "where the bridge or an engine has its own files")
+    for path, reason in reasons.items():
         # Also if it does not exist yet: it may be made later.
-        if _related(real, Path(os.path.realpath(path))):
-            return f"it is in or above {path}, where the bridge or an engine has its own files"
+        target = Path(os.path.realpath(path))
+        if real.is_relative_to(target) or target.is_relative_to(real):
+            return f"it is in or above {path}, {reason}"
     for path in exposed:
         if path.is_relative_to(real) or Path(os.path.realpath(path)).is_relative_to(real):
             return f"it could be written to, and holds {path}, which the bridge relies on"
     return ""
-
-
-def _related(one: Path, other: Path) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def engine_directories(environ: Mapping[str, str]) -> tuple[Path, ...]:

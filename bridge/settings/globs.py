@@ -1,9 +1,8 @@
 """Globs: patterns in which `*` matches any number of characters and `?` matches one. Pure.
 
-Owns their syntax, the matching, and how an exact text is written as one. There are no character
-classes, so that brackets in titles and paths mean themselves. A backslash takes the meaning from
-the `*`, `?` or backslash after it, and may stand before nothing else. Texts are compared character
-by character: neither case nor the ways in which Unicode can write a letter are evened out.
+There are no character classes, so that brackets in titles and paths mean themselves. A backslash
+takes the meaning from the `*`, `?` or backslash after it. Texts are compared character by
+character: case and Unicode forms count.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Matcher = Callable[[str], bool]
 
 
 def parse(glob: str) -> list[tuple[str, int]]:
-    """Return an expression for each part between a glob's stars, and how long what it matches is.
+    """Return an expression for each part between a glob's stars, and the width of what it matches.
 
     Raises:
-        ValueError: It is none; the rest of a sentence that begins with what it is.
+        ValueError: The rest of a sentence that begins with the glob.
     """
     if not glob:
         raise ValueError("is empty, which matches nothing")
@@ -68,12 +67,9 @@ def covers(first: str, second: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def matcher(glob: str) -> Matcher:
-    """Return a function that says whether a whole text matches a glob.
+    """Return a function that says whether a whole text matches a glob; raises `ValueError`.
 
     It takes time in proportion to the text times the glob at most.
-
-    Raises:
-        ValueError: It is no glob.
     """
     parts = parse(glob)
     (head, _), *others = parts
@@ -87,7 +83,5 @@ def matcher(glob: str) -> Matcher:
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
-    if len(globs) == 1:
-        return matcher(globs[0])
     found = [matcher(glob) for glob in globs]
     return lambda text: any(matches(text) for matches in found)

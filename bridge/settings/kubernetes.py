@@ -6,28 +6,28 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from bridge.model import Json
 from bridge.settings import fields
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
-def _name(value: Json, place: str) -> str:
+def _name(text: str) -> str:
     """Return a name as Kubernetes has them."""
-    found = fields.text(value, place)
-    if not _NAME.fullmatch(found):
-        fields.fail(place, f"is {found[:100]!r}, which is no name that Kubernetes allows")
-    return found
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
+        raise ValueError("is no name that Kubernetes allows")
+    return text
 
 
-def _names(value: Json, place: str) -> tuple[str, ...]:
-    """Return one name, or several of a list."""
-    return tuple(_name(text, place) for text in fields.texts(value, place))
+def _seccomp(text: str) -> str:
+    """Return "RuntimeDefault", or "localhost/" and a path."""
+    if not re.fullmatch(r"RuntimeDefault|localhost/.+", text):
+        raise ValueError('must be "RuntimeDefault" or "localhost/" and a profile\'s path')
+    return text
 
 
 def _text_table(value: Json, place: str) -> Mapping[str, str]:
@@ -39,18 +39,10 @@ def _text_table(value: Json, place: str) -> Mapping[str, str]:
 def _tolerations(value: Json, place: str) -> tuple[Mapping[str, Json], ...]:
     """Return an array of tables, as pods have them."""
     given: dict[str, fields.Parse] = dict.fromkeys(_TOLERATION_KEYS, lambda value, place: value)
-    return tuple(
-        fields.record(item, where, given, "a toleration")
-        for item, where in fields.tables(value, place)
-    )
+    return tuple(fields.record(item, where, given) for item, where in fields.tables(value, place))
 
 
-def _seccomp(value: Json, place: str) -> str:
-    """Return "RuntimeDefault", or "localhost/" and a path."""
-    found = fields.text(value, place)
-    if found != "RuntimeDefault" and not re.fullmatch(r"localhost/.+", found):
-        fields.fail(place, 'must be "RuntimeDefault" or "localhost/" and a profile\'s path')
-    return found
+_NAME = fields.of(_name, str)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,24 +73,19 @@ class Kubernetes:
 
     kubeconfig: Path | None = fields.key(fields.path, None)
     context: str = fields.key(fields.line, "")
-    namespace: str = fields.key(_name, "")
+    namespace: str = fields.key(_NAME, "")
     image: str = fields.key(fields.line, "")
-    pull_policy: PullPolicy = fields.key(fields.choice(get_args(PullPolicy)), "IfNotPresent")
-    pull_secrets: tuple[str, ...] = fields.key(_names, ())
-    runtime_class: str = fields.key(_name, "")
+    pull_policy: PullPolicy = fields.key(fields.choice(PullPolicy), "IfNotPresent")
+    pull_secrets: tuple[str, ...] = fields.key(fields.several(_NAME), ())
+    runtime_class: str = fields.key(_NAME, "")
     node_selector: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
     tolerations: tuple[Mapping[str, Json], ...] = fields.key(_tolerations, ())
     requests: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
-    service_account: str = fields.key(_name, "")
+    service_account: str = fields.key(_NAME, "")
     labels: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
     annotations: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
-    seccomp: str = fields.key(_seccomp, "RuntimeDefault")
-    service: str = fields.key(_name, "default")
+    seccomp: str = fields.key(fields.of(_seccomp, str), "RuntimeDefault")
+    service: str = fields.key(_NAME, "default")
     warm: int = fields.key(fields.whole(1000, 0), 0)  # Each holds its memory on a node.
     warm_seconds: float = fields.key(fields.seconds(86_400), 600.0)
     room_seconds: float = fields.key(fields.seconds(3600), 30.0)
-
-
-def parse_kubernetes(table: Json, place: str) -> Kubernetes:
-    """Return the `kubernetes` table at `place`; the defaults where there is none."""
-    return fields.filled(Kubernetes, table, place, "the Kubernetes settings")

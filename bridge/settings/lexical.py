@@ -1,8 +1,7 @@
 """Paths compared as texts. Pure: no file is looked at, so links are not followed.
 
-Owns which texts are paths that can be judged so, and their normal form. What a server makes of a
-path is its own affair: it may follow links, expand variables, or have another working directory.
-Texts that servers are known to read in different ways have no normal form here.
+Texts that servers are known to read in different ways have no normal form here. A server may still
+follow links, expand variables, or have another working directory.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ _FILE = "file:///"
 
 
 def root(text: str) -> str:
-    """Return the normal form of a directory that others are to be under.
-
-    Raises:
-        ValueError: It cannot be one; the rest of a sentence that begins with what it is.
-    """
+    """Return the normal form of a directory to compare with; raises `ValueError`."""
     found = normal(str(parsers.path(text)) if text.startswith("~") else text)
     if found is None:
         raise ValueError(
@@ -64,30 +59,17 @@ def normal(text: str) -> str | None:
     return ("/" if absolute else "") + "/".join(steps)
 
 
-class DirectoryPath:
-    """A directory that paths are held against.
+def holds(directory: str, path: str) -> bool | None:
+    """Return whether a normal path is a normal directory, or below it.
 
-    Args:
-        path: Its normal form.
+    None stands for unknown: one of them is relative, or they differ only in ways that some file
+    systems do not see (case, and how Unicode writes a letter).
     """
-
-    __slots__ = ("_folded", "_path")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._folded = _folded(path)
-
-    def holds(self, path: str) -> bool | None:
-        """Return whether a normal path is this directory, or below it.
-
-        None stands for unknown: one of them is relative, or they differ only in ways
-        that some file systems do not see (case, and how Unicode writes a letter).
-        """
-        if path.startswith("/") != self._path.startswith("/"):
-            return None
-        if _below(path, self._path):
-            return True
-        return None if _below(_folded(path), self._folded) else False
+    if path.startswith("/") != directory.startswith("/"):
+        return None
+    if _below(path, directory):
+        return True
+    return None if _below(_folded(path), _folded(directory)) else False
 
 
 def _below(path: str, directory: str) -> bool:

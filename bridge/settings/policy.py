@@ -1,8 +1,4 @@
-"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure.
-
-Each shape's fields say how their keys are read. What a policy means for a call is
-`bridge.gate.policy`'s.
-"""
+"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +14,6 @@ from bridge.model import Action, Effect, Json
 from bridge.settings import fields, globs, lexical, parsers
 
 _NOT = "not"
-
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 _STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
 
@@ -43,10 +37,8 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
 DETECTORS = ("email", "phone", "iban", "card", "ip")  # Of personal data.
 
 
-def _allowed(value: Json, place: str) -> Action:
-    """Return "allow" or "deny": what is a question already need not be asked about."""
-    fields.word(value, place, ("allow", "deny"))
-    return fields.action(value, place)
+# What is a question already need not be asked about.
+_allow_or_deny = fields.choice(("allow", "deny"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +59,14 @@ class Condition:
     negated: bool = False
 
 
-def _when(value: Json, place: str) -> tuple[Condition, ...]:
+def _parse_when(value: Json, place: str) -> tuple[Condition, ...]:
     """Return the conditions of a `when` table."""
-    found: list[Condition] = []
-    for key, wanted in fields.table(value, place).items():
-        where = fields.below(place, key)
-        found.extend(_conditions(_path(key, where), wanted, where))
-    return tuple(found)
+    places = {key: fields.below(place, key) for key in fields.table(value, place)}
+    return tuple(
+        condition
+        for key, where in places.items()
+        for condition in _conditions(_path(key, where), value[key], where)
+    )
 
 
 def _path(key: str, place: str) -> tuple[str, ...]:
@@ -82,15 +75,10 @@ def _path(key: str, place: str) -> tuple[str, ...]:
     for character in characters:
         if character == ".":
             steps.append("")
-        elif character == "\\":
-            escaped = next(characters, "")
-            if escaped not in (".", "\\"):
-                fields.fail(
-                    place, "has a backslash before something else than a dot or a backslash"
-                )
-            steps[-1] += escaped
-        else:
-            steps[-1] += character
+            continue
+        if character == "\\" and (character := next(characters, "")) not in (".", "\\"):
+            fields.fail(place, "has a backslash before something else than a dot or a backslash")
+        steps[-1] += character
     if not all(steps):
         fields.fail(place, "has an empty step; a dot that belongs to a name is written \\.")
     return tuple(steps)
@@ -124,15 +112,16 @@ def _conditions(
         yield Condition(path=path, test=test, value=parsed, negated=negated)
 
 
-def _scalar(value: Json, place: str) -> Json:
+def _scalar(value: Json, place: str, wanted: str = "a text, a number or a boolean") -> Json:
     if isinstance(value, list):
         fields.fail(place, "is a list; for one of several values write { in = [...] }")
-    if not isinstance(value, str | bool | int | float):
-        problem = f"must be a text, a number or a boolean, not {fields.kind(value)}"
-        fields.fail(place, problem)
-    if isinstance(value, str):
+    if isinstance(value, str | bool):
         return value
-    return value if isinstance(value, bool) else _number(value, place)
+    if not isinstance(value, int | float):
+        fields.fail(place, f"must be {wanted}, not {fields.kind(value)}")
+    if not math.isfinite(value):
+        fields.fail(place, "must be a finite number")
+    return value
 
 
 def _options(value: Json, place: str) -> tuple[Json, ...]:
@@ -143,36 +132,25 @@ def _options(value: Json, place: str) -> tuple[Json, ...]:
     return tuple(_scalar(item, f"{place}[{index}]") for index, item in enumerate(value, 1))
 
 
-def _roots(value: Json, place: str) -> tuple[str, ...]:
-    found: list[str] = []
-    for text in fields.texts(value, place):
-        try:
-            found.append(lexical.root(text))
-        except ValueError as error:
-            fields.fail(place, f"is {text[:80]!r}, which {error}")
-    return tuple(found)
-
-
-def _number(value: Json, place: str) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(value: Json, place: str) -> Json:
+    if isinstance(value, str | bool):
         fields.fail(place, f"must be a number, not {fields.kind(value)}")
-    if not math.isfinite(value):
-        fields.fail(place, "must be a finite number")
-    return value
+    return _scalar(value, place, "a number")
 
 
 _TESTS: Mapping[Test, fields.Parse] = {
-    "is": _scalar, "in": _options, "glob": fields.glob_list, "under": _roots, "lt": _number,
-    "le": _number, "gt": _number, "ge": _number, "present": fields.flag,
+    "is": _scalar, "in": _options, "glob": fields.globs,
+    "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
+    "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
 """How each test's value is read."""
 
 
-def _digest(value: Json, place: str) -> str:
+def _digest(text: str) -> str:
     """Return "sha256:" and 64 hexadecimal digits."""
-    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        fields.fail(place, 'must be "sha256:" and 64 hexadecimal digits in small letters')
-    return value
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
+        raise ValueError('must be "sha256:" and 64 hexadecimal digits in small letters')
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,20 +172,21 @@ class Rule:
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    servers: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="server")
-    tools: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="tool")
-    effects: frozenset[Effect] = fields.key(fields.effects, frozenset(), called="effect")
-    when: tuple[Condition, ...] = fields.key(_when, ())
+    servers: tuple[str, ...] = fields.key(fields.globs, ("*",), called="server")
+    tools: tuple[str, ...] = fields.key(fields.globs, ("*",), called="tool")
+    effects: frozenset[Effect] = fields.key(
+        fields.several(fields.effect, frozenset), frozenset(), called="effect"
+    )
+    when: tuple[Condition, ...] = fields.key(_parse_when, ())
     reason: str = fields.key(fields.line, "")
-    digest: str = fields.key(_digest, "")
+    digest: str = fields.key(fields.of(_digest, str), "")
     # A rule stays what it is when another is written in front of it.
     place: str = field(default="", compare=False)
 
 
 def _rules(value: Json, place: str) -> tuple[Rule, ...]:
     rules = [
-        fields.filled(Rule, item, where, "a rule", place=where)
-        for item, where in fields.tables(value, place)
+        fields.fill(Rule, item, where, place=where) for item, where in fields.tables(value, place)
     ]
     _check_names([(rule.name, rule.place) for rule in rules])
     _check_reach(rules)
@@ -243,11 +222,12 @@ def _check_reach(rules: Sequence[Rule]) -> None:
 def _takes_all(first: Rule, second: Rule) -> bool:
     if first.effects and not (second.effects and second.effects <= first.effects):
         return False
-    return _cover(first.servers, second.servers) and _cover(first.tools, second.tools)
-
-
-def _cover(first: Sequence[str], second: Sequence[str]) -> bool:
-    return all(any(globs.covers(wide, narrow) for wide in first) for narrow in second)
+    pairs = ((first.servers, second.servers), (first.tools, second.tools))
+    return all(
+        any(globs.covers(wide, narrow) for wide in wider)
+        for wider, narrower in pairs
+        for narrow in narrower
+    )
 
 
 def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
@@ -264,6 +244,13 @@ def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
     return found
 
 
+def _fill_by_glob(shape: type, name: str) -> fields.Parse:
+    return lambda value, place: tuple(
+        fields.fill(shape, item, where, **{name: glob})
+        for glob, item, where in _by_glob(value, place)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolPolicy:
     """What the user says of some tools of a server; the first whose glob matches counts.
@@ -275,14 +262,7 @@ class ToolPolicy:
 
     tools: str
     effect: Effect | None = fields.key(fields.effect, None)
-    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
-
-
-def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
-    return tuple(
-        fields.filled(ToolPolicy, item, where, "a tool's policy", tools=glob)
-        for glob, item, where in _by_glob(value, place)
-    )
+    labels: frozenset[str] = fields.key(fields.labels, frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,19 +281,12 @@ class ServerPolicy:
 
     servers: str
     trust: bool = fields.key(fields.flag, False)
-    elicitation: Action | None = fields.key(_allowed, None)
+    elicitation: Action | None = fields.key(_allow_or_deny, None)
     sampling: Action | None = fields.key(fields.action, None)
     start: Action | None = fields.key(fields.action, None)
-    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
-    tools: tuple[ToolPolicy, ...] = fields.key(_tools, ())
+    labels: frozenset[str] = fields.key(fields.labels, frozenset())
+    tools: tuple[ToolPolicy, ...] = fields.key(_fill_by_glob(ToolPolicy, "tools"), ())
     pin: Literal["schema", "full"] = fields.key(fields.choice(("schema", "full")), "schema")
-
-
-def _servers(value: Json, place: str) -> tuple[ServerPolicy, ...]:
-    return tuple(
-        fields.filled(ServerPolicy, item, where, "a server's policy", servers=glob)
-        for glob, item, where in _by_glob(value, place)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,10 +305,10 @@ class FlowRule:
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    after: frozenset[str] = fields.key(fields.label_set, frozenset())
-    to: frozenset[str] = fields.key(fields.label_set, frozenset())
-    after_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
-    to_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
+    after: frozenset[str] = fields.key(fields.labels, frozenset())
+    to: frozenset[str] = fields.key(fields.labels, frozenset())
+    after_servers: tuple[str, ...] = fields.key(fields.globs, ())
+    to_servers: tuple[str, ...] = fields.key(fields.globs, ())
     reason: str = fields.key(fields.line, "")
 
 
@@ -357,7 +330,7 @@ def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
 
 
 def _flow(value: Json, place: str) -> FlowRule:
-    rule = fields.filled(FlowRule, value, place, "a flow rule")
+    rule = fields.fill(FlowRule, value, place)
     after, to = rule.after or rule.after_servers, rule.to or rule.to_servers
     if rule.name == LETHAL.name:
         rule = replace(rule, reason=rule.reason or LETHAL.reason)
@@ -394,14 +367,6 @@ class Budgets:
     per_minute: tuple[tuple[str, int], ...] = fields.key(_per_minute, ())
 
 
-def _detectors(value: Json, place: str) -> tuple[str, ...]:
-    """Return a list of email, phone, iban, card and ip."""
-    if value == []:
-        return ()
-    found = fields.texts(value, place)
-    return tuple(fields.word(name, place, DETECTORS) for name in found)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """Which personal data is replaced by tokens on its way into a sandbox.
@@ -412,7 +377,7 @@ class Privacy:
         reveal_to: Globs of servers that get the data back in place of tokens.
     """
 
-    detect: tuple[str, ...] = fields.key(_detectors, ())
+    detect: tuple[str, ...] = fields.key(fields.several(fields.choice(DETECTORS), none=True), ())
     servers: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
     reveal_to: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
 
@@ -428,12 +393,8 @@ _DEFAULTS: Mapping[DefaultFor, Action] = {
 def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
     """Return a table of read, write, destructive and untrusted to actions."""
     parse = dict.fromkeys(get_args(DefaultFor), fields.action)
-    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse, "the defaults"))
+    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse))
     return {**_DEFAULTS, **found}
-
-
-def _filling(shape: type, what: str) -> fields.Parse:
-    return lambda value, place: fields.filled(shape, value, place, what)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -464,12 +425,12 @@ class PolicySpec:
         _defaults, default_factory=lambda: dict(_DEFAULTS)
     )
     rules: tuple[Rule, ...] = fields.key(_rules, ())
-    servers: tuple[ServerPolicy, ...] = fields.key(_servers, ())
+    servers: tuple[ServerPolicy, ...] = fields.key(_fill_by_glob(ServerPolicy, "servers"), ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
-    budgets: Budgets = fields.key(_filling(Budgets, "the budgets"), Budgets())
-    privacy: Privacy = fields.key(_filling(Privacy, "the privacy settings"), Privacy())
+    budgets: Budgets = fields.key(fields.fill_with(Budgets), Budgets())
+    privacy: Privacy = fields.key(fields.fill_with(Privacy), Privacy())
     skills: Action = fields.key(fields.action, "ask")
-    elicitation: Action = fields.key(_allowed, "allow")
+    elicitation: Action = fields.key(_allow_or_deny, "allow")
     sampling: Action = fields.key(fields.action, "allow")
     start: Action = fields.key(fields.action, "allow")
     pin: bool = fields.key(fields.flag, True)
@@ -477,17 +438,14 @@ class PolicySpec:
 
 
 def parse_policy(table: Json, place: str) -> PolicySpec:
-    """Return the policy that a file's `policy` table makes; None stands for no table.
-
-    Args:
-        place: Where it stands, for errors ("config.toml: policy").
+    """Return the policy of a `policy` table at `place` ("config.toml: policy"); None is no table.
 
     Raises:
         SettingsError: It does not parse; the text says where.
     """
     if table is None:
         return PolicySpec()
-    spec = fields.filled(PolicySpec, table, place, "a policy")
+    spec = fields.fill(PolicySpec, table, place)
     _check_labels(spec, place)
     # These alone say nothing of calls, which go on as without a policy.
     present = not table or not table.keys() <= {"skills", "elicitation", "sampling"}

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from bridge.errors import InvalidRequestError, SettingsError
 from bridge.model import Json
-from bridge.settings import fields, parsers
+from bridge.settings import fields
 from bridge.settings.values import GuardMode, Settings
 
 BUILT_IN = ("standard", "strict")
@@ -37,48 +37,25 @@ class ProfileSpec:
     Attributes:
         strict: Whether it is the strict one, or made from it.
         values: Setting to its value as the file has it.
-        place: Where it is defined; empty for those built in.
     """
 
-    name: str
     strict: bool = False
     values: Mapping[str, Json] = field(default_factory=dict)
-    place: str = ""
 
 
 def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
-    """Return all profiles there are, by name.
-
-    Args:
-        tables: What the file has under `profiles`.
-        place: Where that is, for errors ("config.toml: profiles").
-
-    Raises:
-        SettingsError: One has a name, a key or a base that cannot be.
-    """
-    found = {name: ProfileSpec(name=name, strict=name == "strict") for name in BUILT_IN}
-    if isinstance(tables, Mapping):
-        for name in BUILT_IN:
-            if name in tables:
-                message = f"{place}.{name}: {name} is built in and cannot be changed."
-                raise SettingsError(
-                    message, remedy=f'Give yours another name and extends = "{name}".'
-                )
-    for name, table, where in fields.named_tables(tables, place, "profile"):
-        found[name] = _profile(name, table, where)
+    """Return all profiles by name, built in or of the tables; raises `SettingsError`."""
+    found = {name: ProfileSpec(strict=name == "strict") for name in BUILT_IN}
+    parse: dict[str, fields.Parse] = dict.fromkeys(KEYS, lambda value, place: value)
+    parse["extends"] = fields.choice(BUILT_IN)
+    for name, table, where in fields.named_tables(tables, place):
+        if name in BUILT_IN:
+            remedy = f'Give yours another name and extends = "{name}".'
+            raise SettingsError(f"{where} is built in and cannot be changed.", remedy=remedy)
+        values = fields.record(table, where, parse)
+        strict = values.pop("extends", "standard") == "strict"
+        found[name] = ProfileSpec(strict=strict, values=values)
     return found
-
-
-def _profile(name: str, table: Mapping[str, Json], place: str) -> ProfileSpec:
-    values = dict(table)
-    base = values.pop("extends", "standard")
-    if base not in BUILT_IN:
-        raise SettingsError(f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}.")
-    unknown = sorted(set(values) - KEYS)
-    if unknown:
-        known = parsers.suggestion(unknown[0], ["extends", *KEYS])
-        raise SettingsError(f"{place}.{unknown[0]} is not a setting of a profile. {known}")
-    return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)
 
 
 _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -92,11 +69,11 @@ _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def narrowed(settings: Settings, name: str) -> Settings:
+def narrow(settings: Settings, name: str) -> Settings:
     """Return the settings of a run that asks for a profile: of each value the narrower one.
 
     Raises:
-        InvalidRequestError: There is no such profile, or it sets what all runs have in common.
+        InvalidRequestError: There is no such profile, or it sets what all runs share.
     """
     if name not in settings.profiles:
         remedy = f"Pass one of: {', '.join(settings.profiles)}."

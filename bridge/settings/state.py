@@ -1,4 +1,4 @@
-"""Makes the state directory, and refuses files that other users could change.
+"""The paths of the bridge's own files, and the checks that no other user can change them.
 
 Also remembers which settings files had a policy: if such a file is lost, no later bridge starts.
 """
@@ -10,15 +10,84 @@ import logging
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from bridge.atomic_files import read_regular, replace_file
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
+from bridge.settings import fields, parsers
 from bridge.settings.values import Settings
+from bridge.store import ServerUrl, Store
 
 logger = logging.getLogger(__name__)
+
+CONFIG = "MCP_BRIDGE_CONFIG"
+
+ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
+"""Packages of bridges that root runs: programs in embedded sandboxes run as `nobody` then, and
+cannot enter root's own directories."""
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    if environ.get(CONFIG):
+        found: Path = fields.parse_text(parsers.place, environ[CONFIG], CONFIG)
+        return found
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+def moved_dir(environ: Mapping[str, str]) -> Path:
+    """Return where servers are kept that were moved behind the bridge; other settings files too."""
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "moved"
+
+
+def default_state_dir(environ: Mapping[str, str]) -> Path:
+    return _xdg(environ, "XDG_STATE_HOME", ".local/state")
+
+
+def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
+    # The XDG specification says that relative values are to be ignored.
+    base = Path(environ.get(variable, ""))
+    if not base.is_absolute():
+        base = home(environ) / fallback
+    return base / "mcp-code-bridge"
+
+
+def runtime_dir(settings: Settings) -> Path:
+    """Return the directory for sockets: in `XDG_RUNTIME_DIR`, the state, or a short path in /tmp.
+
+    The caller makes it, and checks that it is private.
+    """
+    base = Path(settings.environ.get("XDG_RUNTIME_DIR", ""))
+    if base.is_absolute() and base.is_dir() and os.access(base, os.W_OK):
+        found = base / "mcp-code-bridge"
+    else:
+        found = settings.state_dir / "run"
+    # A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper.
+    if len(os.fsencode(found)) > 70:
+        found = Path(tempfile.gettempdir()) / f"mcp-code-bridge-{os.getuid()}"
+    return found
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+
+
+def store_of(settings: Settings) -> Store:
+    if settings.store is None:
+        return Store(settings.state_dir)
+    if isinstance(settings.store, ServerUrl):
+        from bridge.store.postgresql import ServerStore
+
+        return ServerStore(settings.state_dir, settings.store)
+    return Store(settings.store.parent, settings.store.name)
+
+
+def packages_dir(settings: Settings) -> Path:
+    own = ROOT_PACKAGES_DIR if os.geteuid() == 0 else settings.state_dir / "packages"
+    return settings.dependencies.cache or own
+
 
 TOKEN_FILE = "http-token"
 
@@ -31,14 +100,7 @@ SOLE_USER = "MCP_BRIDGE_SOLE_USER"
 
 
 def require_private(path: Path, what: str, variable: str) -> None:
-    """Refuse a file or directory that other users of this machine could change.
-
-    Args:
-        variable: The one that names another place.
-
-    Raises:
-        SettingsError: They could.
-    """
+    """Raise if other users could change a path; `variable` names another place for it."""
     reason, remedy = exposure(path)
     if reason and os.environ.get(SOLE_USER) != "1":
         remedy += (
@@ -48,10 +110,8 @@ def require_private(path: Path, what: str, variable: str) -> None:
 
 
 def http_token(settings: Settings) -> str:
-    """Return the token of this user's bridges over HTTP, made at the first call.
-
-    Raises:
-        SettingsError: It cannot be kept, or other users could change it.
+    """Return the token of this user's bridges over HTTP, made at the first call; raises
+    `SettingsError`.
     """
     path = settings.state_dir / TOKEN_FILE
     try:
@@ -77,11 +137,7 @@ def http_token(settings: Settings) -> str:
 
 
 def prepare_state(settings: Settings) -> None:
-    """Make the state directory, and require the policy that was in force.
-
-    Raises:
-        SettingsError: The settings file held a policy before, and is gone or empty now.
-    """
+    """Make the state directory; raise `SettingsError` if the policy that was in force is lost."""
     try:
         make_directory(settings.state_dir)
     except OSError as error:
@@ -102,7 +158,7 @@ def _require_policy(settings: Settings) -> None:
         return
     if str(config) not in marked:
         return
-    if not _holds_text(config):
+    if not (config.exists() and config.stat().st_size):
         message = f"{config} held a policy, and now is empty or gone."
         remedy = (
             "Restore it. To go on without a policy, put a file there that has no [policy]; "
@@ -128,10 +184,3 @@ def _write_mark(mark: Path, files: list[str]) -> None:
         logger.warning(
             "%s cannot be written, so a lost policy will not be noticed: %s", mark, error
         )
-
-
-def _holds_text(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False

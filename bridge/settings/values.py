@@ -25,12 +25,11 @@ AuditMode = Literal["on", "sync", "off"]
 Switch = Literal["on", "off"]
 
 
-def setting(
+def declare(
     parse: Callable[[str], object],
     default: object,
     *,
     flag: str = "",
-    many: bool = False,
     variable: str = "",
 ) -> Any:
     """Declare a field of `Settings` that a flag, a variable or the file can set.
@@ -38,10 +37,9 @@ def setting(
     Args:
         parse: From the text that a flag or variable has.
         flag: What its flag's help says; empty for none.
-        many: Whether it takes a list in the file.
         variable: Its name in the environment, where that is not made from its own.
     """
-    how = {"parse": parse, "flag": flag, "many": many, "variable": variable}
+    how = {"parse": parse, "flag": flag, "variable": variable}
     return field(default=default, metadata=how)
 
 
@@ -80,7 +78,7 @@ class Settings:
         log_level: The least that is logged to stderr.
         profile: "standard", "strict" or one of `[profiles]`.
         strict: Whether the profile is the strict one, or made from it.
-        profiles: What each profile sets, by its name; see `narrowed`.
+        profiles: What each profile sets, by its name; see `narrow`.
         listed_servers_only: Whether a run may use only the servers listed in its `servers`.
         guard: What the static guard does with what it finds: nothing, advise in the result, or
             enforce by refusing the program.
@@ -137,106 +135,97 @@ class Settings:
         notes: Warnings about values that are not taken as they are written.
     """
 
-    runtime: str = setting(
+    runtime: str = declare(
         parsers.runtime,
         "auto",
         flag="auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
     )
-    runtime_order: tuple[str, ...] = setting(
-        parsers.runtime_order,
-        (),
-        flag="what auto tries, in order, such as docker,bubblewrap",
-        many=True,
+    runtime_order: tuple[str, ...] = declare(
+        parsers.runtime_order, (), flag="what auto tries, in order, such as docker,bubblewrap"
     )
-    oci_runtime: str = setting(
+    oci_runtime: str = declare(
         parsers.text, "", flag="runc, crun, runsc, kata ...: used or refused, never downgraded"
     )
-    image: str = setting(parsers.text, "", flag="the container image")
-    packages: Path | None = setting(parsers.path, None)
-    timeout: float = setting(parsers.seconds, 30.0)
-    max_timeout: float = setting(
+    image: str = declare(parsers.text, "", flag="the container image")
+    packages: Path | None = declare(parsers.path, None)
+    timeout: float = declare(parsers.seconds, 30.0)
+    max_timeout: float = declare(
         parsers.seconds, 600.0, flag="most seconds that a run may take with its tools"
     )
-    memory: int = setting(parsers.memory, 512 * 1024**2, flag="memory limit, such as 512m")
-    pids: int = setting(parsers.pids, 128, flag="limit on processes and threads")
-    cpus: float | None = setting(parsers.cpus, None, flag="limit on CPUs, such as 1.5")
-    container_user: str = setting(parsers.user, "65534:65534")
-    runtime_idle_timeout: float = setting(parsers.idle_seconds, 300.0)
-    state_dir: Path = setting(parsers.place, Path(), flag="where logs and caches are kept")
-    output_mode: OutputMode = setting(
+    memory: int = declare(parsers.memory, 512 * 1024**2, flag="memory limit, such as 512m")
+    pids: int = declare(parsers.pids, 128, flag="limit on processes and threads")
+    cpus: float | None = declare(parsers.cpus, None, flag="limit on CPUs, such as 1.5")
+    container_user: str = declare(parsers.user, "65534:65534")
+    runtime_idle_timeout: float = declare(parsers.idle_seconds, 300.0)
+    state_dir: Path = declare(parsers.place, Path(), flag="where logs and caches are kept")
+    output_mode: OutputMode = declare(
         parsers.choice(OutputMode), "compact", flag="compact, toon, json or auto"
     )
-    structured: RecordPlace = setting(
+    structured: RecordPlace = declare(
         parsers.choice(RecordPlace),
         "meta",
         flag="where to put structured results: meta or content",
     )
-    log_level: LogLevel = setting(
-        parsers.choice(LogLevel, upper=True), "INFO", flag=", ".join(get_args(LogLevel))
+    log_level: LogLevel = declare(
+        parsers.choice(LogLevel), "INFO", flag=", ".join(get_args(LogLevel))
     )
-    profile: str = setting(
-        parsers.lowered, "standard", flag="standard, strict or one of config.toml"
-    )
-    listed_servers_only: bool = setting(parsers.boolean, False)
-    guard: GuardMode = setting(
+    profile: str = declare(parsers.lower, "standard", flag="standard, strict or one of config.toml")
+    listed_servers_only: bool = declare(parsers.boolean, False)
+    guard: GuardMode = declare(
         parsers.choice(GuardMode),
         "advise",
         flag="what the static guard does: off, advise or enforce",
     )
-    guard_denies: tuple[str, ...] = setting(parsers.denials, (), many=True)
-    allow_packages: bool | None = setting(parsers.boolean, None)
-    allow_directories: bool | None = setting(parsers.boolean, None)
-    warm: int = setting(parsers.integer(0, 32), 4)
-    sources: tuple[str, ...] = setting(
+    guard_denies: tuple[str, ...] = declare(parsers.denials, ())
+    allow_packages: bool | None = declare(parsers.boolean, None)
+    allow_directories: bool | None = declare(parsers.boolean, None)
+    warm: int = declare(parsers.integer(0, 32), 4)
+    sources: tuple[str, ...] = declare(
         parsers.sources,
         (),
         flag="clients whose configurations are read, or -NAME,-NAME for all but those",
-        many=True,
     )
-    secret_names: tuple[str, ...] = setting(parsers.secret_names, (), many=True)
-    description_tokens: int = setting(
+    secret_names: tuple[str, ...] = declare(parsers.secret_names, ())
+    description_tokens: int = declare(
         parsers.integer(500, 100_000), 1500, flag="what the description of run_python may cost"
     )
-    preflight: PreflightMode = setting(
+    preflight: PreflightMode = declare(
         parsers.choice(PreflightMode),
         "check",
         flag="check programs before they run: check or off",
     )
-    audit: AuditMode = setting(parsers.choice(AuditMode), "on")
-    audit_days: int = setting(parsers.integer(1, 3660), 90)
-    audit_bytes: int = setting(parsers.parse_size, 4 * 1024**3)
-    run_records: Switch = setting(parsers.choice(Switch), "on")
-    output_tokens: int = setting(parsers.integer(200, 1_000_000), 5000)
-    shown_bytes: int = setting(parsers.parse_size, 1024**2)
-    runs: int | None = setting(parsers.integer(1, 1024), None)
-    sessions: int = setting(parsers.integer(0, 256), 8)
-    session_idle_timeout: float = setting(parsers.seconds, 600.0)
-    session_bytes: int = setting(parsers.parse_size, 32 * 1024 * 1024)
-    session_days: int = setting(parsers.integer(1, 3660), 7)
-    artifact_bytes: int = setting(parsers.parse_size, 1024**3)
-    artifact_run_bytes: int = setting(parsers.parse_size, 64 * 1024**2)
-    artifact_days: int = setting(parsers.integer(1, 3660), 7)
-    store: Path | ServerUrl | None = setting(parsers.database, None)
-    skills_dir: Path | None = setting(parsers.place, None)
-    replica: str = setting(parsers.replica, "")
-    drain_seconds: float = setting(parsers.seconds, 30.0)
-    roots: tuple[Path, ...] = setting(
-        parsers.directories,
-        (),
-        flag="directories that servers get when they ask for roots",
-        many=True,
+    audit: AuditMode = declare(parsers.choice(AuditMode), "on")
+    audit_days: int = declare(parsers.integer(1, 3660), 90)
+    audit_bytes: int = declare(parsers.parse_size, 4 * 1024**3)
+    run_records: Switch = declare(parsers.choice(Switch), "on")
+    output_tokens: int = declare(parsers.integer(200, 1_000_000), 5000)
+    shown_bytes: int = declare(parsers.parse_size, 1024**2)
+    runs: int | None = declare(parsers.integer(1, 1024), None)
+    sessions: int = declare(parsers.integer(0, 256), 8)
+    session_idle_timeout: float = declare(parsers.seconds, 600.0)
+    session_bytes: int = declare(parsers.parse_size, 32 * 1024 * 1024)
+    session_days: int = declare(parsers.integer(1, 3660), 7)
+    artifact_bytes: int = declare(parsers.parse_size, 1024**3)
+    artifact_run_bytes: int = declare(parsers.parse_size, 64 * 1024**2)
+    artifact_days: int = declare(parsers.integer(1, 3660), 7)
+    store: Path | ServerUrl | None = declare(parsers.database, None)
+    skills_dir: Path | None = declare(parsers.place, None)
+    replica: str = declare(parsers.replica, "")
+    drain_seconds: float = declare(parsers.seconds, 30.0)
+    roots: tuple[Path, ...] = declare(
+        parsers.directories, (), flag="directories that servers get when they ask for roots"
     )
-    servers_config: Path | None = setting(
+    servers_config: Path | None = declare(
         parsers.place,
         None,
         flag="one more configuration file, read first",
         variable="MCP_SERVERS_CONFIG",
     )
-    allow_self_server: bool = setting(parsers.boolean, False)
-    project_servers: ProjectServers = setting(parsers.choice(ProjectServers), "approved")
-    call_timeout: float = setting(parsers.seconds, 60.0)
-    start_timeout: float = setting(parsers.seconds, 30.0)
-    start_patience: float = setting(parsers.seconds, 300.0)
+    allow_self_server: bool = declare(parsers.boolean, False)
+    project_servers: ProjectServers = declare(parsers.choice(ProjectServers), "approved")
+    call_timeout: float = declare(parsers.seconds, 60.0)
+    start_timeout: float = declare(parsers.seconds, 30.0)
+    start_patience: float = declare(parsers.seconds, 300.0)
     strict: bool = False
     profiles: Mapping[str, Mapping[str, Any]] = field(
         default_factory=lambda: {"standard": {}, "strict": {"strict": True}}

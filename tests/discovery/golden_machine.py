@@ -39,7 +39,6 @@ def machine(root: Path, platform: Platform) -> DiscoveryContext:
 
 
 def context_of(root: Path, platform: Platform) -> DiscoveryContext:
-    """That machine, once it is there."""
     return DiscoveryContext(
         home=root / "home",
         cwd=root / "home" / "shop",
@@ -81,8 +80,7 @@ def put(root: Path, case: Case, platform: Platform = "linux") -> Path:
     return target
 
 
-def rendered(found: Discovery, root: Path, file: Path) -> object:
-    """All that was found, with the test's own directories taken out."""
+def render(found: Discovery, root: Path, file: Path) -> object:
     servers = []
     for spec in found.servers:
         only = None if spec.tools.only is None else sorted(spec.tools.only)

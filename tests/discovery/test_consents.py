@@ -44,14 +44,12 @@ def names(found: Discovery) -> list[str]:
     return [spec.name for spec in found.servers]
 
 
-def approving(context: DiscoveryContext, found: Discovery) -> DiscoveryContext:
-    """The same context after a person approved all that was proposed."""
+def approve_all(context: DiscoveryContext, found: Discovery) -> DiscoveryContext:
     given = frozenset(each.definition for each in found.proposed)
     return replace(context, consents=Consents(by_person=given))
 
 
 def after(context: DiscoveryContext, found: Discovery, *, first: bool = False) -> DiscoveryContext:
-    """The same context once what clients approved is remembered."""
     seen = context.consents.seen | set(found.first_seen)
     return replace(context, consents=replace(context.consents, seen=seen, first=first))
 
@@ -69,21 +67,14 @@ def test_no_layout_of_a_project_is_used_before_it_is_approved(
     cautious: DiscoveryContext, row: Location
 ) -> None:
     context = replace(cautious, platform=row.platforms[0])
-    places = path_variables(
-        platform=context.platform,
-        home=context.home,
-        environ=context.environ,
-        system_root=context.system_root,
-        extra=None,
-        project=find_project(context.cwd),
-    )
+    places = path_variables(context, find_project(context.cwd))
     path = fill(row.template, places)[0]
     write(path.with_name(path.name.replace("*", "one")), in_its_spelling(row, "./evil"))
     found = discover(context)
     assert found.servers == ()
     (proposed,) = found.proposed
     assert (proposed.name, proposed.spec.command) == ("same", "./evil")
-    assert names(discover(approving(context, found))) == ["same"]
+    assert names(discover(approve_all(context, found))) == ["same"]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +94,7 @@ def test_a_changed_definition_is_asked_about_again(
     cautious: DiscoveryContext, changed: dict[str, object]
 ) -> None:
     path = write(cautious.cwd / ".mcp.json", entry(env={"TOKEN": "${TOKEN}"}))
-    approved = approving(cautious, discover(cautious))
+    approved = approve_all(cautious, discover(cautious))
     assert names(discover(approved)) == ["tracker"]
     write(path, changed)
     found = discover(approved)
@@ -115,7 +106,7 @@ def test_a_changed_definition_is_asked_about_again(
 
 def test_a_renewed_secret_is_not_asked_about_again(cautious: DiscoveryContext) -> None:
     write(cautious.cwd / ".mcp.json", entry(env={"TOKEN": "${TOKEN}"}))
-    approved = approving(cautious, discover(cautious))
+    approved = approve_all(cautious, discover(cautious))
     renewed = replace(approved, environ={"TOKEN": "another"})
     assert discover(renewed).servers[0].env == {"TOKEN": "another"}
 
@@ -125,7 +116,7 @@ def test_an_approval_holds_for_one_checkout_and_one_file(
 ) -> None:
     """A relative command is another program elsewhere."""
     write(cautious.cwd / ".mcp.json", entry(command="./run.sh"))
-    approved = approving(cautious, discover(cautious))
+    approved = approve_all(cautious, discover(cautious))
     other = cautious.home / "clone"
     (other / ".git").mkdir(parents=True)
     write(other / ".mcp.json", entry(command="./run.sh"))
@@ -145,12 +136,11 @@ def test_what_an_unapproved_definition_names_is_not_opened(cautious: DiscoveryCo
     found = discover(cautious)
     assert found.references == ()
     assert "s3cret" not in repr(found)
-    assert discover(approving(cautious, found)).servers[0].env == {"SECRET": "s3cret"}
+    assert discover(approve_all(cautious, found)).servers[0].env == {"SECRET": "s3cret"}
 
 
 @pytest.mark.parametrize("user_name", ["git", "Git", "g\u0131t", "-git-"])
 def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_name: str) -> None:
-    """Nor one that programs would spell like it."""
     mine = {"mcpServers": {user_name: {"command": "mine"}}}
     write(cautious.home / ".claude.json", mine)
     theirs = {"mcpServers": {"git": {"command": "theirs"}}}

@@ -1,11 +1,23 @@
-"""Decoding a file, and saying what is wrong with it."""
+"""Decoding a file, saying what is wrong with it, and what odd texts cost."""
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bridge.discovery.dialect import Format
-from bridge.discovery.documents import MalformedError, decode, kind, size_limit
+from bridge.discovery.documents import (
+    MalformedError,
+    decode,
+    kind,
+    load_yaml,
+    size_limit,
+    strip_comments,
+)
 
 
 def reason(raw: bytes, format: Format = "json") -> str:
@@ -15,16 +27,16 @@ def reason(raw: bytes, format: Format = "json") -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("format", "text", "said"),
     [
-        ('{"a": ' + "9" * 5000 + "}", ("unusable number",)),
-        ("[" * 100_000, ("nested too deeply",)),
+        ("json", '{"a": ' + "9" * 5000 + "}", "unusable number"),
+        ("json", "[" * 100_000, "nested too deeply"),
+        ("yaml", "[" * 100_000, "nested too deeply"),
+        ("yaml", "a:\n" + "".join("  " * n + "- a:\n" for n in range(1, 200)), "too deeply"),
     ],
 )
-def test_bad_json_is_explained(text: str, said: tuple[str, ...]) -> None:
-    message = reason(text.encode())
-    for part in said:
-        assert part in message
+def test_what_is_too_much_is_explained(format: Format, text: str, said: str) -> None:
+    assert said in reason(text.encode(), format)
 
 
 @pytest.mark.parametrize("part", ["a", '""', '"\\""', "'a.b'", "a "])
@@ -53,3 +65,53 @@ def test_values_are_named_in_json_s_words() -> None:
 def test_what_is_read_by_python_code_is_read_in_part_only_when_small() -> None:
     """A file that comes with a project may be as large as its author likes."""
     assert size_limit("yaml") < size_limit("jsonc") < size_limit("json")
+
+
+@pytest.mark.parametrize("piece", ['"', "/*", "/* *", "//", ",", '\\"', "/", '"\\', "[,", "a/"])
+def test_odd_text_costs_no_more_than_its_length(piece: str) -> None:
+    """It would not end if a pattern gave back what it took."""
+    try:
+        strip_comments(piece * 100_000, trailing_commas=True)
+    except MalformedError:
+        assert "/*" in piece
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None)
+@given(value=VALUES, indent=st.sampled_from([None, 1]), commas=st.booleans())
+def test_plain_json_is_left_alone(value: object, indent: int | None, commas: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    assert strip_comments(text, trailing_commas=commas) == text
+
+
+def test_words_mean_what_they_mean_in_yaml_1_2() -> None:
+    """Goose and Continue read their files so; under 1.1 a server called `off` would be `false`."""
+    text = "off: no\nv: [yes, 1, 010, 1:30, 1.5, -7, ~, true, 'x', 2020-01-01, 0x10, null]"
+    values = ["yes", 1, "010", "1:30", 1.5, -7, None, True, "x", "2020-01-01", "0x10", None]
+    assert load_yaml(text) == {"off": "no", "v": values}
+
+
+def test_keys_are_text() -> None:
+    assert load_yaml("1: a\n~: c\n1.5: d") == {"1": "a", "null": "c", "1.5": "d"}
+    assert load_yaml("true: b") == {"true": "b"}
+
+
+def test_nothing_is_merged() -> None:
+    assert load_yaml("a: &x {k: 1}\n<<: {k: 2}") == {"a": {"k": 1}, "<<": {"k": 2}}
+
+
+def test_a_number_of_any_length_is_text() -> None:
+    assert load_yaml("a: " + "9" * 5000) == {"a": "9" * 5000}
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab:-[]{}&*!?|>'\"#%@,\n ~1.", max_size=80))
+def test_no_text_makes_decoding_fail_otherwise(text: str) -> None:
+    with suppress(MalformedError):
+        decode(text.encode(), "yaml")

@@ -33,13 +33,12 @@ def test_absence_is_told_apart_from_trouble(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
     for absent in ("none", "file/below", "dangling"):
         assert read_regular(tmp_path / absent, limit=9) is ABSENT
-    assert read_regular(tmp_path, limit=9) == "it is a directory, not a file"
+    assert read_regular(tmp_path, limit=9) == "it is not a regular file"
     assert "character" in str(read_regular(tmp_path / "a\0b", limit=9))
     assert "cannot be read" in str(read_regular(tmp_path / ("n" * 300), limit=9))
 
 
 def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
-    """Opening would wait for a writer, for ever."""
     os.mkfifo(tmp_path / "pipe")
     assert read_regular(tmp_path / "pipe", limit=9) == "it is not a regular file"
     assert read_regular(Path("/dev/zero"), limit=9) == "it is not a regular file"
@@ -88,18 +87,10 @@ def test_a_crowded_directory_is_cut_with_a_warning(tmp_path: Path) -> None:
 def test_a_fingerprint_changes_with_the_file(tmp_path: Path) -> None:
     file = tmp_path / "f"
     seen = [fingerprint(file)]
-    file.write_text("a")
-    os.utime(file, ns=(1, 1))
-    seen.append(fingerprint(file))
-    file.write_text("b")
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
-    file.write_text("bc")
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
-    file.write_text("cb")
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
+    for text, time in (("a", 1), ("b", 2), ("bc", 2), ("cb", 2)):
+        file.write_text(text)
+        os.utime(file, ns=(time, time))
+        seen.append(fingerprint(file))
     file.unlink()
     file.mkdir()
     os.utime(file, ns=(2, 2))

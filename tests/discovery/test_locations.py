@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, SOURCE_IDS
+from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.dialect import PLATFORMS, Platform
 from bridge.discovery.finder import discover
+from bridge.discovery.user_lists import APPROVAL_FILES
 from tests.discovery.golden_cases import CASES, GOLDEN, Case
-from tests.discovery.golden_machine import expected_file, location_of, machine, put, rendered
+from tests.discovery.golden_machine import expected_file, location_of, machine, put, render
 
 
 def cases_and_platforms() -> Iterator[tuple[Case, Platform]]:
@@ -35,14 +36,13 @@ def test_a_client_s_file_is_read_as_the_golden_output_says(
         context = replace(context, extra_config=tmp_path / case.place(platform))
     file = put(tmp_path, case, platform)
     found = discover(context)
-    assert rendered(found, tmp_path, file) == json.loads(expected_file(case).read_text())
+    assert render(found, tmp_path, file) == json.loads(expected_file(case).read_text())
     mine = location_of(case)
     sources = [s.source for s in found.servers] + [s.source for s in found.skipped]
     assert any((s.client, s.scope) == (mine.client, mine.scope) for s in sources)
 
 
 def elsewhere() -> Iterator[tuple[Case, str, Platform]]:
-    """Files where another platform would have them."""
     for case in CASES:
         location = location_of(case)
         mine = {case.place(platform): platform for platform in location.platforms}
@@ -88,8 +88,7 @@ def test_every_golden_output_is_of_an_input() -> None:
 
 def test_templates_use_forward_slashes_and_start_with_a_place() -> None:
     templates = [location.template for location in LOCATIONS]
-    templates += [file.template for file in APPROVAL_FILES]
-    for template in templates:
+    for template in (*templates, *APPROVAL_FILES):
         assert template.startswith("{")
         assert "\\" not in template
 

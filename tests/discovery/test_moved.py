@@ -45,7 +45,7 @@ def keep(context: DiscoveryContext, original: Path, value: object) -> DiscoveryC
     return replace(context, moved=directory)
 
 
-def unplaced(each: ServerSpec | SkippedServer) -> object:
+def without_place(each: ServerSpec | SkippedServer) -> object:
     """What was found, but for the file in which it stands now."""
     # In a list, a place: others may have gone from before it.
     key = re.sub(r"\[\d+\]$", "[]", each.source.key)
@@ -56,7 +56,7 @@ def unplaced(each: ServerSpec | SkippedServer) -> object:
 
 
 def found_in(found: Discovery) -> list[object]:
-    return [*map(unplaced, found.servers), *map(unplaced, found.skipped)]
+    return [*map(without_place, found.servers), *map(without_place, found.skipped)]
 
 
 @pytest.mark.parametrize("case", IN_TABLES.values(), ids=IN_TABLES)

@@ -37,7 +37,7 @@ def origin(dialect: Dialect = GENERIC, **changes: object) -> Origin:
     return replace(start, **changes)  # type: ignore[arg-type]  # each test's own fields
 
 
-def parsed(document: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
+def parse(document: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
     return parse_config(json.dumps(document).encode(), origin(dialect, **changes))
 
 
@@ -54,7 +54,7 @@ def test_toml_is_read_when_the_file_is_toml() -> None:
 
 
 def only(entry: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
-    return parsed({"mcpServers": {"x": entry}}, dialect, **changes)
+    return parse({"mcpServers": {"x": entry}}, dialect, **changes)
 
 
 def test_what_is_said_of_one_file_is_bounded() -> None:
@@ -95,7 +95,7 @@ def test_a_servers_definition_is_as_it_is_written(entry: dict[str, object]) -> N
 
 def test_no_more_servers_are_read_than_a_file_may_define() -> None:
     servers = {f"s{n}": {"command": "c"} for n in range(MAX_SERVERS + 5)}
-    found = parsed({"mcpServers": servers})
+    found = parse({"mcpServers": servers})
     assert len(found.servers) == MAX_SERVERS
     assert "only the first" in found.warnings[0].reason
 
@@ -110,7 +110,7 @@ def test_no_message_repeats_a_secret() -> None:
             "e": {"command": "c", "args": ["--token", f"${{NOPE}}{SECRET}"]},
         }
     }
-    found = parsed(document)
+    found = parse(document)
     assert len(found.skipped) == 4
     assert SECRET not in repr((found.skipped, found.warnings))
     assert SECRET not in "".join(map(str, (*found.skipped, *found.warnings)))
@@ -151,7 +151,7 @@ DOCUMENTS = st.one_of(
 @settings(deadline=None)
 @given(document=DOCUMENTS, dialect=st.sampled_from(DIALECTS))
 def test_no_json_makes_parsing_raise(document: object, dialect: Dialect) -> None:
-    found = parsed(document, dialect)
+    found = parse(document, dialect)
     for spec in found.servers:
         assert spec.command or spec.url
         assert all(isinstance(arg, str) for arg in spec.args)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bridge.discovery.locations import Places, fill, find_project, path_variables
+from bridge.discovery.locations import (
+    DiscoveryContext,
+    Places,
+    fill,
+    find_project,
+    path_variables,
+)
 
 
 def places(home: Path, cwd: Path, **changes: object) -> Places:
-    given: dict[str, object] = {
-        "platform": "linux",
-        "home": home,
-        "environ": {},
-        "system_root": Path("/"),
-        "extra": None,
-        "project": find_project(cwd),
-        **changes,
-    }
-    return path_variables(**given)  # type: ignore[arg-type]  # the test's own fields
+    start = DiscoveryContext(home=home, cwd=cwd, platform="linux", environ={})
+    context = replace(start, **changes)  # type: ignore[arg-type]  # the test's own fields
+    return path_variables(context, find_project(cwd))
 
 
 def made(path: Path) -> Path:
@@ -127,7 +127,7 @@ def test_the_extra_file_may_start_from_home_or_the_working_directory(tmp_path: P
         ("s.json", tmp_path / "s.json"),
         ("/abs/s.json", Path("/abs/s.json")),
     ):
-        found = places(tmp_path / "h", tmp_path, extra=Path(given))
+        found = places(tmp_path / "h", tmp_path, extra_config=Path(given))
         assert fill("{extra}", found) == (path,)
     assert fill("{extra}", places(tmp_path, tmp_path)) == ()
 

@@ -61,7 +61,6 @@ def in_its_spelling(location: Location, command: str) -> str:
 
 
 def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryContext) -> None:
-    """The order of the table is the documented precedence, on every platform."""
     for platform in ("linux", "darwin", "win32"):
         base = replace(
             context,
@@ -78,14 +77,7 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
             extra_config=Path("~/extra.json"),
         )
         base.cwd.mkdir(parents=True)
-        places = path_variables(
-            platform=base.platform,
-            home=base.home,
-            environ=base.environ,
-            system_root=base.system_root,
-            extra=base.extra_config,
-            project=find_project(base.cwd),
-        )
+        places = path_variables(base, find_project(base.cwd))
         table = [row for row in TABLE if platform in row.platforms]
         expected = []
         state: dict[str, object] = {}

@@ -21,8 +21,7 @@ GOLDEN = Path(__file__).with_name("readings.txt")
 ENVIRON = {"TOKEN": "the-secret", "NUL": "a\0b", "EMPTY": ""}
 
 
-def reading(lines: list[str]) -> Found:
-    """Return what a document means."""
+def read(lines: list[str]) -> Found:
     dialect, _, document = lines[-1].partition(" ")
     given = {
         "path": "servers.json",
@@ -53,7 +52,6 @@ def told(found: Found) -> Iterator[str]:
 
 
 def _fields(spec: ServerSpec) -> Iterator[tuple[str, object]]:
-    """Yield the fields that do not have their defaults."""
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
         default = field.default
@@ -67,7 +65,7 @@ def test_what_a_document_means_in_its_dialect() -> None:
     written = []
     for block in GOLDEN.read_text().strip().split("\n\n"):
         lines = [line for line in block.splitlines() if not line.startswith("->")]
-        found = reading([line for line in lines if not line.startswith("#")])
+        found = read([line for line in lines if not line.startswith("#")])
         for warning in found.warnings:
             assert "the-secret" not in str(warning)
         said = [f"-> {line}" for line in told(found)] or ["-> nothing"]

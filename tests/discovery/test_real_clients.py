@@ -43,15 +43,15 @@ Listed = set[tuple[str, str]]
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def _started(spec: ServerSpec) -> str:
+def _command_line(spec: ServerSpec) -> str:
     return spec.url or " ".join([spec.command, *spec.args])
 
 
 def _started_as(spec: ServerSpec) -> str:
-    return f"{spec.transport} {_started(spec)}"
+    return f"{spec.transport} {_command_line(spec)}"
 
 
-def _printed(command: Sequence[str], project: Path, environ: Mapping[str, str]) -> str:
+def _print(command: Sequence[str], project: Path, environ: Mapping[str, str]) -> str:
     done = subprocess.run(
         command,
         cwd=project,
@@ -83,8 +83,8 @@ class Listing:
     program: tuple[str, ...]
     packages: Path
     read: Callable[[str], Iterator[tuple[str, str]]]
-    shown: Callable[[ServerSpec], str] = _started
-    ask: Callable[[Sequence[str], Path, Mapping[str, str]], str] = _printed
+    shown: Callable[[ServerSpec], str] = _command_line
+    ask: Callable[[Sequence[str], Path, Mapping[str, str]], str] = _print
 
 
 def read_claude_code(printed: str) -> Iterator[tuple[str, str]]:
@@ -176,7 +176,6 @@ LISTINGS = (
 
 
 def prepare(each: Listing, home: Path, project: Path) -> None:
-    """Write a client's files into a home and a project."""
     for name, place in (("home", home), ("project", project)):
         for file in (FILES / each.source / name).rglob("*"):
             if file.is_file():
@@ -185,8 +184,7 @@ def prepare(each: Listing, home: Path, project: Path) -> None:
                 write(place / relative, text.replace("@PROJECT@", str(project)))
 
 
-def listed(each: Listing, home: Path, project: Path) -> Listed:
-    """Return what the client lists."""
+def list_servers(each: Listing, home: Path, project: Path) -> Listed:
     program, *arguments = each.program
     path = each.packages / "node_modules" / ".bin" / program
     assert path.exists(), f"{program} is missing; `make test` or `make test-all` installs it"
@@ -198,7 +196,6 @@ def listed(each: Listing, home: Path, project: Path) -> Listed:
 
 
 def found(each: Listing, home: Path, project: Path) -> Listed:
-    """Return what is found in its files."""
     context = DiscoveryContext(
         home=home,
         cwd=project,
@@ -223,7 +220,6 @@ EACH = pytest.mark.parametrize(
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with a repository, `shop`."""
     write(tmp_path / "home" / "shop" / ".git" / "HEAD", "ref: refs/heads/main\n")
     for name in ("objects", "refs"):
         (tmp_path / "home" / "shop" / ".git" / name).mkdir()
@@ -236,7 +232,7 @@ def test_what_a_client_lists_is_what_is_found(each: Listing, home: Path) -> None
     prepare(each, home, project)
     ours = found(each, home, project)
     assert len(ours) >= 3
-    assert listed(each, home, project) == ours
+    assert list_servers(each, home, project) == ours
 
 
 @pytest.mark.full
@@ -246,4 +242,4 @@ def test_they_look_alike_in_the_directories_above(each: Listing, home: Path) -> 
     project = home / "shop" / "part" / "below"
     project.mkdir(parents=True)
     prepare(each, home, project.parent)
-    assert listed(each, home, project) == found(each, home, project)
+    assert list_servers(each, home, project) == found(each, home, project)

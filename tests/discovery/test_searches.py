@@ -25,7 +25,7 @@ pytestmark = pytest.mark.guarantee(
 GOLDEN = Path(__file__).with_name("searches.txt")
 
 
-def prepared(lines: list[str], root: Path) -> DiscoveryContext:
+def prepare(lines: list[str], root: Path) -> DiscoveryContext:
     """Write a machine's files; return what it is looked from."""
     context = DiscoveryContext(
         home=root / "home",
@@ -51,7 +51,7 @@ def prepared(lines: list[str], root: Path) -> DiscoveryContext:
 
 def told(found: Discovery) -> Iterator[str]:
     for spec in found.servers:
-        yield f"{spec.name}: {_started(spec)} ({spec.source.client}, {spec.source.scope})"
+        yield f"{spec.name}: {_command_line(spec)} ({spec.source.client}, {spec.source.scope})"
         yield from (f"{spec.name} too: {each.path} ({each.key})" for each in spec.also)
         yield from (f"{spec.name} differs: {each}" for each in spec.differences)
     yield from (f"skipped: {each}" for each in found.skipped)
@@ -60,7 +60,7 @@ def told(found: Discovery) -> Iterator[str]:
     yield from (f"limit: {source} {seconds:g} s" for source, seconds in found.own_limits.items())
 
 
-def _started(spec: ServerSpec) -> str:
+def _command_line(spec: ServerSpec) -> str:
     words = " ".join([spec.url or spec.command, *spec.args])
     return f"{words} with {json.dumps(spec.env)}" if spec.env else words
 
@@ -71,7 +71,7 @@ def test_what_a_search_finds_on_each_machine(tmp_path: Path) -> None:
         about, *lines = block.splitlines()
         lines = [line for line in lines if not line.startswith("->")]
         root = tmp_path / str(number)
-        found = discover(prepared(lines, root))
+        found = discover(prepare(lines, root))
         said = [f"-> {line.replace(str(root), '@ROOT')}" for line in told(found)]
         written.append("\n".join([about, *lines, *(said or ["-> nothing"])]))
     text = "\n\n".join(written) + "\n"

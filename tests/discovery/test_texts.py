@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bridge.discovery.documents import MalformedError, decode, parse_env_file
 from bridge.discovery.self_reference import starts_bridge
-from bridge.discovery.variables import UnusableError, Variables, expand
+from bridge.discovery.variables import Variables, expand
 
 GOLDEN = Path(__file__).with_name("texts.txt")
 FILES = {"/conf/key.txt": "key\n", "/home/me/k": "home key", "/abs": "absolute"}
@@ -29,7 +32,6 @@ VARIABLES = Variables(
 
 
 def outcome(what: str, kind: Any, text: Any) -> Iterator[str]:
-    """Yield the lines of what comes of a text."""
     try:
         match what:
             case "decode":
@@ -43,7 +45,7 @@ def outcome(what: str, kind: Any, text: Any) -> Iterator[str]:
                 yield json.dumps(parse_env_file(text))
             case _:
                 yield f"the bridge: {starts_bridge(text[0], text[1:])}"
-    except (MalformedError, UnusableError) as error:
+    except MalformedError as error:
         yield f"error: {error}"
 
 
@@ -58,3 +60,19 @@ def test_what_comes_of_each_text() -> None:
     if os.environ.get("UPDATE_FROZEN"):
         GOLDEN.write_text(found)
     assert found == GOLDEN.read_text()
+
+
+def test_launchers_are_looked_through_only_so_deep() -> None:
+    assert starts_bridge("nohup", ["nohup"] * 5 + ["mcp-code-bridge"])
+    assert not starts_bridge("nohup", ["nohup"] * 5000 + ["mcp-code-bridge"])
+
+
+WORDS = st.sampled_from(
+    ["env", "-S", "sh", "-c", "python", "-m", "uv", "run", "--", "-X", "A=1", "bridge", "'", "\n"]
+) | st.text(max_size=8)
+
+
+@settings(deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=8))
+def test_no_command_line_makes_the_check_raise(argv: list[str]) -> None:
+    assert starts_bridge(argv[0], argv[1:]) in (True, False)

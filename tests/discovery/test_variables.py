@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.discovery.dialect import Syntax
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.variables import (
     MAX_INSERTED_CHARS,
-    UnusableError,
     Variables,
     expand,
     input_variable,
@@ -25,7 +25,7 @@ def test_what_variables_and_files_bring_in_is_bounded_over_all_texts() -> None:
     variables = Variables(environ={"A": part}, read=lambda _: part)
     assert len(expand("{file:f}{env:A}", variables, "opencode").text) == MAX_INSERTED_CHARS // 2
     expand("${A}${A}", variables)
-    with pytest.raises(UnusableError, match="beyond"):
+    with pytest.raises(MalformedError, match="beyond"):
         expand("$A", variables, "shell")
 
 
@@ -74,6 +74,5 @@ def test_no_syntax_takes_longer_than_its_text(syntax: Syntax, piece: str) -> Non
 
 
 def test_no_value_shows_in_a_repr() -> None:
-    """Values are where people keep secrets."""
     assert "va" not in repr(variables())
     assert "va" not in repr(expand("${A}", variables()))

@@ -41,7 +41,6 @@ def context(tmp_path: Path) -> DiscoveryContext:
 
 
 def settle(root: Path) -> None:
-    """Let everything have changed long ago."""
     for directory, _, names in os.walk(root):
         for path in (directory, *(os.path.join(directory, name) for name in names)):  # noqa: PTH118
             if not Path(path).is_symlink():
@@ -49,7 +48,6 @@ def settle(root: Path) -> None:
 
 
 def test_nothing_is_surveyed_while_nothing_changes(context: DiscoveryContext) -> None:
-    """Once, at the start."""
     watch = Watch(context)
     stamps = {watch.stamp() for _ in range(5)}
     assert watch.surveys == 1
@@ -127,7 +125,6 @@ def _lose_repository(context: DiscoveryContext) -> None:
 def test_every_change_that_the_survey_sees_is_seen(
     context: DiscoveryContext, act: Callable[[DiscoveryContext], None]
 ) -> None:
-    """In a file, of a file, or of a directory that was not there."""
     watch = Watch(context)
     before = watch.stamp()
     act(context)
@@ -137,7 +134,6 @@ def test_every_change_that_the_survey_sees_is_seen(
 
 
 def test_one_more_extension_beside_another_is_seen(context: DiscoveryContext) -> None:
-    """And so is a change of either."""
     _install_extension(context)
     extensions = context.home / ".gemini" / "extensions"
     settle(context.home)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.clients import LOCATIONS
-from bridge.discovery.locations import fill, find_project, path_variables
+from bridge.discovery.locations import DiscoveryContext, fill, find_project, path_variables
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError, CannotAskError
 from bridge.model import Json, RunRequest
 from bridge.runs import Engine
@@ -54,14 +54,10 @@ async def bridge(project: Path) -> AsyncIterator[Engine]:
 def every_layout(project: Path) -> dict[str, tuple[str, str]]:
     """A file for every place of a project, each with a server of its own that leaves a mark."""
     home = project.parent
-    places = path_variables(
-        platform="linux",
-        home=home,
-        environ={},
-        system_root=home,
-        extra=None,
-        project=find_project(project),
+    context = DiscoveryContext(
+        home=home, cwd=project, platform="linux", environ={}, system_root=home
     )
+    places = path_variables(context, find_project(project))
     script = project / "evil.sh"
     found = {}
     rows = [row for row in LOCATIONS if row.in_project and not row.unless]

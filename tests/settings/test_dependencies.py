@@ -10,7 +10,7 @@ import pytest
 from bridge.guest.protocol.distributions import normalised
 from bridge.settings import load, packages_dir
 from bridge.settings.dependencies import parse_dependencies
-from bridge.settings.paths import ROOT_PACKAGES_DIR
+from bridge.settings.state import ROOT_PACKAGES_DIR
 
 PLACE = "config.toml: dependencies"
 

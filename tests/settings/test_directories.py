@@ -17,7 +17,7 @@ pytestmark = pytest.mark.guarantee("directories")
 PLACE = "config.toml: directories"
 
 
-def loaded(tmp_path: Path, path: object, **environ: str) -> str:
+def load_path(tmp_path: Path, path: object, **environ: str) -> str:
     """Return where a directory of the settings really is."""
     config = tmp_path / "config.toml"
     config.write_text(f'[directories.data]\npath = "{path}"\nmode = "rw"\n')
@@ -65,7 +65,7 @@ def test_a_directory_has_the_labels_of_what_is_in_it(tmp_path: Path) -> None:
         '{ "private-data" = 1 }',
     ):
         config.write_text(table + written)
-        with pytest.raises(SettingsError, match="labels must be a list of 'untrusted-input' and"):
+        with pytest.raises(SettingsError, match="labels.* one of untrusted-input, private-data"):
             load({}, given)
 
 
@@ -83,7 +83,7 @@ def test_links_are_followed_when_the_settings_are_read(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (tmp_path / "link").symlink_to(real)
-    assert loaded(tmp_path, tmp_path / "link") == str(real)
+    assert load_path(tmp_path, tmp_path / "link") == str(real)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ def test_what_no_program_may_have_is_refused(tmp_path: Path, path: str, why: str
     if place == "~":
         place = str(tmp_path / "home")
     with pytest.raises(SettingsError) as found:
-        loaded(tmp_path, place, DOCKER_HOST=f"unix://{tmp_path}/sockets/docker.sock")
+        load_path(tmp_path, place, DOCKER_HOST=f"unix://{tmp_path}/sockets/docker.sock")
     assert why in str(found.value)
 
 
 def test_a_directory_below_the_home_directory_may_be_given(tmp_path: Path) -> None:
     below = tmp_path / "home/data"
     below.mkdir(parents=True)
-    assert loaded(tmp_path, below) == str(below)
+    assert load_path(tmp_path, below) == str(below)
 
 
 def test_the_file_that_says_so_is_not_among_what_is_given(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_file_that_says_so_is_not_among_what_is_given(tmp_path: Path) -> Non
         load({}, {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config)})
 
 
-def nested(tmp_path: Path, inner: Path, outer: Path, mode: str) -> None:
+def load_nested(tmp_path: Path, inner: Path, outer: Path, mode: str) -> None:
     config = tmp_path / "config.toml"
     config.write_text(
         f'[directories.outer]\npath = "{outer}"\nmode = "{mode}"\n'
@@ -160,10 +160,10 @@ def test_what_programs_could_turn_into_a_link_is_refused(tmp_path: Path, by_link
     if by_link:
         (tmp_path / "elsewhere").mkdir()
         inner.symlink_to(tmp_path / "elsewhere")
-    nested(tmp_path, inner, outer, "ro")
-    nested(tmp_path, outer, outer, "rw")
+    load_nested(tmp_path, inner, outer, "ro")
+    load_nested(tmp_path, outer, outer, "rw")
     with pytest.raises(SettingsError, match="could be turned into a link to anything"):
-        nested(tmp_path, inner, outer, "rw")
+        load_nested(tmp_path, inner, outer, "rw")
 
 
 @pytest.mark.parametrize("what", ["prefix", "servers"])
@@ -174,4 +174,4 @@ def test_what_the_bridge_relies_on_may_not_be_written_to(tmp_path: Path, what: s
     if what == "prefix":
         place, given = Path(sys.prefix), {}
     with pytest.raises(SettingsError, match="which the bridge relies on"):
-        loaded(tmp_path, place, **given)
+        load_path(tmp_path, place, **given)

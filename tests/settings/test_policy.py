@@ -77,7 +77,6 @@ def _parse(text: str) -> PolicySpec:
 
 
 def test_everything_that_a_policy_may_say_is_read() -> None:
-    """One value for each key of the format."""
     spec = _parse(EVERYTHING)
     assert spec.present
     assert not spec.pin
@@ -118,7 +117,6 @@ def test_everything_that_a_policy_may_say_is_read() -> None:
 
 
 def test_rules_are_read_with_their_conditions() -> None:
-    """Every test there is, in every way of writing it."""
     spec = _parse(EVERYTHING)
     assert spec.rules == (
         Rule(
@@ -152,7 +150,6 @@ def test_rules_are_read_with_their_conditions() -> None:
 
 
 def test_no_table_and_an_empty_one_are_different_things() -> None:
-    """Whoever writes `[policy]` wants one; without, nothing is asked."""
     assert parse_policy(None, PLACE) == PolicySpec()
     empty = parse_policy({}, PLACE)
     assert empty.present
@@ -161,7 +158,6 @@ def test_no_table_and_an_empty_one_are_different_things() -> None:
 
 
 def test_the_rule_on_the_lethal_combination_can_be_changed_by_its_name() -> None:
-    """With its own labels unless others are given."""
     [rule] = _parse('[[flow]]\nname = "lethal-combination"\naction = "deny"').flows
     assert (rule.action, rule.after, rule.to) == ("deny", LETHAL.after, LETHAL.to)
     assert rule.reason == LETHAL.reason
@@ -189,7 +185,6 @@ def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
 
 
 def test_servers_questions_are_passed_on_and_alone_make_no_policy_for_calls() -> None:
-    """As with skills."""
     assert (parse_policy(None, "p").elicitation, parse_policy(None, "p").sampling) == (
         "allow",
         "allow",

@@ -74,7 +74,6 @@ def _rule(text: str, name: str) -> Rule:
 
 
 def test_a_rule_goes_in_front_of_the_one_that_asked_and_of_its_comment() -> None:
-    """Behind those that decide on other calls before it."""
     changed = with_rule(FILE, NEW, before=_rule(FILE, "pushes"))
     head, tail = FILE.split("# Pushes are", 1)
     assert changed == f"{head}{WRITTEN}\n# Pushes are{tail}"
@@ -82,7 +81,6 @@ def test_a_rule_goes_in_front_of_the_one_that_asked_and_of_its_comment() -> None
 
 
 def test_a_rule_against_a_default_goes_to_the_end() -> None:
-    """With a line's end before it, if the last line has none."""
     assert with_rule(FILE, NEW) == f"{FILE}\n{WRITTEN}"
     assert with_rule(FILE.rstrip("\n"), NEW) == f"{FILE}\n{WRITTEN}"
     bare = "[policy]"
@@ -104,7 +102,6 @@ def test_a_rule_is_about_no_more_than_the_one_that_asked() -> None:
 
 
 def test_a_name_is_taken_for_itself_and_no_glob() -> None:
-    """A rule is about one tool, whatever its server calls it."""
     odd = NewRule(name="x", server='g"*', tool="p\n?\u202e\U0001f600", digest=DIGEST)
     [rule] = _spec(with_rule("[policy]\n", odd)).rules
     assert (rule.servers, rule.tools) == (('g"\\*',), ("p\n\\?\u202e\U0001f600",))
@@ -117,7 +114,6 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
 
 
 def test_the_files_own_line_ends_are_used() -> None:
-    """And no comment begins a line of its own."""
     odd = NewRule(name="x", server="s", tool="t", digest=DIGEST, comment="a\r\n[policy]\x00\u2028")
     changed = with_rule("[policy]\r\npin = true\r\n", odd)
     assert "\n" not in changed.replace("\r\n", "")
@@ -143,7 +139,6 @@ action = "ask"
 
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_what_only_looks_like_a_rule_is_not_one(name: str) -> None:
-    """A text may hold anything."""
     changed = with_rule(HEADER_LIKE, NEW, before=_rule(HEADER_LIKE, name))
     names = [rule.name for rule in _spec(changed).rules]
     assert names.index(NEW.name) == names.index(name) - 1
@@ -168,7 +163,6 @@ def test_what_cannot_be_written_into_is_left_alone(text: str, complaint: str) ->
 
 
 def test_a_rule_that_is_gone_is_not_written_in_front_of() -> None:
-    """Somebody changed the file since it was read."""
     gone = _rule(FILE, "pushes")
     with pytest.raises(SettingsError, match="'pushes' any more"):
         with_rule(FILE.replace('action = "ask"', 'action = "deny"'), NEW, before=gone)
@@ -278,7 +272,6 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), _JSON, max_size=3))
 def test_any_value_is_read_as_it_was_written(value: Mapping[str, Json]) -> None:
-    """On one line, with nothing in it that an editor hides."""
     written = toml_value(dict(value))
     assert written.isprintable() or re.search(r"[^\S ]", written)
     assert "\n" not in written
@@ -290,7 +283,6 @@ def test_any_value_is_read_as_it_was_written(value: Mapping[str, Json]) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A policy file that others may read."""
     path = tmp_path / "config.toml"
     path.write_text(FILE)
     path.chmod(0o644)
@@ -298,7 +290,6 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
-    """As in a home directory that is kept under version control."""
     link = file.with_name("link.toml")
     link.symlink_to(file.name)
     add_rule(link, NEW)
@@ -308,7 +299,6 @@ def test_a_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
 
 
 def test_two_bridges_do_not_lose_each_others_rules(file: Path) -> None:
-    """One waits for the other, and says so if that takes too long."""
     with (
         exclusive_lock(file.with_name(".config.toml.lock")),
         pytest.raises(SettingsError, match="another bridge"),
@@ -321,7 +311,6 @@ def test_two_bridges_do_not_lose_each_others_rules(file: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path, file: Path) -> None:
-    """Whatever is the matter with it."""
     with pytest.raises(SettingsError, match="could not be changed: No such file"):
         add_rule(tmp_path / "none.toml", NEW)
     with pytest.raises(SettingsError, match="no regular file"):
@@ -336,7 +325,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path, file: Path
 POLICY = '[policy]\npin = false\n\n[policy.defaults]\nwrite = "deny"\n'
 
 
-def _loaded(path: Path) -> object:
+def _load(path: Path) -> object:
     return load({}, {"HOME": str(path.parent), "MCP_BRIDGE_CONFIG": str(path)})
 
 
@@ -360,7 +349,7 @@ def test_what_stands_in_the_file_stays_and_so_do_its_rights(tmp_path: Path, befo
     assert real.read_text().endswith(POLICY)
     assert link.is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o644
-    assert _loaded(link)
+    assert _load(link)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def started(home: Path, **environ: str) -> Settings:
+def start(home: Path, **environ: str) -> Settings:
     """Return the settings of a bridge that starts in this home."""
     settings = load({}, {"HOME": str(home), **environ})
     prepare_state(settings)
@@ -34,7 +34,7 @@ def started(home: Path, **environ: str) -> Settings:
 def test_the_state_directory_and_its_parents_are_made_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        settings = started(tmp_path)
+        settings = start(tmp_path)
     finally:
         os.umask(before)
     made = settings.state_dir
@@ -47,10 +47,10 @@ def test_a_home_that_cannot_be_reached_is_named_and_not_needed(tmp_path: Path) -
     """As a service's under systemd's `ProtectHome=`; here its name is too long."""
     home = tmp_path / ("x" * 300)
     with pytest.raises(SettingsError, match=r"config\.toml could not be read") as refusal:
-        started(home)
+        start(home)
     assert "MCP_BRIDGE_CONFIG" in refusal.value.remedy
     (tmp_path / "own.toml").touch()
-    assert started(home, MCP_BRIDGE_CONFIG=str(tmp_path / "own.toml")).policy.present is False
+    assert start(home, MCP_BRIDGE_CONFIG=str(tmp_path / "own.toml")).policy.present is False
 
 
 def test_a_state_directory_that_others_could_change_is_refused(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_state_directory_that_others_could_change_is_refused(tmp_path: Path) -
     with pytest.raises(
         SettingsError, match="The state directory .*: every user can write to it. Run: chmod go-w"
     ):
-        started(tmp_path, MCP_BRIDGE_STATE_DIR=str(state))
+        start(tmp_path, MCP_BRIDGE_STATE_DIR=str(state))
 
 
 def test_what_others_could_change_is_used_where_there_are_none(
@@ -70,19 +70,19 @@ def test_what_others_could_change_is_used_where_there_are_none(
     config.write_text("timeout = 5\n")
     config.parent.chmod(0o777)
     with pytest.raises(SettingsError, match="every user can write"):
-        started(tmp_path)
+        start(tmp_path)
     monkeypatch.setenv("MCP_BRIDGE_SOLE_USER", "1")
-    assert started(tmp_path, MCP_BRIDGE_SOLE_USER="1").timeout == 5
+    assert start(tmp_path, MCP_BRIDGE_SOLE_USER="1").timeout == 5
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_settings_of_another_user_are_refused(tmp_path: Path, config: Path, what: str) -> None:
     config.write_text("timeout = 5\n")
-    assert started(tmp_path).timeout == 5
+    assert start(tmp_path).timeout == 5
     os.chown(config if what == "file" else config.parent, 65534, 65534)
     with pytest.raises(SettingsError, match="belongs to another user") as caught:
-        started(tmp_path)
+        start(tmp_path)
     assert "chown" in caught.value.remedy
 
 
@@ -92,7 +92,7 @@ def test_settings_that_others_could_write_are_refused(tmp_path: Path, config: Pa
     with pytest.raises(
         SettingsError, match="The settings file .*: every user can write to it. Run: chmod go-w"
     ):
-        started(tmp_path)
+        start(tmp_path)
 
 
 @pytest.mark.parametrize("link", ["config.toml", "directory"])
@@ -106,7 +106,7 @@ def test_a_settings_file_behind_a_link_to_nowhere_is_an_error(
         at = config.parent
     at.symlink_to(tmp_path / "not mounted")
     with pytest.raises(SettingsError, match="which does not exist") as caught:
-        started(tmp_path)
+        start(tmp_path)
     said = f"{at} is a link to {tmp_path / 'not mounted'}, which does not exist."
     ahead = f"{config} cannot be read: " if link == "directory" else ""
     assert caught.value.message == f"{ahead}{said}"
@@ -115,7 +115,7 @@ def test_a_settings_file_behind_a_link_to_nowhere_is_an_error(
 def test_a_link_to_settings_that_are_there_is_followed(tmp_path: Path, config: Path) -> None:
     (tmp_path / "dotfiles.toml").write_text("timeout = 5\n")
     config.symlink_to(tmp_path / "dotfiles.toml")
-    assert started(tmp_path).timeout == 5
+    assert start(tmp_path).timeout == 5
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_text("")])
@@ -123,37 +123,37 @@ def test_a_policy_that_was_in_force_and_is_lost_stops_the_next_bridge(
     tmp_path: Path, config: Path, lose: Callable[[Path], object]
 ) -> None:
     config.write_text(POLICY)
-    started(tmp_path)
+    start(tmp_path)
     lose(config)
     for _ in range(2):
         with pytest.raises(SettingsError, match="held a policy, and now is empty or gone"):
-            started(tmp_path)
+            start(tmp_path)
     config.write_text(POLICY)
-    assert started(tmp_path).policy.present
+    assert start(tmp_path).policy.present
 
 
 def test_a_policy_can_be_given_up_by_taking_it_out_of_its_file(
     tmp_path: Path, config: Path
 ) -> None:
     config.write_text(POLICY)
-    started(tmp_path)
+    start(tmp_path)
     config.write_text("# no policy\n")
-    assert not started(tmp_path).policy.present
+    assert not start(tmp_path).policy.present
     config.unlink()
-    assert not started(tmp_path).policy.present
+    assert not start(tmp_path).policy.present
 
 
 def test_another_settings_file_does_not_inherit_a_policy(tmp_path: Path, config: Path) -> None:
     config.write_text(POLICY)
-    started(tmp_path)
+    start(tmp_path)
     other = tmp_path / "other.toml"
     other.write_text("timeout = 5\n")
-    assert started(tmp_path, MCP_BRIDGE_CONFIG=str(other)).timeout == 5
+    assert start(tmp_path, MCP_BRIDGE_CONFIG=str(other)).timeout == 5
     other.write_text(POLICY)
-    started(tmp_path, MCP_BRIDGE_CONFIG=str(other))
+    start(tmp_path, MCP_BRIDGE_CONFIG=str(other))
     config.unlink()
     with pytest.raises(SettingsError, match="held a policy"):
-        started(tmp_path)
+        start(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_relative_path_counts_from_the_working_directory_with_a_warning(
     """A repository there could bring approvals, a policy or servers that count as the user's."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").write_text("") if variable.endswith("CONFIG") else None
-    settings = started(tmp_path, **{variable: "here"})
+    settings = start(tmp_path, **{variable: "here"})
     assert f"{variable}: 'here' is relative, so it is {tmp_path}/here." in "".join(settings.notes)
 
 
