@@ -19,7 +19,8 @@ from bridge.runs import Engine, open_engine
 from bridge.sandbox.selection import select_present
 from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
-from bridge.server.transports import STDIO, parse_address, serve_http, serve_stdio
+from bridge.server.stdio import STDIO, serve_stdio
+from bridge.server.transports import parse_address, serve_http
 from bridge.settings import Settings, http_token
 
 ALONE = (

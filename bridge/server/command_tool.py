@@ -17,9 +17,8 @@ from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.arguments import checked_arguments, field
 from bridge.server.content import (
-    RESULT_SIZE,
     Kind,
-    acting_tool,
+    make_tool,
     output_schema,
     record_schema,
     tool_result,
@@ -50,11 +49,10 @@ COMMAND_OUTPUT_SCHEMA = record_schema(
 
 
 def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:
-    return acting_tool(
+    return make_tool(
         COMMAND_TOOL,
         "Run a command in a sandbox",
         open_world=any(profile.network for profile in profiles.values()),
-        _meta={**RESULT_SIZE},
         description=_description(profiles),
         input_schema=_input_schema(profiles),
         output_schema=output_schema(COMMAND_OUTPUT_SCHEMA, place),

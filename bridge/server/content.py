@@ -54,15 +54,18 @@ def tool_result(
     return result
 
 
-def acting_tool(name: str, title: str, *, open_world: bool, **more: Any) -> types.Tool:
-    """Return a tool that may change anything."""
+def make_tool(
+    name: str, title: str, *, reads: bool = False, open_world: bool = False, **more: Any
+) -> types.Tool:
+    """Return a tool that only `reads`, or may change anything."""
     hints = types.ToolAnnotations(
         title=title,
-        read_only_hint=False,
-        destructive_hint=True,
-        idempotent_hint=False,
+        read_only_hint=reads,
+        destructive_hint=not reads,
+        idempotent_hint=reads,
         open_world_hint=open_world,
     )
+    more["_meta"] = {**RESULT_SIZE, **more.get("_meta", {})}
     return types.Tool(name=name, title=title, annotations=hints, **more)
 
 
@@ -77,11 +80,7 @@ def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
 async def result_or_error(
     what: str, work: Awaitable[Result], failed: Callable[[BridgeError], Result]
 ) -> Result:
-    """Return the result of `work`, or of `failed` if it raises.
-
-    Args:
-        failed: Makes the result that reports an error.
-    """
+    """Return the result of `work`, or what `failed` makes of the error that it raises."""
     try:
         return await work
     except BridgeError as error:
@@ -123,15 +122,6 @@ def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] 
     return schema if place == "content" else None
 
 
-_DESCRIPTIONS = {
-    "file": "A file that the program left.",
-    "stdout": "All that the program wrote to stdout.",
-    "stderr": "All that the program wrote to stderr.",
-    "result": "The result of a run whose client did not get it.",
-    "shown": "The original of something that the program showed.",
-}
-
-
 LINKS_SINCE = "2025-06-18"
 """Version of the protocol; to clients of an earlier one a link is no content, and the whole result
 none. The text names what is kept, too."""
@@ -163,13 +153,8 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
         result.meta[RECORD_KEY] = clear_value(result.meta[RECORD_KEY], redactor)
 
 
-def resource_fields(artifact: Artifact) -> dict[str, object]:
-    """Return what a list says of something that is kept."""
-    return {**link_fields(artifact), "description": _DESCRIPTIONS[artifact.kind]}
-
-
 def link_fields(artifact: Artifact) -> dict[str, object]:
-    """Return a link's description, which a result has in addition to its text."""
+    """Return the description of something that is kept, for a link or a list."""
     return {
         "uri": artifact.uri,
         "name": artifact.name or artifact.kind,

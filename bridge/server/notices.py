@@ -70,16 +70,13 @@ class OwnedBus(InMemorySubscriptionBus):
 
     def __init__(self) -> None:
         super().__init__()
-        self._owner: ContextVar[str] = ContextVar("owner", default="")
+        # Of the next stream that this task opens.
+        self.owner: ContextVar[str] = ContextVar("owner", default="")
         self._meant: str | None = None
-
-    def opening_for(self, owner: str) -> None:
-        """Assign the next stream that this task opens to an owner."""
-        self._owner.set(owner)
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Register a listener; see `SubscriptionBus`."""
-        owner = self._owner.get()
+        owner = self.owner.get()
 
         def owned(event: ServerEvent) -> None:
             if self._meant in (None, owner):
@@ -146,7 +143,7 @@ class Notices:
         uris = params.notifications.resource_subscriptions or ()
         if len(uris) > MAX_URIS or any(len(str(uri)) > 2048 for uri in uris):
             raise _too_much()
-        self._bus.opening_for(self._owner(context))
+        self._bus.owner.set(self._owner(context))
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
@@ -196,10 +193,8 @@ class Notices:
         if self._told_resources is None:
             self._told_resources = self._resources()
 
-    def kept(self, owner: str) -> None:
-        self.updated("", owner)
-
     def updated(self, uri: str, owner: str) -> None:
+        """Note that an owner's resource has changed; without `uri`, the list of them."""
         if len(self._news) < 1000:  # The rest is found by listing.
             self._news.add((uri, owner))
             self._changed.set()
@@ -251,7 +246,11 @@ class Notices:
             send = Connection.send_resource_list_changed
             if uri:
                 send = partial(Connection.send_resource_updated, uri=uri)
-            await self._notify(send, partial(_is_subscribed, uri, owner))
+
+            def concerns(known: _Subscriptions, uri: str = uri, owner: str = owner) -> bool:
+                return known.owner == owner and (uri in known.uris if uri else known.lists)
+
+            await self._notify(send, concerns)
 
     async def _notify(
         self, send: Callable[[Connection], Any], concerns: Callable[[_Subscriptions], bool]
@@ -264,10 +263,6 @@ class Notices:
             for connection, known in tuple(self._connections.items()):
                 if concerns(known):
                     tasks.start_soon(one, connection)
-
-
-def _is_subscribed(uri: str, owner: str, known: _Subscriptions) -> bool:
-    return known.owner == owner and (uri in known.uris if uri else known.lists)
 
 
 def _too_much() -> MCPError:

@@ -20,8 +20,8 @@ from bridge.inventory.guide import has_match, starting_line
 from bridge.inventory.project_servers import waiting_line
 from bridge.model import Json
 from bridge.runs import Engine
-from bridge.server.arguments import checked_arguments
-from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
+from bridge.server.arguments import checked_arguments, field
+from bridge.server.content import make_tool, result_or_error, tool_result
 
 SEARCH_TOOL = "search_tools"
 
@@ -30,7 +30,6 @@ MAX_TEXT_CHARS = 60_000  # Of an answer: servers may describe fifty hits at any 
 _GOOD = "Best first. Call them in run_python, each with `await`:"
 _ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."
 
-_TITLE = "Search the tools of all MCP servers"
 _HINT = "find tools of the user's MCP servers, to call with run_python"
 
 
@@ -45,10 +44,11 @@ class SearchRequest:
 
 
 def search_tool() -> types.Tool:
-    return types.Tool(
-        _meta={"anthropic/searchHint": _HINT, **RESULT_SIZE},
-        name=SEARCH_TOOL,
-        title=_TITLE,
+    return make_tool(
+        SEARCH_TOOL,
+        "Search the tools of all MCP servers",
+        reads=True,
+        _meta={"anthropic/searchHint": _HINT},
         description=(
             "Find tools of the user's MCP servers by what they do. Returns signatures that "
             "run_python programs can call, best first."
@@ -56,31 +56,24 @@ def search_tool() -> types.Tool:
         input_schema={
             "type": "object",
             "properties": {
-                "query": {"type": "string", "description": 'In a few words: "create issue".'},
+                "query": field("string", 'In a few words: "create issue".'),
                 "limit": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": MAX_LIMIT,
                     "default": DEFAULT_LIMIT,
                 },
-                "server": {"type": "string", "description": "Only this server's tools."},
-                "detail": {
-                    "type": "string",
-                    "enum": ["summary", "full"],
-                    "default": "summary",
-                    "description": '"full" adds schemas and examples.',
-                },
+                "server": field("string", "Only this server's tools."),
+                "detail": field(
+                    "string",
+                    '"full" adds schemas and examples.',
+                    enum=["summary", "full"],
+                    default="summary",
+                ),
             },
             "required": ["query"],
             "additionalProperties": False,
         },
-        annotations=types.ToolAnnotations(
-            title=_TITLE,
-            read_only_hint=True,
-            destructive_hint=False,
-            idempotent_hint=True,
-            open_world_hint=False,
-        ),
     )
 
 
@@ -93,10 +86,7 @@ async def search_result(
         principal: Who asks; empty if that is not known: then no skills are found.
     """
 
-    async def search() -> types.CallToolResult:
-        return await _search(engine, parse_search(arguments), principal)
-
-    return await result_or_error("search", search(), _failed)
+    return await result_or_error("search", _search(engine, arguments, principal), _failed)
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
@@ -108,7 +98,10 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     return SearchRequest(**{**given, "limit": int(given.get("limit", DEFAULT_LIMIT))})
 
 
-async def _search(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
+async def _search(
+    engine: Engine, arguments: Mapping[str, Json] | None, principal: str
+) -> types.CallToolResult:
+    request = parse_search(arguments)
     servers = engine.servers
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)

@@ -19,10 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from mcp.types import (
     ErrorData,
@@ -36,6 +38,7 @@ from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
 from bridge.offload import LARGE, offload
+from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
@@ -49,6 +52,9 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
+
+STDIO = "stdio"
+"""Owner of the runs of the one client on stdio; over HTTP clients cannot be told apart."""
 
 PIECE_BYTES = select.PIPE_BUF
 """Written at once: as much as a pipe that says it is ready takes without blocking."""
@@ -320,3 +326,15 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._ended = True
         self._reader.close()
         self._lines.clear()
+
+
+async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
+    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
+    options = server.create_initialization_options()
+    over = anyio.CancelScope()
+    with claimed_stdout() as out, claimed_stdin() as into:
+        writer = StdoutMessages(out, over, greeting.answered)
+        with over:
+            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
+    if writer.failure is not None:
+        raise writer.failure

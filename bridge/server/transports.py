@@ -1,10 +1,9 @@
-"""How clients reach the server: stdio, or streamable HTTP on the loopback interface."""
+"""Serves clients over streamable HTTP, on the loopback interface or a Unix socket."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
-import logging
 import os
 import re
 import socket
@@ -16,46 +15,21 @@ from typing import Any
 
 import anyio
 import uvicorn
-from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
-from bridge.server.admission import BOUNDS, RequestAdmission
+from bridge.server.admission import BOUNDS, HttpConnection, RequestAdmission
 from bridge.server.app import build_server
-from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.notices import NotifyingServer
 from bridge.server.replica import Replica
-from bridge.server.stdio import (
-    MAX_MESSAGE_BYTES,
-    StdinMessages,
-    StdoutMessages,
-    claimed_stdin,
-    claimed_stdout,
-)
+from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.tasks import background_task
-
-logger = logging.getLogger(__name__)
-
-STDIO = "stdio"
-"""Owner of the runs of the one client on stdio; over HTTP clients cannot be told apart."""
 
 SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled after this.
 
 HTTP_IDLE_SECONDS = 30 * 60  # Then a session ends: a client may begin many and use none.
-
-
-async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
-    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
-    options = server.create_initialization_options()
-    over = anyio.CancelScope()
-    with claimed_stdout() as out, claimed_stdin() as into:
-        writer = StdoutMessages(out, over, greeting.answered)
-        with over:
-            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
-    if writer.failure is not None:
-        raise writer.failure
 
 
 class HttpServer(uvicorn.Server):
@@ -93,9 +67,6 @@ class HttpServer(uvicorn.Server):
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
         self._streams = _Streams(app)
-        # Imported here: stdio does without it.
-        from bridge.server.connection import HttpConnection
-
         admission = RequestAdmission(
             self._streams if replica is None else replica.around(self._streams),
             self._guard,

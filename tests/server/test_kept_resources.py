@@ -197,10 +197,10 @@ async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) ->
     server, notices = told_server()
     sessions = "bridge://sessions"
     async with listening(server, mode, sessions, tools=False) as heard:
-        notices.kept("you")
+        notices.updated("", "you")
         notices.updated(sessions, "you")
         notices.updated("bridge://other", "me")
-        notices.kept("me")
+        notices.updated("", "me")
         notices.updated(sessions, "me")
         await heard.until("resources", sessions)
         if mode == "legacy":
@@ -209,7 +209,7 @@ async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) ->
                 types.EmptyResult,
             )
             notices.updated(sessions, "me")
-            notices.kept("me")
+            notices.updated("", "me")
             await heard.until("resources")
 
 
