@@ -206,9 +206,11 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
     Whoever names either does not get another sandbox, or another Python, without a word.
     """
     if settings.packages is not None:
-        from bridge.sandbox.process.interpreter import check_environment
+        from bridge.sandbox.process.interpreter import read_packages
 
-        check_environment(settings.packages, settings.place("packages"))
+        place = settings.place("packages")
+        # Before any backend is tried.
+        read_packages(settings.packages, as_nobody=False, environment=True, setting=place)
     names = candidates(settings.runtime, settings.runtime_order)
     if settings.runtime == "auto":
         from bridge.sandbox.container.remote import names_another_machine

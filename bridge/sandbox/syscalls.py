@@ -122,7 +122,7 @@ REFUSED_ERRNO = errno.EPERM
 Comparison = Literal["ne", "masked_eq"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SyscallRefusal:
     """An allowed call that is refused for one of its arguments.
 
@@ -142,7 +142,17 @@ class SyscallRefusal:
 
 
 def refuse(call: str, error: int = errno.EPERM) -> SyscallRefusal:
-    return SyscallRefusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
+    return refuse_bits(call, 0, 0, 0, error)
+
+
+def refuse_bits(
+    call: str, argument: int, value: int, mask: int, error: int = errno.EPERM
+) -> SyscallRefusal:
+    return SyscallRefusal(call, argument, "masked_eq", value, mask, error)
+
+
+def refuse_unless(call: str, argument: int, value: int, error: int = errno.EPERM) -> SyscallRefusal:
+    return SyscallRefusal(call, argument, "ne", value, error=error)
 
 
 _SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
@@ -150,19 +160,8 @@ _SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
 
 def refuse_datagrams(call: str) -> tuple[SyscallRefusal, ...]:
     """Refuse sockets that need no connection to send something."""
-    return tuple(
-        SyscallRefusal(
-            call=call,
-            argument=1,
-            comparison="masked_eq",
-            value=kind,
-            mask=_SOCKET_TYPES,
-            error=errno.EAFNOSUPPORT,
-        )
-        # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any
-        # named socket.
-        for kind in (2, 3)
-    )
+    # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any named socket.
+    return tuple(refuse_bits(call, 1, kind, _SOCKET_TYPES, errno.EAFNOSUPPORT) for kind in (2, 3))
 
 
 _NAMESPACE_FLAGS = (
@@ -186,55 +185,33 @@ _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 
 ARGUMENTS: tuple[SyscallRefusal, ...] = (
-    *(
-        SyscallRefusal(call="clone", argument=0, comparison="masked_eq", value=flag, mask=flag)
-        for flag in _NAMESPACE_FLAGS
-    ),
+    *(refuse_bits("clone", 0, flag, flag) for flag in _NAMESPACE_FLAGS),
     # Without a network other families only expose more of the kernel; AF_PACKET, AF_VSOCK,
     # AF_NETLINK and AF_ALG have been used for escapes.
-    SyscallRefusal(
-        call="socket", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
-    ),
-    SyscallRefusal(
-        call="socketpair", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
-    ),
-    SyscallRefusal(
-        call="mknod", argument=1, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT
-    ),
-    SyscallRefusal(
-        call="mknodat", argument=2, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT
-    ),
+    refuse_unless("socket", 0, AF_UNIX, errno.EAFNOSUPPORT),
+    refuse_unless("socketpair", 0, AF_UNIX, errno.EAFNOSUPPORT),
+    refuse_bits("mknod", 1, DEVICE_BIT, DEVICE_BIT),
+    refuse_bits("mknodat", 2, DEVICE_BIT, DEVICE_BIT),
     # Reading it is harmless; changing it can turn off address randomisation and more.
-    SyscallRefusal(call="personality", argument=0, comparison="ne", value=ASK_PERSONALITY),
+    refuse_unless("personality", 0, ASK_PERSONALITY),
     # They inject input into the controlling terminal. The kernel reads the lower half only.
-    SyscallRefusal(
-        call="ioctl", argument=1, comparison="masked_eq", value=_TIOCSTI, mask=_LOWER_HALF
-    ),
-    SyscallRefusal(
-        call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF
-    ),
+    refuse_bits("ioctl", 1, _TIOCSTI, _LOWER_HALF),
+    refuse_bits("ioctl", 1, _TIOCLINUX, _LOWER_HALF),
 )
 
 INTERNET = (2, 10)  # AF_INET and AF_INET6.
-
-
-def _refuse_family(value: int, mask: int) -> SyscallRefusal:
-    return SyscallRefusal(
-        call="socket",
-        argument=0,
-        comparison="masked_eq",
-        value=value,
-        mask=mask,
-        error=errno.EAFNOSUPPORT,
-    )
 
 
 NETWORK_ARGUMENTS: tuple[SyscallRefusal, ...] = (
     *(rule for rule in ARGUMENTS if rule.call != "socket"),
     # All but the internet's. Not even AF_UNIX: with a host's network come the names of its
     # abstract sockets. The C library does without netlink.
-    *(_refuse_family(family, _LOWER_HALF) for family in range(16) if family not in INTERNET),
-    *(_refuse_family(1 << bit, 1 << bit) for bit in range(4, 32)),
+    *(
+        refuse_bits("socket", 0, family, _LOWER_HALF, errno.EAFNOSUPPORT)
+        for family in range(16)
+        if family not in INTERNET
+    ),
+    *(refuse_bits("socket", 0, 1 << bit, 1 << bit, errno.EAFNOSUPPORT) for bit in range(4, 32)),
 )
 """Instead of `ARGUMENTS`, where a network is granted."""
 

@@ -77,15 +77,15 @@ async def test_an_image_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -
         await select_backend(_settings(tmp_path, image="nosuch:latest", runtime_order="bubblewrap"))
 
 
-@pytest.mark.parametrize("problem", ["there is no directory", "is no virtual environment"])
+@pytest.mark.parametrize("exists", [False, True])
 async def test_packages_that_are_none_are_refused_before_anything_is_tried(
-    tmp_path: Path, problem: str
+    tmp_path: Path, exists: bool
 ) -> None:
     place = tmp_path / "environment"
-    if "virtual" in problem:
+    if exists:
         place.mkdir()
     for runtime in ("auto", "docker", "bubblewrap"):
-        with pytest.raises(SettingsError, match=problem) as caught:
+        with pytest.raises(SettingsError, match="is no virtual environment") as caught:
             await select_backend(_settings(tmp_path, runtime=runtime, packages=str(place)))
         assert "-m venv" in caught.value.remedy
 

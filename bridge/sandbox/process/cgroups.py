@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import secrets
 import signal
 import time
@@ -82,37 +83,31 @@ def candidate_parents(own: str, mounts: str) -> tuple[CgroupParent, ...]:
         own: /proc/self/cgroup.
         mounts: /proc/self/mountinfo.
     """
-    found: list[CgroupParent] = []
+    first: list[CgroupParent] = []
+    unified: list[str] = []
     for line in own.splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
-        if number == "0" and not names:
-            found += _unified(path, mounts)
-            continue
         wanted = frozenset(names.split(",")) & frozenset(CONTROLLERS)
-        directory = _mounted(path, mounts, "cgroup", wanted) if wanted else None
-        if directory is not None:
-            found.append(CgroupParent(directory=directory, controllers=wanted, unified=False))
+        if number == "0" and not names:
+            directory = _mounted(path, mounts, "cgroup2")
+            root = _mounted("/", mounts, "cgroup2") or directory
+            # A cgroup that holds processes, like the bridge's own, can have no limited ones below
+            # it, so usually its parent works.
+            while directory is not None and directory not in unified:
+                unified.append(directory)
+                if directory != root:
+                    directory = str(PurePosixPath(directory).parent)
+        elif wanted and (directory := _mounted(path, mounts, "cgroup", wanted)):
+            first.append(CgroupParent(directory=directory, controllers=wanted, unified=False))
     # Version 1 first: where both are mounted, it has the controllers.
-    return tuple(sorted(found, key=lambda place: place.unified))
+    second = (CgroupParent(directory=d, controllers=frozenset(), unified=True) for d in unified)
+    return (*first, *second)
 
 
-def _unified(path: str, mounts: str) -> list[CgroupParent]:
-    directory = _mounted(path, mounts, "cgroup2", frozenset())
-    if directory is None:
-        return []
-    root = _mounted("/", mounts, "cgroup2", frozenset()) or directory
-    levels = [directory]
-    while levels[-1] != root and levels[-1] != "/":
-        levels.append(str(PurePosixPath(levels[-1]).parent))
-    # A cgroup that holds processes, like the bridge's own, can have no limited ones below it, so
-    # usually its parent works.
-    return [
-        CgroupParent(directory=level, controllers=frozenset(), unified=True) for level in levels
-    ]
-
-
-def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> str | None:
+def _mounted(
+    path: str, mounts: str, kind: str, controllers: frozenset[str] = frozenset()
+) -> str | None:
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields, types = before.split(" "), after.split(" ")
@@ -162,11 +157,8 @@ def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[st
 
 def oom_kills(text: str) -> int | None:
     """Parse the count in `memory.events` or `memory.oom_control`; None if it is missing."""
-    for line in text.splitlines():
-        name, _, count = line.partition(" ")
-        if name == "oom_kill" and count.strip().isdecimal():
-            return int(count)
-    return None
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
@@ -185,14 +177,6 @@ def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
     if limits.cpus is not None:
         command.append(f"--property=CPUQuota={max(1, round(limits.cpus * 100))}%")
     return [*command, "--"]
-
-
-def scope_group(own: str, mounts: str) -> str | None:
-    """Return a process's version 2 directory, from its /proc/<pid>/cgroup."""
-    for line in own.splitlines():
-        if line.startswith("0::"):
-            return _mounted(line[3:], mounts, "cgroup2", frozenset())
-    return None
 
 
 def missing_controllers(found: Iterable[str], *, root: bool) -> str:
@@ -239,19 +223,29 @@ class SandboxCgroups:
         return all(gone)
 
 
+def scope_cgroups(own: str, mounts: str) -> SandboxCgroups | None:
+    """Return the cgroup that systemd made for a process, for its count of OOM kills.
+
+    Args:
+        own: The process's /proc/PID/cgroup.
+    """
+    for line in own.splitlines():
+        if line.startswith("0::"):
+            directory = _mounted(line[3:], mounts, "cgroup2")
+            if directory is not None:
+                return SandboxCgroups(counter=Path(directory, "memory.events"))
+    return None
+
+
 def find_cgroup_parents(owner: Owner) -> CgroupParents:
     """Return where cgroups can be made, determined by making and removing one."""
-    found: list[CgroupParent] = []
+    found: CgroupParents = ()
     own, mounts = (Path("/proc/self", name) for name in ("cgroup", "mountinfo"))
-    try:
-        places = candidate_parents(own.read_text(), mounts.read_text(errors="replace"))
-    except OSError:
-        return ()
-    for place in places:
-        usable = _try(place, owner, limited_by(tuple(found)))
-        if usable is not None:
-            found.append(usable)
-    return tuple(found)
+    with suppress(OSError):
+        for place in candidate_parents(own.read_text(), mounts.read_text(errors="replace")):
+            if (usable := _try(place, owner, limited_by(found))) is not None:
+                found += (usable,)
+    return found
 
 
 def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
@@ -289,7 +283,10 @@ def reap(parents: CgroupParents, judge: Owner) -> int:
     """Remove the cgroups of dead bridges; return the number of sandboxes."""
     gone: set[str] = set()
     for place in parents:
-        for directory in _directories(Path(place.directory)):
+        found: list[Path] = []
+        with suppress(OSError):
+            found += Path(place.directory).glob(f"{PREFIX}*")
+        for directory in found:
             owner = group_owner(directory.name)
             if owner is None or owner == judge or not is_dead(owner, judge=judge):
                 continue
@@ -300,35 +297,30 @@ def reap(parents: CgroupParents, judge: Owner) -> int:
 
 
 def _try(place: CgroupParent, owner: Owner, had: frozenset[str]) -> CgroupParent | None:
-    wanted = frozenset(CONTROLLERS) - had
+    """Return a parent with the controllers that it adds to those it `had`; None for none."""
     directory = Path(place.directory) / group_name(owner, "try")
+    usable = []
     try:
         directory.mkdir()
     except OSError:
         return None
     try:
+        offered = place.controllers
         if place.unified:
-            offered = (directory / "cgroup.controllers").read_text(encoding="ascii").split()
-        else:
-            offered = list(place.controllers)
-        usable = frozenset(name for name in offered if name in wanted)
-        usable = frozenset(name for name in usable if _writable(directory, name, place.unified))
+            text = (directory / "cgroup.controllers").read_text(encoding="ascii")
+            offered = frozenset(CONTROLLERS).intersection(text.split())
+        for name in offered - had:
+            with suppress(OSError):
+                _limit(directory, Limits(cpus=1.0), name, unified=place.unified)
+                usable.append(name)
     except OSError:
-        usable = frozenset()
+        return None
     finally:
         with suppress(OSError):
             directory.rmdir()
     if not usable or not os.access(directory.parent / "cgroup.procs", os.W_OK):
         return None
-    return replace(place, controllers=usable)
-
-
-def _writable(directory: Path, controller: str, unified: bool) -> bool:
-    try:
-        _limit(directory, Limits(cpus=1.0), controller, unified=unified)
-    except OSError:
-        return False
-    return True
+    return replace(place, controllers=frozenset(usable))
 
 
 def _limit(directory: Path, limits: Limits, controller: str, *, unified: bool) -> None:
@@ -366,13 +358,6 @@ def _kill(directory: Path) -> None:
         for pid in (directory / "cgroup.procs").read_text(encoding="ascii").split():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(int(pid), signal.SIGKILL)
-
-
-def _directories(parent: Path) -> Iterable[Path]:
-    try:
-        return [path for path in parent.iterdir() if path.name.startswith(PREFIX)]
-    except OSError:
-        return []
 
 
 def _write(file: Path, text: str) -> None:

@@ -30,6 +30,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
 from bridge.sandbox.backend import (
@@ -45,8 +46,10 @@ from bridge.sandbox.backend import (
     LaunchSpec,
 )
 from bridge.sandbox.binds import bind_layers
+from bridge.sandbox.layers import of_command
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process.landlock import LandlockRule
 from bridge.sandbox.process.stage_loader import stage_payload
 
 UID = 65534  # The user id inside, and outside too if the bridge is root. It owns nothing anywhere.
@@ -268,8 +271,39 @@ def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
     made = dict.fromkeys(("/", *(place for _, place in _bound(spec, interpreter))), False)
     own = spec.command.writable if spec.command is not None else ()
     made |= dict.fromkeys(("/proc", TMP, SHM, *own), True)
-    made |= {rule.path: True for rule in _device_rules()}
+    made |= {rule.path: True for rule in device_rules()}
     return made | {bind.inside: bind.writable for bind in spec.binds}
+
+
+def judged(isolation: Isolation, places: Mapping[str, bool], facts: Mapping[str, Any]) -> Isolation:
+    """Return the isolation of a command as it was seen from inside.
+
+    Args:
+        places: The requested mounts: path inside, and whether it is writable.
+
+    Raises:
+        SandboxError: A mandatory layer does not hold.
+    """
+    strays = unexpected_mounts(facts.get("mount_table"), places)
+    return of_command(isolation, {**facts, "unexpected_mounts": strays})
+
+
+def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | None:
+    """Return mounts that were not requested, or are writable against it; None if unknown.
+
+    Mounts below a requested host path belong to it.
+    """
+    if not isinstance(table, list) or not table:
+        return None
+    found = []
+    for row in table:
+        path, read_only = str(row[0]), row[1] is True
+        for character in " \t\n\\":  # The table writes them in octal; the backslash comes last.
+            path = path.replace(f"\\{ord(character):03o}", character)
+        place = max((each for each in places if _covered(path, (each,))), key=len, default=None)
+        if place is None or not (read_only or places[place]):
+            found.append(path)
+    return found
 
 
 def _pseudo_files(around: ProcessSurroundings) -> list[str]:
@@ -308,7 +342,12 @@ def stage_plan(
         # bubblewrap does the rest of these mounts.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(spec.limits, around, command),
-        "landlock": ruleset(_rules(spec, interpreter), around, command),
+        "landlock": landlock.ruleset(
+            _rules(spec, interpreter),
+            around.landlock_abi,
+            # Commands with a network still cannot bind a port.
+            connects=command is not None and command.network,
+        ),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
 
@@ -318,25 +357,6 @@ def memory_directories(spec: LaunchSpec) -> dict[str, int]:
     own = (WORKSPACE,) if spec.command is None else spec.command.writable
     sizes = dict.fromkeys(own, spec.limits.workspace_bytes)
     return {TMP: spec.limits.tmp_bytes, **sizes, SHM: SHM_BYTES}
-
-
-def ruleset(
-    rules: Iterable[landlock.LandlockRule],
-    around: ProcessSurroundings,
-    command: CommandSpec | None = None,
-) -> dict[str, Json] | None:
-    """Return a Landlock ruleset for the stage's plan; None if the kernel has no Landlock."""
-    made = landlock.ruleset(rules, around.landlock_abi)
-    if made is None:
-        return None
-    network = command is not None and command.network
-    return {
-        "files": made.files,
-        # commands with a network still cannot bind a port
-        "network": made.network & 0b01 if network else made.network,
-        "scopes": made.scopes,
-        "rules": [list(rule) for rule in made.rules],
-    }
 
 
 def watched_memory(spec: LaunchSpec, around: ProcessSurroundings) -> int | None:
@@ -369,59 +389,44 @@ def rlimits(
     ]
 
 
-def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.LandlockRule]:
-    rules = [
-        *_rules_for_files(spec, interpreter),
-        *(landlock.LandlockRule(path=path, rights=landlock.WRITE) for path in (SHM, TMP)),
-        *_device_rules(),
-        landlock.LandlockRule(path="/etc", rights=landlock.READ),
-    ]
-    if spec.command is not None:
-        own = spec.command.writable
-        rules += [landlock.LandlockRule(path=path, rights=landlock.WRITE) for path in own]
-        rules.append(landlock.LandlockRule(path=HOME, rights=landlock.READ))
-        return rules
-    rules.append(landlock.LandlockRule(path=WORKSPACE, rights=landlock.WRITE))
-    # The parents of mounted directories, so that programs can list them.
-    above = {bind.inside.rpartition("/")[0] for bind in spec.binds} - {""}
-    return rules + [
-        landlock.LandlockRule(path=path, rights=landlock.READ) for path in sorted(above)
-    ]
-
-
-def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.LandlockRule]:
+def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[LandlockRule]:
+    command = spec.command
+    reads, writes = ["/etc"], [SHM, TMP]
     # Code can be mapped from what may be read; EXECUTE is the right to start programs.
-    given = [
-        landlock.LandlockRule(
-            path=bind.inside,
-            rights=landlock.WRITE if bind.writable else landlock.READ,
-            is_file=spec.command is not None and not Path(bind.source).is_dir(),
+    rules = [
+        LandlockRule(
+            bind.inside,
+            landlock.WRITE if bind.writable else landlock.READ,
+            is_file=command is not None and bind.is_file,
         )
         for bind in spec.binds
     ]
-    if spec.command is None:
+    if command is None:
         own = (*interpreter.binds, *interpreter.tools)
-        runs = [
-            landlock.LandlockRule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
-            for bind in own
+        rules += [LandlockRule(bind.inside, landlock.RUN, is_file=bind.is_file) for bind in own]
+        writes.append(WORKSPACE)
+        # The parents of mounted directories, so that programs can list them.
+        reads += sorted({bind.inside.rpartition("/")[0] for bind in spec.binds} - {""})
+    else:
+        rules += [
+            LandlockRule(place, landlock.READ, is_file=not Path(source).is_dir())
+            for source, place in _bound(spec, interpreter)
         ]
-        return runs + given
-    reads = [
-        landlock.LandlockRule(path=place, rights=landlock.READ, is_file=not Path(source).is_dir())
-        for source, place in _bound(spec, interpreter)
+        rules += [LandlockRule(path, landlock.RUN, is_file=True) for path in _executes(command)]
+        writes += command.writable
+        reads.append(HOME)
+    return [
+        *rules,
+        *device_rules(),
+        *(LandlockRule(path, landlock.WRITE) for path in writes),
+        *(LandlockRule(path, landlock.READ) for path in reads),
     ]
-    named = _executes(spec.command)
-    runs = [landlock.LandlockRule(path=path, rights=landlock.RUN, is_file=True) for path in named]
-    return reads + runs + given
 
 
-def _device_rules() -> list[landlock.LandlockRule]:
-    """Return the rules for /proc and the devices of `_pseudo_files`."""
-    rules = [
-        landlock.LandlockRule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
-        for name in _DEVICES
-    ]
-    rules.append(landlock.LandlockRule(path="/proc", rights=landlock.USE_PROC))
+def device_rules(proc: str = "/proc") -> list[LandlockRule]:
+    """Return the rules for the part of /proc that is shown, and the devices of `_pseudo_files`."""
+    rules = [LandlockRule(f"/dev/{name}", landlock.USE_DEVICE, is_file=True) for name in _DEVICES]
+    rules.append(LandlockRule(proc, landlock.USE_PROC))
     return rules
 
 
@@ -446,14 +451,7 @@ def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
     lacking = landlock.missing(around.landlock_abi)
     if lacking:
         weaker.append(lacking)
-    cause = around.limits_elsewhere or "its controller is not available to this user"
-    limit_layer(layers, weaker, "memory", around, f"best effort, watched by the bridge; {cause}")
-    if "pids" in around.controllers or around.processes_per_namespace:
-        layers.append("pids-limit")
-    else:
-        weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
-    if spec.limits.cpus is not None:
-        limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+    add_limits(layers, weaker, spec.limits, around)
     if spec.command is None:
         shown, open_ones = bind_layers(spec.binds)
         layers += shown
@@ -489,13 +487,22 @@ def shared_counters(ids: bool) -> str:
     )
 
 
-def limit_layer(
-    layers: list[str], weaker: list[str], name: str, around: ProcessSurroundings, lacking: str
+def add_limits(
+    layers: list[str], weaker: list[str], limits: Limits, around: ProcessSurroundings
 ) -> None:
-    """Add a limit's layer if a cgroup applies it, else the reason why it is weaker."""
-    if name in around.controllers:
-        layers.append(f"{name}-limit")
-    else:
-        weaker.append(f"{name} limit: {lacking}")
-        if name == "memory":
-            layers.append("memory-watch")
+    """Add the layer of each limit that is applied, else the reason why it is weaker."""
+    cause = around.limits_elsewhere or "its controller is not available to this user"
+    applied = around.controllers | ({"pids"} if around.processes_per_namespace else set())
+    for name, instead in (
+        ("memory", "watched by the bridge"),
+        ("pids", "counted per user of the host"),
+        ("cpu", "CPU seconds only"),
+    ):
+        if name == "cpu" and limits.cpus is None:
+            continue
+        if name in applied:
+            layers.append(f"{name}-limit")
+        else:
+            weaker.append(f"{name} limit: best effort, {instead}; {cause}")
+    if "memory" not in applied:
+        layers.append("memory-watch")

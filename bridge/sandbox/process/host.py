@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
-from bridge.sandbox.backend import WORKSPACE, Bind, LaunchSpec
+from bridge.sandbox.backend import WORKSPACE, LaunchSpec
 from bridge.sandbox.binds import group_of
 from bridge.sandbox.process.command import UID
 from bridge.sandbox.process.faults import KernelSettings
@@ -128,23 +128,22 @@ def _granted(table: str, names: set[str]) -> range:
     return range(0)
 
 
-def kernel_settings(bwrap: str | None) -> KernelSettings:
+def kernel_settings(bwrap: str) -> KernelSettings:
+    setuid = False
+    with suppress(OSError):
+        setuid = bool(Path(bwrap).stat().st_mode & stat.S_ISUID)
     return KernelSettings(
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         in_container=in_container(),
-        setuid=bwrap is not None and _is_setuid(Path(bwrap)),
+        setuid=setuid,
     )
 
 
 def in_container() -> bool:
-    if Path("/run/.containerenv").exists() or Path("/.dockerenv").exists():
-        return True
-    try:
-        return b"container=" in Path("/proc/1/environ").read_bytes()
-    except OSError:
-        return False
+    marks = (Path("/run/.containerenv"), Path("/.dockerenv"))
+    return any(mark.exists() for mark in marks) or "container=" in text("/proc/1/environ")
 
 
 def is_mapped(uid: int, uid_map: str) -> bool:
@@ -170,17 +169,8 @@ def usable_cpus() -> int:
 
 
 def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-
-
-def _is_setuid(path: Path) -> bool:
-    try:
-        return bool(path.stat().st_mode & stat.S_ISUID)
-    except OSError:
-        return False
+    value = text(path).strip()
+    return int(value) if value.isdecimal() else None
 
 
 def text(path: str) -> str:
@@ -215,7 +205,18 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     uid, gid = nobody_uid, nobody_uid
     if spec.command is None:
         for bind in spec.binds:
-            require_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
+            remedy = "Remove `cache` from [dependencies], or set it to a directory that every user"
+            remedy += " may reach"
+            if not bind.executable:
+                change = (
+                    "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
+                )
+                remedy = f"{change}, in a place that every user may enter, such as /srv"
+            remedy = (
+                f"The bridge runs as root, and programs as nobody (65534). {remedy}; or run the "
+                "bridge as an ordinary user."
+            )
+            require_reachable(bind.source, uid, uid, bind.writable, remedy)
         return uid, gid
     for bind in spec.binds:
         if bind.inside == WORKSPACE:
@@ -228,20 +229,6 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
         for path in tool.executes:
             require_reachable(path, uid, gid, False, _COMMAND_REMEDY)
     return uid, gid
-
-
-def _program_remedy(bind: Bind) -> str:
-    remedy = "The bridge runs as root, and programs as nobody (65534). "
-    if bind.executable:
-        return remedy + (
-            "Remove `cache` from [dependencies], or set it to a directory that every user may "
-            "reach; or run the bridge as an ordinary user."
-        )
-    mend = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
-    return remedy + (
-        f"{mend}, in a place that every user may enter, such as /srv; or run the bridge as "
-        "an ordinary user."
-    )
 
 
 def require_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:

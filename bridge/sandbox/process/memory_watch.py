@@ -68,15 +68,27 @@ class MemoryWatch(threading.Thread):
     def _exceeds_limit(self) -> bool:
         used = map(os.statvfs, self._directories)
         files = sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in used)
-        threads = [_live_thread(pid) for pid in self._processes()]
+        threads = []
+        for pid in self._processes():
+            tids = [pid]
+            with suppress(OSError):
+                tids = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+            # A thread that has ended shows nothing of its process's memory.
+            threads.append(next((tid for tid in tids if _sizes(tid, "status")), pid))
         # This is cheap, and too much where processes share pages.
         names = (b"RssAnon", b"VmSwap", b"VmPTE", b"RssShmem")
         held = [_sizes(thread, "status") for thread in threads]
         if sum(size.get(name, 0) for size in held for name in names) + files <= self._limit:
             return False
         private = shared = 0
-        # Before any size is read again: no process joins another's address space later.
-        for thread in _one_of_each_address_space(threads):
+        # Before any size is read again: no process joins another's address space later. A command
+        # that is being started shares its parent's until it is executed.
+        compare, number, memory = ctypes.PyDLL(None).syscall, numbers(("kcmp",))["kcmp"], 1
+        first: list[int] = []
+        for thread in threads:
+            if all(compare(number, thread, other, memory, 0, 0) for other in first):
+                first.append(thread)
+        for thread in first:
             # A process that hides has no shares, and all its pages count as its own.
             size = _sizes(thread, "status") | _sizes(thread, "smaps_rollup")
             private += size.get(b"VmPTE", 0) + size.get(b"Pss_Anon", size.get(b"RssAnon", 0))
@@ -122,27 +134,6 @@ def _children(pid: int) -> set[int]:
             with suppress(OSError):
                 found.update(map(int, (thread / "children").read_bytes().split()))
     return found
-
-
-def _live_thread(pid: int) -> int:
-    """Return a thread that shows its process's memory: one that has ended shows none."""
-    with suppress(OSError):
-        tids = (int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
-        return next((tid for tid in tids if _sizes(tid, "status")), pid)
-    return pid
-
-
-def _one_of_each_address_space(threads: Iterable[int]) -> list[int]:
-    """Return the threads without those that share an earlier one's address space.
-
-    A command that is being started shares its parent's until it is executed.
-    """
-    compare, number, memory = ctypes.PyDLL(None).syscall, numbers(("kcmp",))["kcmp"], 1
-    first: list[int] = []
-    for thread in threads:
-        if all(compare(number, thread, other, memory, 0, 0) for other in first):
-            first.append(thread)
-    return first
 
 
 def _sizes(thread: int, file: str) -> dict[bytes, int]:

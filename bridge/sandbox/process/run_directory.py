@@ -85,7 +85,13 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
 def remove(path: Path) -> bool:
     """Remove a directory that is no longer used and all in it; return whether it is gone."""
     try:
-        _empty(path)
+        top = _open(str(path), None)
+        try:
+            while names := os.listdir(top):  # noqa: PTH208 - by descriptor
+                for name in names:
+                    _remove_entry(top, name)
+        finally:
+            os.close(top)
         path.rmdir()
     except FileNotFoundError:
         return True
@@ -110,16 +116,6 @@ def reap(base: Path, judge: Owner) -> int:
                 logger.info("removing the directory of a bridge that died: %s", entry.path)
                 count += remove(Path(entry.path))
     return count
-
-
-def _empty(path: Path) -> None:
-    top = _open(str(path), None)
-    try:
-        while names := os.listdir(top):  # noqa: PTH208 - by descriptor
-            for name in names:
-                _remove_entry(top, name)
-    finally:
-        os.close(top)
 
 
 def _remove_entry(top: int, name: str) -> None:

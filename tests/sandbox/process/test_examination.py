@@ -14,12 +14,9 @@ import pytest
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.examination import (
-    compiled,
-    judged,
-    receive_examination,
-    unexpected_mounts,
-)
+from bridge.sandbox.process.command import judged, unexpected_mounts
+from bridge.sandbox.process.sandbox import receive_examination
+from bridge.sandbox.process.stage_loader import compiled_examination
 from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
 
@@ -59,7 +56,7 @@ def test_a_mount_that_was_not_asked_for_or_can_be_written_to_is_a_stray(
 
 
 def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
-    made = judged(ISOLATION, {**FACTS, "denials": {"named-executables-only": "EACCES"}}, PLACES)
+    made = judged(ISOLATION, PLACES, {**FACTS, "denials": {"named-executables-only": "EACCES"}})
     assert made.layers == ISOLATION.layers
     assert made.verified == ISOLATION.layers[:3]
 
@@ -74,7 +71,7 @@ def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
 )
 def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
     with raises_code("isolation_broken", match=layer):
-        judged(ISOLATION, {**FACTS, **seen}, PLACES)
+        judged(ISOLATION, PLACES, {**FACTS, **seen})
 
 
 @pytest.fixture
@@ -127,7 +124,7 @@ async def test_an_answer_that_is_none_gets_no_leave(
 @pytest.mark.parametrize("answer", [b"go", b"g", b""])
 def test_the_stage_goes_on_with_leave_only(pipes: tuple[int, int, int, int], answer: bytes) -> None:
     status, told, waits, permission = pipes
-    wanted = {"code": compiled(sys.executable), "attempts": [], "unnamed": ""}
+    wanted = {"code": compiled_examination(sys.executable), "attempts": [], "unnamed": ""}
     os.write(permission, answer)
     os.close(permission)
     os.dup2(status, permission)  # for the fixture to close

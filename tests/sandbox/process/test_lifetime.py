@@ -82,7 +82,7 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
     """bubblewrap was told everything; no one would be there to hear what it started."""
     found = await backend._look_around()
     mark = f"launched-late-{os.getpid()}-"
-    with late_bwrap(found.interpreter.executable, found.bwrap, mark) as (
+    with late_bwrap(found.interpreter.executable, found.confiner, mark) as (
         script,
         started,
     ):
