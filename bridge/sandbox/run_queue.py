@@ -58,18 +58,17 @@ class RunQueue:
 
     Args:
         places: How many runs may be under way at once.
+
+    Attributes:
+        taken: How many are.
     """
 
     def __init__(self, places: int, wait_seconds: float = 120.0) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
-        self._taken = 0
+        self.taken = 0
         # In the order of the owners' turns.
         self._waiting: dict[str, deque[_Ticket]] = {}
-
-    @property
-    def taken(self) -> int:
-        return self._taken
 
     @property
     def waiting(self) -> int:
@@ -85,8 +84,8 @@ class RunQueue:
         Raises:
             BridgeError: Too many runs wait already, or this one has waited too long.
         """
-        if self._taken < self._places:
-            self._taken += 1
+        if self.taken < self._places:
+            self.taken += 1
         else:
             await self._wait(_Ticket(owner, on_position))
         place = RunSlot(self._give_on)
@@ -125,7 +124,7 @@ class RunQueue:
 
     def _give_on(self) -> None:
         """Give a slot that became free to the run whose turn it is."""
-        self._taken -= 1
+        self.taken -= 1
         if not self._waiting:
             return
         owner, tickets = next(iter(self._waiting.items()))
@@ -133,7 +132,7 @@ class RunQueue:
         del self._waiting[owner]
         self._waiting[owner] = tickets
         ticket = tickets.popleft()
-        self._taken += 1
+        self.taken += 1
         ticket.granted.set()
         ticket.on_position(None)
         self._report_positions()
@@ -146,7 +145,7 @@ class RunQueue:
             ticket.on_position(ahead)
 
     def _overloaded(self, why: str) -> BridgeError:
-        message = f"As many runs are under way as there may be at once ({self._taken}), and {why}."
+        message = f"As many runs are under way as there may be at once ({self.taken}), and {why}."
         return BridgeError(
             message,
             remedy="Nothing was run. Wait for results of yours, or try again later; put several "
