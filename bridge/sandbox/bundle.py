@@ -65,7 +65,12 @@ def guest_modules() -> dict[str, str]:
             stem = entry.name[: -len(".py")]
             name = package if stem == "__init__" else f"{package}.{stem}"
             # read_text would translate newlines; the digest is over what is there.
-            data = _borrowed(name) if name in BORROWED else entry.read_bytes()
+            data = entry.read_bytes()
+            if name in BORROWED:
+                loader = _loader(name)
+                if loader is None:
+                    raise ImportError(f"The package {BORROWED[name]} is not installed as files.")
+                data = loader.get_data(loader.path)
             found[name] = data.decode("utf-8")
     return dict(sorted(found.items()))
 
@@ -83,10 +88,7 @@ def guest_digest() -> str:
 
 @cache
 def guest_code() -> dict[str, bytes]:
-    """Return every guest module's name and marshalled code.
-
-    Compiles them if the interpreter cannot cache bytecode.
-    """
+    """Return every guest module's name and marshalled code."""
     return {name: marshal.dumps(_compiled(name)) for name in guest_modules()}
 
 
@@ -109,13 +111,6 @@ def _loader(name: str) -> SourceFileLoader | None:
         return SourceFileLoader(f"{spec.name}.{spec.name}", str(file))
     found = None if spec is None else spec.loader
     return found if isinstance(found, SourceFileLoader) else None
-
-
-def _borrowed(name: str) -> bytes:
-    loader = _loader(name)
-    if loader is None:
-        raise ImportError(f"The package {BORROWED[name]} is not installed as files.")
-    return loader.get_data(loader.path)
 
 
 def _elsewhere(code: CodeType, filename: str) -> CodeType:

@@ -109,7 +109,8 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
             return Verdict(status="success", reason=None, summary="Success.", exit_code=0)
         return _exit(code, finished=done is not None, error=done.error if done is not None else "")
     if exited is not None and exited.signal is not None:
-        name = _signal_name(exited.signal)
+        names = (known.name for known in signals.Signals if known == exited.signal)
+        name = next(names, f"signal {exited.signal}")
         hint = f" ({_HINTS[name]})" if name in _HINTS else ""
         code = _SIGNAL_BASE + exited.signal
         return _crash(f"The program was killed by {name}{hint}.", ending, code)
@@ -144,11 +145,10 @@ def _out_of_memory(ending: Ending) -> bool:
     done, exited, report = ending.done, ending.exited, ending.report
     if done is not None:
         return done.out_of_memory
-    killed = exited is None or exited.signal == signals.SIGKILL
-    seen = (exited is not None and exited.oom_kills > 0) or (
-        report is not None and report.oom_killed is True
-    )
-    return killed and seen
+    if exited is not None and exited.signal != signals.SIGKILL:
+        return False
+    seen = exited is not None and exited.oom_kills > 0
+    return seen or (report is not None and report.oom_killed is True)
 
 
 def _oom(limits: Limits, error: str, code: int | None) -> Verdict:
@@ -182,7 +182,3 @@ def _crash(message: str, ending: Ending, code: int | None = None) -> Verdict:
         exit_code=code,
         error=f"{message}\n{detail}".strip(),
     )
-
-
-def _signal_name(number: int) -> str:
-    return next((known.name for known in signals.Signals if known == number), f"signal {number}")

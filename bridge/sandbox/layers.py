@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,9 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 
 
 def this_kernel() -> HostKernel:
-    try:
+    boot = ""
+    with suppress(OSError, ValueError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        boot = ""
     found = os.uname()
     return HostKernel(release=found.release, version=found.version, boot_id=boot)
 
@@ -85,7 +85,7 @@ def _denied(layer: str, *answers: str) -> Check:
     return check
 
 
-def _shown(key: str, kind: type, holds: Callable[[Any], bool]) -> Check:
+def _shown(key: str, kind: type, holds: Callable[[Any], bool | None]) -> Check:
     """Return the check of what the guest read, if it is there and of its kind."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
@@ -103,10 +103,10 @@ def _limited(key: str) -> Check:
     return _shown(key, object, lambda found: found is not None)
 
 
-def _no_device(names: Iterable[object]) -> bool:
+def _is_harmless(device: object) -> bool:
     # Kernels put tunnel devices without addresses into every new network namespace.
     harmless = ("lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0")
-    return all(name in harmless or str(name).startswith("ip6") for name in names)
+    return device in harmless or str(device).startswith("ip6")
 
 
 def _own_filter(facts: Mapping[str, Any]) -> bool | None:
@@ -115,25 +115,16 @@ def _own_filter(facts: Mapping[str, Any]) -> bool | None:
     return False if none else None
 
 
-def _tmpfs_noexec(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("mounts")
-    if not isinstance(found, dict) or not found:
-        return None
-    return all(isinstance(mount, dict) and bool(mount.get("noexec")) for mount in found.values())
-
-
-def _private_ipc(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("namespaces")
-    name = found.get("ipc") if isinstance(found, dict) else None
-    # the initial IPC namespace on every Linux kernel
-    return name != "ipc:[4026531839]" if name else None
-
-
 def _masked(facts: Mapping[str, Any]) -> bool | None:
     shown, fixed = facts.get("unmasked"), facts.get("settings_read_only")
     if shown or fixed is False:
         return False
     return True if shown == [] and fixed else None
+
+
+def _noexec(mounts: Mapping[str, Any]) -> bool | None:
+    found = [isinstance(mount, dict) and bool(mount.get("noexec")) for mount in mounts.values()]
+    return all(found) if found else None
 
 
 def _read_only(place: str) -> Check:
@@ -144,26 +135,26 @@ def _read_only(place: str) -> Check:
     return _shown("binds", dict, holds)
 
 
-def _ulimits(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("rlimits")
-    if not isinstance(found, dict) or not {"core", "nofile"} <= set(found):
+def _bounded(found: Mapping[str, Any]) -> bool | None:
+    if not {"core", "nofile"} <= set(found):
         return None
     return found["core"] == 0 and found["nofile"] is not None
 
 
-def _confined(facts: Mapping[str, Any]) -> bool | None:
-    label = facts.get("label")
-    return not str(label).startswith("unconfined") if label else None
+_CONFINED = _shown("label", str, lambda text: not text.startswith("unconfined") if text else None)
 
 
 _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "no-network": (
-        _shown("interfaces", list, _no_device),
+        _shown("interfaces", list, lambda names: all(map(_is_harmless, names))),
         # Any other errno means that there is a network.
         _denied("no-network", "ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EAFNOSUPPORT", "EPERM"),
     ),
     "read-only-root": (_equals("root_read_only", True), _denied("read-only-root", "EROFS")),
-    "sized-tmpfs-noexec": (_tmpfs_noexec, _denied("sized-tmpfs-noexec", "EACCES", "EPERM")),
+    "sized-tmpfs-noexec": (
+        _shown("mounts", dict, _noexec),
+        _denied("sized-tmpfs-noexec", "EACCES", "EPERM"),
+    ),
     "no-capabilities": (
         _shown("cap_eff", str, lambda text: not text.strip("0")),
         _denied("no-capabilities", "EPERM"),
@@ -181,11 +172,18 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
     # Without a network namespace: the host's network, with the calls to reach it refused.
     "network-calls-refused": (_denied("no-network", "EAFNOSUPPORT", "EPERM", "EACCES"),),
     "user-namespace": (_shown("uid_map", list, lambda ids: ids != [[0, 0, 4294967295]]),),
-    "private-ipc": (_private_ipc,),
+    "private-ipc": (
+        # The initial IPC namespace on every Linux kernel.
+        _shown(
+            "namespaces",
+            dict,
+            lambda of: of["ipc"] != "ipc:[4026531839]" if of.get("ipc") else None,
+        ),
+    ),
     "masked-proc": (_masked,),
-    "ulimits": (_ulimits,),
-    "apparmor": (_confined,),
-    "selinux": (_confined,),
+    "ulimits": (_shown("rlimits", dict, _bounded),),
+    "apparmor": (_CONFINED,),
+    "selinux": (_CONFINED,),
     # Commands only.
     "granted-paths-only": (_equals("unexpected_mounts", []),),
     "named-executables-only": (_denied("named-executables-only", "EACCES"),),
