@@ -88,7 +88,6 @@ def guest_digest() -> str:
 
 @cache
 def guest_code() -> dict[str, bytes]:
-    """Return every guest module's name and marshalled code."""
     return {name: marshal.dumps(_compiled(name)) for name in guest_modules()}
 
 

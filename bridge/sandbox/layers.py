@@ -194,11 +194,7 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
 
 
 def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
-    """Return `isolation` as it was seen: without the layers that `facts` contradict.
-
-    Args:
-        facts: What the guest read of its isolation, and how its attempts were refused.
-    """
+    """Return `isolation` as it was seen: without the layers that `facts` contradict."""
     held, seen, missing = [], [], list(isolation.weaker)
     for layer in isolation.layers:
         looks = _seen(layer, isolation, facts)
@@ -235,11 +231,7 @@ def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
 
 
 def of_command(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
-    """Return the isolation of a command as it was seen from inside.
-
-    Raises:
-        SandboxError: A mandatory layer does not hold.
-    """
+    """Return the isolation of a command as it was seen from inside."""
     # The workspace is the user's directory; all else that is writable is in memory.
     found = facts.get("mounts")
     mounts = {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {}

@@ -64,7 +64,6 @@ class Owner:
 
 
 def current_owner() -> Owner:
-    """Return this process's identity."""
     namespace = ""
     with suppress(OSError):
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")

@@ -156,11 +156,7 @@ class _Slot(Generic[K, T]):
 
 
 class Reservation(Generic[T]):
-    """A claimed resource, until the reservation ends.
-
-    Args:
-        ahead: Whether it was started before the claim.
-    """
+    """A claimed resource, until the reservation ends."""
 
     def __init__(self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], *, ahead: bool) -> None:
         self._slot = slot

@@ -28,8 +28,6 @@ PositionListener = Callable[[int | None], None]
 
 @dataclass(eq=False)
 class _Ticket:
-    """A waiting run."""
-
     owner: str
     on_position: PositionListener
     granted: anyio.Event = field(default_factory=anyio.Event)
@@ -155,12 +153,7 @@ class RunQueue:
 
 
 def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
-    """Return the default number of concurrent runs on a machine. Pure.
-
-    Args:
-        memory: Bytes; None if unknown.
-        run_memory: Bytes that a run may use.
-    """
+    """Return the default number of concurrent runs; both memories in bytes, None if unknown."""
     found = 4 * cores
     if memory is not None:
         found = min(found, memory // run_memory)

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio.to_thread
 
@@ -30,25 +30,14 @@ from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER
 
-if TYPE_CHECKING:
-    from bridge.sandbox.container.backend import ContainerBackend
-    from bridge.sandbox.kubernetes.backend import KubernetesBackend
-    from bridge.sandbox.process.backend import BubblewrapBackend
-    from bridge.sandbox.process.landlock_backend import LandlockBackend
-    from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
-
-    _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
-
 logger = logging.getLogger(__name__)
-
-_OPENING = "bridge.sandbox.container.backend"
 
 Trial = Callable[[], Awaitable[Probe]]
 
 _PROCESS: Mapping[str, tuple[str, str]] = {
-    "bubblewrap": ("bridge.sandbox.process.backend", "BubblewrapBackend"),
-    "seatbelt": ("bridge.sandbox.process.seatbelt_backend", "SeatbeltBackend"),
-    "landlock": ("bridge.sandbox.process.landlock_backend", "LandlockBackend"),
+    "bubblewrap": ("backend", "BubblewrapBackend"),
+    "seatbelt": ("seatbelt_backend", "SeatbeltBackend"),
+    "landlock": ("landlock_backend", "LandlockBackend"),
 }
 """The backends without an engine and images: module and class. Imported when they are tried, so
 that the bridge's first answer need not wait: 150 ms for the engines' client libraries, 50 ms for
@@ -65,11 +54,7 @@ def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def engines(settings: Settings) -> tuple[str, ...]:
-    """Return those of `candidates` that are container engines, which have images.
-
-    Raises:
-        SettingsError: The named backend has no images.
-    """
+    """Return those of `candidates` that are container engines, which have images."""
     found = tuple(
         name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
     )
@@ -79,47 +64,43 @@ def engines(settings: Settings) -> tuple[str, ...]:
     return found
 
 
-async def _open(
-    name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | KubernetesBackend | _ProcessBackend, Trial]:
+async def _load(module: str) -> Any:
+    # In a thread, so that other requests need not wait for it.
+    return await anyio.to_thread.run_sync(importlib.import_module, f"bridge.sandbox.{module}")
+
+
+async def _open(name: str, settings: Settings, *, pull: bool = True) -> tuple[Backend, Trial]:
     """Return a backend, and the function that probes it."""
+    place = settings.place("oci_runtime")
+    backend: Backend
     if name == "kubernetes":
-        cluster = await _kubernetes(settings)
-        return cluster, cluster.probe
-    if name not in _PROCESS:
-        # In a thread, so that other requests need not wait for it.
-        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
+        if settings.oci_runtime:
+            message = f"{place}: a cluster's nodes have their own."
+            raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
+        try:
+            await _load("kubernetes.backend")
+        except ImportError as error:
+            message = f"The runtime kubernetes needs a package that is not installed: {error}."
+            raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
+        from bridge.sandbox.kubernetes.backend import kubernetes_backend
+
+        backend = kubernetes_backend(settings)
+    elif name not in _PROCESS:
+        await _load("container.backend")
         from bridge.sandbox.container.backend import container_backend, try_backend
 
         engine = container_backend(name, settings)
         return engine, partial(try_backend, engine, settings, pull=pull)
-    if settings.oci_runtime:
-        # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
-        place = settings.place("oci_runtime")
-        message = f"{place}: {name} cannot use {settings.oci_runtime}."
-        raise SettingsError(message, remedy="Use podman or docker with it.")
-    module, kind = _PROCESS[name]
-    make: type[_ProcessBackend] = getattr(
-        await anyio.to_thread.run_sync(importlib.import_module, module), kind
-    )
-    backend = make(
-        environ=settings.environ, limits=limits_for(settings), packages=settings.packages
-    )
+    else:
+        if settings.oci_runtime:
+            # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
+            message = f"{place}: {name} cannot use {settings.oci_runtime}."
+            raise SettingsError(message, remedy="Use podman or docker with it.")
+        file, kind = _PROCESS[name]
+        backend = getattr(await _load(f"process.{file}"), kind)(
+            environ=settings.environ, limits=limits_for(settings), packages=settings.packages
+        )
     return backend, backend.probe
-
-
-async def _kubernetes(settings: Settings) -> KubernetesBackend:
-    if settings.oci_runtime:
-        message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
-        raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
-    try:
-        await anyio.to_thread.run_sync(importlib.import_module, "bridge.sandbox.kubernetes.backend")
-    except ImportError as error:
-        message = f"The runtime kubernetes needs a package that is not installed: {error}."
-        raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
-    from bridge.sandbox.kubernetes.backend import kubernetes_backend
-
-    return kubernetes_backend(settings)
 
 
 async def select_present(settings: Settings) -> Backend:
@@ -150,8 +131,12 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     for name in missing if pull else ():
         if backend := await _select(name, settings, failures, pull=True):
             return backend
+    # Of several, not what is for another system.
+    every = [*failures.values()]
+    here = [probe for probe in every if probe.error_code != "wrong_system"] or every
+    reasons = [f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here]
     raise SandboxError(
-        "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
+        f"No sandbox is available, so nothing was run. {' '.join(reasons)}",
         remedy="`mcp-code-bridge doctor` says what to do, and offers to build a missing image.",
         code="no_sandbox",
     )
@@ -166,7 +151,13 @@ async def _select(
         stack.push_async_exit(backend)
         probe = await attempt()
         if probe.ok:
-            _announce(name, probe)
+            if name in WEAKER:
+                weaker = "programs run in %s, which is weaker than any other backend"
+                logger.warning(weaker, probe.summary)
+            else:
+                logger.info("programs run in %s", probe.summary)
+            if name not in _PROCESS and "packages" in probe.details:
+                logger.warning("%s", probe.details["packages"])
             await anyio.to_thread.run_sync(remember, settings, probe.contents)
             stack.pop_all()
             return backend
@@ -176,15 +167,6 @@ async def _select(
         failures[name] = probe
         logger.info("%s cannot be used: %s", name, probe.summary)
     return None
-
-
-def _announce(name: str, probe: Probe) -> None:
-    if name in WEAKER:
-        logger.warning("programs run in %s, which is weaker than any other backend", probe.summary)
-    else:
-        logger.info("programs run in %s", probe.summary)
-    if name not in _PROCESS and "packages" in probe.details:
-        logger.warning("%s", probe.details["packages"])
 
 
 async def probe_all(settings: Settings) -> list[Probe]:
@@ -230,24 +212,12 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
     return names
 
 
-def _reasons(failures: Sequence[Probe]) -> list[str]:
-    """Return why each failed; of several, not what is for another system."""
-    here = [probe for probe in failures if probe.error_code != "wrong_system"]
-    return [
-        f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here or failures
-    ]
-
-
 def is_engine(name: str) -> bool:
     return name in ENGINES or "/" in name
 
 
 def require_own_kernel(settings: Settings, profile: CommandProfile) -> None:
-    """Reject a profile that would replace the required kernel boundary by namespaces.
-
-    Raises:
-        SettingsError: The profile's runtime cannot use MCP_BRIDGE_OCI_RUNTIME.
-    """
+    """Reject a profile that would replace the required kernel boundary by namespaces."""
     if settings.oci_runtime and profile.runtime == "process":
         place = settings.place("oci_runtime")
         message = f"{profile.place}: {place}: bubblewrap cannot use {settings.oci_runtime}."
@@ -271,17 +241,13 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
     require_own_kernel(settings, profile)
     if profile.runtime == "process":
         backend, _ = await _open("bubblewrap", replace(settings, packages=None))
-        async with AsyncExitStack() as stack:
-            stack.push_async_exit(backend)
-            await reap_leftovers(backend)
-            stack.pop_all()
-        return backend
+        return await _reaped(backend)
     problems: list[str] = []
     remedy = "`mcp-code-bridge doctor` tries them again."
     names = candidates(settings.runtime, settings.runtime_order)
     for name in tuple(filter(is_engine, names)) or ENGINES:
         try:
-            return await _engine_with(name, settings, profile)
+            return await _engine_with(name, settings, profile.image)
         except ImageMissingError as error:
             problems.append(f"{name}: {error.message}")
             remedy = with_profile_remedy(error, profile).remedy
@@ -291,14 +257,22 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
     raise SandboxError(message, remedy=remedy, code="no_sandbox")
 
 
-async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -> Backend:
+async def _engine_with(name: str, settings: Settings, image: str) -> Backend:
     from bridge.sandbox.container.backend import container_backend
     from bridge.sandbox.container.image import ensure_present
 
-    backend = container_backend(name, settings)
+    engine = container_backend(name, settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(engine)
+        await ensure_present(image, await engine.images(), progress=logger.info)
+        stack.pop_all()
+    return await _reaped(engine)
+
+
+async def _reaped(backend: Backend) -> Backend:
+    """Return an open backend without what dead bridges left."""
     async with AsyncExitStack() as stack:
         stack.push_async_exit(backend)
-        await ensure_present(profile.image, await backend.images(), progress=logger.info)
         await reap_leftovers(backend)
         stack.pop_all()
     return backend

@@ -237,7 +237,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def refuse(
     status: int, problem: str, code: int = INVALID_REQUEST, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a refusal of a request that was not passed on."""
     error = ErrorData(code=code, message=problem)
     body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
     return Response(body, status, headers, media_type="application/json")

@@ -88,11 +88,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
 
 async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
-    """Return the tools as a client is shown them at this moment.
-
-    Args:
-        brief: For a client that loads tools on demand.
-    """
+    """Return the tools as a client is shown them at this moment."""
     settings, limits = engine.settings, limits_for(engine.settings)
     tool = make_tool(
         TOOL,

@@ -154,7 +154,6 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
 
 
 def link_fields(artifact: Artifact) -> dict[str, object]:
-    """Return the description of something that is kept, for a link or a list."""
     return {
         "uri": artifact.uri,
         "name": artifact.name or artifact.kind,

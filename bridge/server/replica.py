@@ -35,15 +35,12 @@ SESSION = "mcp-session-id"
 LOOK_SECONDS = 1.0  # Between looks at what is missing, and at what dead replicas left.
 
 _NEEDED = ("sandboxes", "store")
+_ORPHANS = "ends of dead replicas' runs"
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
 
 class Replica:
-    """One of the bridges; wraps the application that serves MCP.
-
-    Args:
-        engine: Its settings have the name; without one only the probes are added.
-    """
+    """One of the bridges; wraps the application that serves MCP."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -57,11 +54,10 @@ class Replica:
         However often readiness is asked for, this alone looks. It chooses the backend ahead of the
         first run.
         """
-        looks = (self._sandboxes_problem, self._store_problem, self._end_orphans)
         while True:
-            for what, look in zip((*_NEEDED, "ends of dead replicas' runs"), looks, strict=True):
+            for what in (*_NEEDED, _ORPHANS):
                 try:
-                    problem = await look()
+                    problem = await self._look(what)
                 except (BridgeError, OSError) as error:
                     problem = str(error)
                 # Each is told once, however often it is looked at.
@@ -83,19 +79,18 @@ class Replica:
         missing = [name for name in _NEEDED if self._problems[name]]
         return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
 
-    async def _sandboxes_problem(self) -> str:
-        return await (await self._engine.backend()).problem()
-
-    async def _store_problem(self) -> str:
+    async def _look(self, what: str) -> str:
+        """Return what is wrong with one of the things that are looked at; empty for nothing."""
+        if what == "sandboxes":
+            return await (await self._engine.backend()).problem()
+        if what == _ORPHANS:
+            await end_orphans(self._engine.gate.audit)
+            return ""
         with anyio.move_on_after(2.0):
             read = partial(self._store.documents, "ready", [""])
             await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             return ""
         return "it does not answer within 2 s"
-
-    async def _end_orphans(self) -> str:
-        await end_orphans(self._engine.gate.audit)
-        return ""
 
     def metrics(self) -> str:
         queue = self._engine.queue

@@ -111,7 +111,10 @@ async def _search(
         names, request.query, request.limit, request.detail, server=only, skills=skills
     )
     starting = servers.starting(errors)
-    left_out = {name: _brief(error) for name, error in errors.items()}
+    left_out = {
+        name: clip((error.message.splitlines() or [error.code])[0], 160)
+        for name, error in errors.items()
+    }
     document: dict[str, Any] = {"tools": found}
     if left_out:
         document["leftOut"] = left_out
@@ -187,10 +190,6 @@ def _no_hits_text(request: SearchRequest, names: Sequence[str]) -> str:
         f"No tool fits {request.query!r:.100}. Try other or fewer words, such as a verb and what "
         'it acts on ("create issue"), or the name of a server.'
     )
-
-
-def _brief(error: BridgeError) -> str:
-    return clip((error.message.splitlines() or [error.code])[0], 160)
 
 
 def _failed(error: BridgeError) -> types.CallToolResult:

@@ -87,22 +87,16 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         Raises:
             ClosedResourceError: The client has gone.
         """
-        if self._answered is not None and self._is_answered(item.message):
+        message = item.message
+        answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
+        if self._answered is not None and answers == self._answered:
+            self._answered = None
+            if isinstance(message, JSONRPCError):
+                logger.error("what was answered is refused: %s", message.error.message)
             return
-        await self._write(encode(item.message))
-
-    def _is_answered(self, message: JSONRPCMessage) -> bool:
-        if not isinstance(message, JSONRPCResponse | JSONRPCError) or message.id != self._answered:
-            return False
-        self._answered = None
-        if isinstance(message, JSONRPCError):
-            logger.error("what was answered is refused: %s", message.error.message)
-        return True
-
-    async def _write(self, text: str) -> None:
         async with self._lock:
             await self._write_rest()
-            self._rest = memoryview(text.encode() + b"\n")
+            self._rest = memoryview(encode(message).encode() + b"\n")
             await self._write_rest()
 
     async def _write_rest(self) -> None:
@@ -188,8 +182,6 @@ async def is_too_complex(line: Line) -> bool:
 
 @dataclass(frozen=True)
 class MessageRefusal:
-    """A request that cannot be read."""
-
     answer: JSONRPCError
 
 
@@ -281,7 +273,11 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                     return SessionMessage(message)
             if self._ended:
                 raise anyio.EndOfStream
-            chunk = await self._chunk()
+            chunk = b""
+            try:
+                chunk = await self._reader.read()
+            except OSError as error:
+                logger.warning("stdin cannot be read any more: %s", error)
             if chunk:
                 self._lines.extend(self._framer.feed(chunk))
             else:
@@ -301,15 +297,6 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 return None
             case message:
                 return message
-
-    async def _chunk(self) -> bytes:
-        """Return what there is, waiting for it; nothing at the end."""
-        try:
-            return await self._reader.read()
-        except OSError as error:
-            if not self._ended:
-                logger.warning("stdin cannot be read any more: %s", error)
-            return b""
 
     def _read_now(self) -> bytes | None:
         """Return what there is without waiting, also if the descriptor may block; None for nothing.

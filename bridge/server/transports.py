@@ -66,9 +66,10 @@ class HttpServer(uvicorn.Server):
             session_idle_timeout=HTTP_IDLE_SECONDS,
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
-        self._streams = _Streams(app)
+        self._streams: set[anyio.CancelScope] = set()
+        serve = partial(self._answer, app)
         admission = RequestAdmission(
-            self._streams if replica is None else replica.around(self._streams),
+            serve if replica is None else replica.around(serve),
             self._guard,
             token,
             (lambda scope: None) if replica is None else replica.probe,
@@ -88,11 +89,6 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen.
-
-        Raises:
-            UsageError: The address is taken, or is not this machine's.
-        """
         host, port = self._address
         if "/" in host:
             self._listeners = [unix_listener(Path(host))]
@@ -116,33 +112,23 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for those under way."""
         self._notices.end_streams()
-        self._streams.end()
+        for stream in self._streams:
+            stream.cancel()
         await super().shutdown(self._listeners)
         if "/" in self._address[0]:
             await anyio.Path(self._address[0]).unlink(missing_ok=True)
 
-
-class _Streams:
-    """Answers GET: the streams of earlier protocols, which have no end but the server's."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._open: set[anyio.CancelScope] = set()
-
-    def end(self) -> None:
-        for stream in self._open:
-            stream.cancel()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; GET opens a stream of earlier protocols, which ends with the server."""
         if scope["type"] != "http" or scope["method"] != "GET":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         with anyio.CancelScope() as stream:
-            self._open.add(stream)
+            self._streams.add(stream)
             try:
-                await self._app(scope, receive, send)
+                await app(scope, receive, send)
             finally:
-                self._open.discard(stream)
+                self._streams.discard(stream)
         if stream.cancelled_caught:
             await send({"type": "http.response.body", "body": b""})
 
@@ -185,11 +171,7 @@ async def serve_http(
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of a host, all to the same port; 0 takes a free one.
-
-    Raises:
-        UsageError: The address is taken, or is not this machine's.
-    """
+    """Return sockets bound to every address of a host, all to the same port; 0 takes a free one."""
     try:
         addresses: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -220,11 +202,7 @@ def listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Return a Unix socket that this user alone can connect to; a dead bridge's is replaced.
-
-    Raises:
-        UsageError: Something else is there, or it cannot be made.
-    """
+    """Return a Unix socket that this user alone can connect to; a dead bridge's is replaced."""
     with ExitStack() as stack:
         try:
             quiet = suppress(FileNotFoundError, ConnectionRefusedError)
@@ -281,19 +259,13 @@ def parse_address(text: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise UsageError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765, nor unix:/PATH.")
     host = match[1] or match[2]
-    if not _is_loopback(host):
+    loopback = host == "localhost"
+    with suppress(ValueError):
+        loopback = loopback or ipaddress.ip_address(host).is_loopback
+    if not loopback:
         message = (
             f"{host} can be reached from other machines, and anyone who reaches the bridge can run "
             "code and use your servers."
         )
         raise UsageError(message, remedy="Bind to 127.0.0.1 and put an authenticating proxy ahead.")
     return host, int(match[3])
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -79,7 +79,6 @@ def recipe_dir() -> Path:
 
 
 def recipe_version(recipe: Path) -> str:
-    """Return the version that images made from this recipe carry."""
     try:
         return (recipe / "VERSION").read_text(encoding="utf-8").strip()
     except OSError:
@@ -89,11 +88,7 @@ def recipe_version(recipe: Path) -> str:
 async def rootfs(
     context: RootfsContext, flavour: Flavour, *, fresh: bool, progress: Progress
 ) -> Path:
-    """Return a tarball of the image's root filesystem, made now or kept from before.
-
-    Args:
-        fresh: Make it again whatever is kept.
-    """
+    """Return a tarball of the image's root filesystem, made now or kept from before."""
     tarball = context.cache / f"{flavour}-{_key(context, flavour)}.tar"
     # Two weeks later its packages miss security fixes.
     if not fresh and _age(context, tarball) < 14 * 24 * 3600.0:
@@ -261,14 +256,7 @@ class BuildRequest:
 async def build(
     engine: ImageEngine, request: BuildRequest, context: RootfsContext, *, progress: Progress
 ) -> ImageStatus:
-    """Build the runtime image on `engine` and return its status.
-
-    Args:
-        context: Where the recipe is, and how the offline build runs its script.
-
-    Raises:
-        SandboxError: It could not be built; an image that was there is still there.
-    """
+    """Build the runtime image on `engine` and return its status."""
     name = local_name(request.flavour)
     before = await engine.inspect(name)
     if request.offline:

@@ -187,17 +187,13 @@ class ProcessBackend(Backend):
 
 @cache
 def monitor_source() -> bytes:
-    """Return the payload for the monitor's command: its source."""
     return stage_payload(
         resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8")
     )
 
 
 class UnnamespacedBackend(ProcessBackend):
-    """Runs programs without namespaces, in a directory of their run on the host's disk.
-
-    A `monitor` process stands outside, as bubblewrap does; the stage inside has nothing to mount.
-    """
+    """Runs programs without namespaces, in a directory of their run on the host's disk."""
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)

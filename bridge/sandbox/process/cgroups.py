@@ -72,7 +72,6 @@ CgroupParents = tuple[CgroupParent, ...]
 
 
 def limited_by(parents: CgroupParents) -> frozenset[str]:
-    """Return the controllers that limit cgroups made there."""
     return frozenset().union(*(place.controllers for place in parents))
 
 
@@ -156,7 +155,6 @@ def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[st
 
 
 def oom_kills(text: str) -> int | None:
-    """Parse the count in `memory.events` or `memory.oom_control`; None if it is missing."""
     found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
     return None if found is None else int(found[1])
 
@@ -180,7 +178,6 @@ def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
 
 
 def missing_controllers(found: Iterable[str], *, root: bool) -> str:
-    """Return why controllers are missing, as a sentence; empty if none is."""
     missing = sorted({*CONTROLLERS} - {*found}, key=CONTROLLERS.index)
     if not missing:
         return ""
@@ -208,7 +205,6 @@ class SandboxCgroups:
         return ["/bin/sh", "-c", _ENTER, "sh", *map(str, self.entries), "--"]
 
     def oom_kills(self) -> int | None:
-        """Return how many processes were killed for memory; None if unknown."""
         if self.counter is None:
             return None
         try:
@@ -238,7 +234,6 @@ def scope_cgroups(own: str, mounts: str) -> SandboxCgroups | None:
 
 
 def find_cgroup_parents(owner: Owner) -> CgroupParents:
-    """Return where cgroups can be made, determined by making and removing one."""
     found: CgroupParents = ()
     own, mounts = (Path("/proc/self", name) for name in ("cgroup", "mountinfo"))
     with suppress(OSError):
@@ -249,11 +244,7 @@ def find_cgroup_parents(owner: Owner) -> CgroupParents:
 
 
 def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
-    """Make a sandbox's cgroups and set their limits.
-
-    Raises:
-        LaunchError: One could not be made or limited; nothing is left of the attempt.
-    """
+    """Make a sandbox's cgroups and set their limits."""
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
     entries: list[Path] = []
@@ -370,8 +361,6 @@ def _write(file: Path, text: str) -> None:
 
 
 class CgroupManager:
-    """Makes and removes cgroups; remembers those that could not be removed."""
-
     def __init__(self) -> None:
         self._unremoved: dict[str, SandboxCgroups] = {}
 

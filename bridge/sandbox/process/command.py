@@ -144,11 +144,7 @@ def stage_input(
     stage: str | bytes,
     code: str = "",
 ) -> bytes:
-    """Return the payload for bubblewrap's command: the stage and its plan.
-
-    Args:
-        code: The examination's code, for a command.
-    """
+    """Return the payload for bubblewrap's command: the stage and its plan."""
     plan = stage_plan(spec, interpreter, around, filters)
     if spec.command is not None:
         named = interpreter.executable in _executes(spec.command)
@@ -267,7 +263,6 @@ def _executes(command: CommandSpec) -> dict[str, None]:
 
 
 def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
-    """Return the mounts of a command's sandbox, and whether each is writable."""
     made = dict.fromkeys(("/", *(place for _, place in _bound(spec, interpreter))), False)
     own = spec.command.writable if spec.command is not None else ()
     made |= dict.fromkeys(("/proc", TMP, SHM, *own), True)
@@ -276,14 +271,7 @@ def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
 
 
 def judged(isolation: Isolation, places: Mapping[str, bool], facts: Mapping[str, Any]) -> Isolation:
-    """Return the isolation of a command as it was seen from inside.
-
-    Args:
-        places: The requested mounts: path inside, and whether it is writable.
-
-    Raises:
-        SandboxError: A mandatory layer does not hold.
-    """
+    """Return the isolation of a command as it was seen from inside."""
     strays = unexpected_mounts(facts.get("mount_table"), places)
     return of_command(isolation, {**facts, "unexpected_mounts": strays})
 
@@ -353,7 +341,6 @@ def stage_plan(
 
 
 def memory_directories(spec: LaunchSpec) -> dict[str, int]:
-    """Return the memory-backed directories and their sizes in bytes."""
     own = (WORKSPACE,) if spec.command is None else spec.command.writable
     sizes = dict.fromkeys(own, spec.limits.workspace_bytes)
     return {TMP: spec.limits.tmp_bytes, **sizes, SHM: SHM_BYTES}
@@ -424,7 +411,6 @@ def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[LandlockRule]:
 
 
 def device_rules(proc: str = "/proc") -> list[LandlockRule]:
-    """Return the rules for the part of /proc that is shown, and the devices of `_pseudo_files`."""
     rules = [LandlockRule(f"/dev/{name}", landlock.USE_DEVICE, is_file=True) for name in _DEVICES]
     rules.append(LandlockRule(proc, landlock.USE_PROC))
     return rules

@@ -101,7 +101,6 @@ def failed_call(error: OSError) -> str:
 
 
 def classify(said: str, kernel: KernelSettings) -> SandboxError:
-    """Return the error, with its remedy, for bubblewrap's stderr."""
     said = said.strip()[-MAX_SAID:]
     unknown = re.search(r"Unknown option (\S+)", said)
     if unknown:
@@ -126,7 +125,6 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
 
 
 def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
-    """Return the error, with its remedy, for the stage's failure message."""
     said = said.strip()[:MAX_SAID]
     if said.startswith("mounting ") and kernel.apparmor_restricts:
         # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.

@@ -119,7 +119,6 @@ def find_subordinate_ids(uid: int, environ: Mapping[str, str]) -> SubordinateIds
 
 
 def _granted(table: str, names: set[str]) -> range:
-    """Return the first range of a table such as /etc/subuid that a user has."""
     for line in table.splitlines():
         name, _, rest = line.partition(":")
         first, _, count = rest.partition(":")
@@ -232,7 +231,6 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
 
 
 def require_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
-    """Check that a user can reach a host path. Blocks."""
     problem = ""
     for parent in reversed(Path(path).parents):
         if not _may(parent, uid, gid, 0o1):

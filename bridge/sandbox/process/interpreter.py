@@ -247,7 +247,6 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
 
 
 def _usable(executable: str, offered: Packages | None, *, as_nobody: bool) -> Interpreter | str:
-    """Return an interpreter with what it needs, or why it cannot be used."""
     if not os.access(executable, os.X_OK):
         return "is not there"
     if as_nobody and not open_to_all(Path(executable)):

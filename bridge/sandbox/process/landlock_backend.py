@@ -94,7 +94,6 @@ NO_TRUNCATION: tuple[SyscallRefusal, ...] = (
 
 
 def refusals(abi: int) -> tuple[SyscallRefusal, ...]:
-    """Return what is refused here beyond what every sandbox refuses."""
     return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < 3 else ()))
 
 

@@ -52,7 +52,6 @@ class MemoryWatch(threading.Thread):
         self.kills = 0
 
     def run(self) -> None:
-        """Watch until `stop` is called."""
         looks = 0
         try:
             while not self._over.wait(RECHECK if looks else INTERVAL):

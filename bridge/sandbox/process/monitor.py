@@ -45,7 +45,6 @@ Row = tuple[int, int, int, str, str]
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set a process attribute; return whether that worked."""
     import ctypes
 
     return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
@@ -73,8 +72,6 @@ def start(command: list[str], instructions: dict[str, Any], dies_with: bool) -> 
 
 
 class ProcessTree:
-    """The first process and all processes that it started."""
-
     def __init__(self, child: int, mark: str, adopts: bool) -> None:
         self.child = child
         self.status: int | None = None
@@ -176,7 +173,6 @@ def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> s
 
 
 def processes_by_proc() -> Iterable[tuple[int, int]]:
-    """Return every process and its parent, from /proc."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost 5 ms
         if not name.isdigit():
             continue
@@ -189,7 +185,6 @@ def processes_by_proc() -> Iterable[tuple[int, int]]:
 
 
 def processes_by_ps() -> list[Row]:
-    """Return every process, from `ps`."""
     import subprocess
 
     words = ["ps", "-axww", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat="]

@@ -28,17 +28,12 @@ FALLBACK = Path("/tmp")  # Where every user may make directories.
 
 @dataclass(frozen=True, kw_only=True)
 class RunDirectory:
-    """The directories that one run may write to.
-
-    Attributes:
-        path: The parent of the other two; the run cannot write there itself.
-    """
+    """The directories that one run may write to."""
 
     path: Path
 
     @property
     def workspace(self) -> Path:
-        """The program's working directory."""
         return self.path / "workspace"
 
     @property

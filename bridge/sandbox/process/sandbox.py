@@ -157,13 +157,7 @@ def parse_status(received: bytes) -> dict[str, int]:
 
 
 class LaunchPipes:
-    """The pipes and files of one launch; those that were not taken are closed at the end.
-
-    Args:
-        opened: Closes them.
-        files: Contents of inherited files.
-        examines: Whether the stage waits for permission to continue.
-    """
+    """The pipes and files of one launch; those that were not taken are closed at the end."""
 
     def __init__(self, opened: ExitStack, files: Sequence[bytes], *, examines: bool) -> None:
         self._open: set[int] = set()
@@ -218,7 +212,6 @@ class LaunchPipes:
 
 
 def _fill(descriptor: int, content: bytes) -> None:
-    """Write an inherited file's content."""
     written = 0
     while written < len(content):
         written += os.write(descriptor, content[written:])
@@ -234,13 +227,7 @@ Judge = Callable[[Mapping[str, Any]], Isolation]
 
 
 class ProcessLaunch(NamedTuple):
-    """What is started once the descriptors are known.
-
-    Attributes:
-        inside: The command that bubblewrap or the monitor starts.
-        stage: The payload of `Descriptors.stage`.
-        options: bubblewrap's options, or the monitor's instructions.
-    """
+    """What is started once the descriptors are known."""
 
     inside: Sequence[str]
     stage: bytes
@@ -323,7 +310,6 @@ class ProcessSandbox:
 
 
 def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
-    """Return how the first process ended, from bubblewrap's exit code."""
     oom = None if oom_kills is None else oom_kills > 0
     if code is None:
         detail = "The sandbox was killed before it could report."

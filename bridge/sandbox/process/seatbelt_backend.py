@@ -49,7 +49,6 @@ _SYSCTLS = (
 
 
 def profile(readable: int) -> str:
-    """Return the profile's text for a number of readable paths."""
     reads = "\n".join(f'  (subpath (param "READ_{n}"))' for n in range(readable))
     lines = [
         "(version 1)",
@@ -181,7 +180,6 @@ class SeatbeltBackend(UnnamespacedBackend):
 
 
 def isolation(spec: LaunchSpec) -> Isolation:
-    """Return the layers that a launch puts in force, and what is weaker."""
     weaker = [
         "seatbelt: this backend has not been tested on macOS",
         NO_MEMORY,

@@ -116,7 +116,6 @@ def check(result: int, what: str) -> int:
 
 
 def prctl(option: int, second: Any = 0, third: Any = 0) -> int:
-    """Call `prctl` with word-sized arguments."""
     words = [_Word(second), third if third else _Word(0)]
     return int(function("prctl")(option, *words, _Word(0), _Word(0)))
 
@@ -159,7 +158,6 @@ def limit(name: str, soft: int, hard: int) -> None:
 
 
 def restrict_files(rules: dict[str, Any]) -> None:
-    """Put the Landlock ruleset in force."""
     # An older kernel accepts the longer structure if the fields it lacks are zero.
     syscall = function("syscall")
     attributes = packed(8, rules["files"], rules["network"], rules["scopes"])
@@ -263,7 +261,6 @@ def close_others(*kept: int) -> None:
 
 
 def main() -> NoReturn:
-    """Confine this process, then become the program."""
     read: Any = _json.make_scanner
     plan = read(_PlanReader)(sys.argv[1], 0)[0]
     status = int(plan["status"])

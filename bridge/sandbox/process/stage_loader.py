@@ -55,12 +55,7 @@ def loader_command(interpreter: Interpreter, *words: str) -> list[str]:
 
 
 def stage_payload(step: str | bytes, *words: str) -> bytes:
-    """Return the payload for a descriptor.
-
-    Args:
-        step: A program, as text or as marshalled code.
-        words: Its `sys.argv[1:]`.
-    """
+    """Return the payload for a descriptor."""
     return marshal.dumps([step, *words], LIST_VERSION)
 
 
