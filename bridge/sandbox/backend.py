@@ -1,10 +1,7 @@
 """The Protocols between runs and whatever executes code, and the values that cross them.
 
-A backend starts one process in isolation and exposes its stdin and stdout as a byte stream. It
-knows nothing of frames, tools or Python. The process is a program's guest, or one of the user's
-commands that `run_command` names.
-
-Enforces nothing by itself. `tests/contract` runs one suite on every implementation.
+A backend starts one process in isolation, a program's guest or a command of `run_command`, and
+exposes its stdin and stdout as byte streams. `tests/contract` runs one suite on every backend.
 """
 
 from __future__ import annotations

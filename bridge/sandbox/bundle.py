@@ -1,11 +1,7 @@
 """The guest package as bytes: sent to sandboxes, and compiled into images.
 
-Owns the bundle's format, its digest and the command that loads it. Reads the sources as package
-resources, so that it works from a wheel, and imports nothing of the guest. Third-party code that
-the guest needs is sent as the source that is installed.
-
-Code is compiled for this interpreter's version only. A guest of another version finds it in its
-image, or compiles the sources.
+Reads the sources as package resources and imports nothing of the guest. Code is compiled for this
+interpreter's version only; a guest of another version finds it in its image, or compiles it.
 """
 
 from __future__ import annotations
@@ -88,10 +84,10 @@ def guest_digest() -> str:
 
 @cache
 def guest_code() -> dict[str, bytes]:
-    return {name: marshal.dumps(_compiled(name)) for name in guest_modules()}
+    return {name: marshal.dumps(_code_of(name)) for name in guest_modules()}
 
 
-def _compiled(name: str) -> CodeType:
+def _code_of(name: str) -> CodeType:
     """Return a module's code, from the bytecode cache if there is one."""
     origin = f"mcp-code-bridge/{name.replace('.', '/')}.py"
     loader = _loader(name)

@@ -1,12 +1,8 @@
 """Which bridge process owns a sandbox, and whether it is still alive.
 
-Owns the identity that a bridge writes on what it creates (labels on containers, names of cgroups
-and directories) and the decision whether that may be removed. The backends do the removing.
-
-A pid alone is ambiguous: pids are reused, differ between pid namespaces, and mean nothing on
-another host that shares an engine. So an owner is a host, its boot, a pid namespace, a pid and that
-process's start time. What cannot be judged from here is left alone: removing a live peer's sandbox
-is worse than leaving a dead one's.
+Pids are reused, differ between pid namespaces, and mean nothing on another host that shares an
+engine. So an owner is a host, its boot, a pid namespace, a pid and a start time. What cannot be
+judged from here is left alone: removing a live peer's sandbox is worse than leaving a dead one's.
 """
 
 from __future__ import annotations

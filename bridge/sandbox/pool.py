@@ -1,12 +1,7 @@
 """The warm pool: sandboxes started ahead of time, each used once.
 
-Owns when they are started, claimed and destroyed. The pool holds any resource that is an async
-context manager; the opener decides what it is. How many wait, and when the next one starts, is
-decided by pure functions of times and counts.
-
-Each resource has an owner task that enters and leaves its context, because a context with cancel
-scopes may not be left by another task. The claimer signals the owner when it is finished; the
-resource is then destroyed in the background, and closing the pool waits for that.
+Each has an owner task that enters and leaves its context, because a context with cancel scopes may
+not be left by another task. Pure functions decide how many wait and when the next one starts.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ SETTLE_SECONDS = 0.025
 starts its own without competition, and the last run's answer is sent first."""
 
 
-def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
+def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
     """Return how many sandboxes should wait: the pool's target size.
 
     An order-up-to (base-stock) policy (Zipkin, Foundations of Inventory Management, 2000, chapter
@@ -107,14 +102,6 @@ class PoolReport(NamedTuple):
     cold: int = 0
     died: int = 0
     failed: int = 0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.waiting} of at most {self.most} sandboxes wait, {self.wanted} wanted, "
-            f"{self.starting} starting; runs found {self.warm} ready, {self.half} half started, "
-            f"{self.cold} had to start theirs; {self.died} died waiting, {self.failed} failed to "
-            "start ahead of time"
-        )
 
 
 logger = logging.getLogger(__name__)
@@ -231,7 +218,7 @@ class WarmPool(Generic[K, T]):
     def report(self) -> PoolReport:
         return PoolReport(
             most=self._most,
-            wanted=self._wanted(),
+            wanted=self._target(),
             waiting=len(self._in("waiting")),
             starting=len(self._in("starting")),
             **self._counts,
@@ -246,7 +233,7 @@ class WarmPool(Generic[K, T]):
 
     async def __aexit__(self, *_: object) -> None:
         if self._claims and self._most > 0:
-            logger.info("at the end %s", self.report)
+            logger.info("the pool at its end: %s", self.report)
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             tasks.cancel_scope.cancel()
@@ -317,9 +304,9 @@ class WarmPool(Generic[K, T]):
         self._active_at = anyio.current_time()
         self._changed.set()
 
-    def _wanted(self) -> int:
+    def _target(self) -> int:
         claims, now = tuple(self._claims), anyio.current_time()
-        return wanted(claims, now, most=self._most, start_seconds=self._start_seconds)
+        return target_size(claims, now, most=self._most, start_seconds=self._start_seconds)
 
     async def _keep(self) -> None:
         """Keep the wanted number waiting until the pool is closed."""
@@ -340,7 +327,7 @@ class WarmPool(Generic[K, T]):
         self._discard([slot for slot in free if slot.key != key])
         waiting = self._in("waiting")
         decision = decide(
-            wanted=self._wanted(),
+            wanted=self._target(),
             waiting=len(waiting),
             starting=len(self._in("starting")),
             awaited=len(self._in("awaited")),

@@ -95,10 +95,10 @@ class RunQueue:
 
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
-            raise self._overloaded(f"{self.waiting} more wait already")
+            raise self._overload_error(f"{self.waiting} more wait already")
         own = self._waiting.get(ticket.owner, ())
         if len(own) >= MAX_WAITING_OF_OWNER:
-            raise self._overloaded(f"{len(own)} more of yours wait already")
+            raise self._overload_error(f"{len(own)} more of yours wait already")
         self._waiting.setdefault(ticket.owner, deque()).append(ticket)
         self._report_positions()
         try:
@@ -110,7 +110,7 @@ class RunQueue:
         if not ticket.granted.is_set():
             self._leave(ticket)
             why = f"this one has waited {self._wait_seconds:g} s; {self.waiting} others wait too"
-            raise self._overloaded(why)
+            raise self._overload_error(why)
 
     def _leave(self, ticket: _Ticket) -> None:
         """Take a run out of the queue, or pass on the slot that it was just granted."""
@@ -142,7 +142,7 @@ class RunQueue:
         for ahead, ticket in enumerate(filter(None, rounds)):
             ticket.on_position(ahead)
 
-    def _overloaded(self, why: str) -> BridgeError:
+    def _overload_error(self, why: str) -> BridgeError:
         message = f"As many runs are under way as there may be at once ({self.taken}), and {why}."
         return BridgeError(
             message,

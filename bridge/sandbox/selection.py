@@ -1,12 +1,7 @@
-"""Selects the backend that runs the code.
+"""Selects the backend that runs the code, in the order of `LADDER` or the user's setting.
 
 Enforces: a backend is selected only after it has run a probe and passed the check of its mandatory
 layers from inside. When none passes, nothing runs. A weaker backend is used only if it is named.
-
-Does not: rank layers. The order is `LADDER` or the user's setting.
-
-Verified: `tests/sandbox/test_selection.py`, and `tests/security/test_broken_layers.py`, whose
-backends lack a layer.
 """
 
 from __future__ import annotations
@@ -69,7 +64,9 @@ async def _load(module: str) -> Any:
     return await anyio.to_thread.run_sync(importlib.import_module, f"bridge.sandbox.{module}")
 
 
-async def _open(name: str, settings: Settings, *, pull: bool = True) -> tuple[Backend, Trial]:
+async def _make_backend(
+    name: str, settings: Settings, *, pull: bool = True
+) -> tuple[Backend, Trial]:
     """Return a backend, and the function that probes it."""
     place = settings.place("oci_runtime")
     backend: Backend
@@ -147,7 +144,7 @@ async def _select(
 ) -> Backend | None:
     """Return a backend, open, if it works; else note how it failed."""
     async with AsyncExitStack() as stack:
-        backend, attempt = await _open(name, settings, pull=pull)
+        backend, attempt = await _make_backend(name, settings, pull=pull)
         stack.push_async_exit(backend)
         probe = await attempt()
         if probe.ok:
@@ -173,7 +170,7 @@ async def probe_all(settings: Settings) -> list[Probe]:
     """Probe every backend that the settings admit and return the results; fetch no image."""
     probes = []
     for name in _admitted(settings):
-        backend, attempt = await _open(name, settings, pull=False)
+        backend, attempt = await _make_backend(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
     first = next((probe for probe in probes if probe.ok), None)
@@ -185,7 +182,7 @@ async def probe_all(settings: Settings) -> list[Probe]:
 def _admitted(settings: Settings) -> tuple[str, ...]:
     """Return the backends to try; `auto` leaves out what has no OCI runtime or image.
 
-    Whoever names either does not get another sandbox, or another Python, without a word.
+    A user who names either gets no other sandbox or Python without notice.
     """
     if settings.packages is not None:
         from bridge.sandbox.process.interpreter import read_packages
@@ -240,8 +237,8 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
         raise SettingsError(message, remedy="Set MCP_BRIDGE_RUNTIME to a backend of this machine.")
     require_own_kernel(settings, profile)
     if profile.runtime == "process":
-        backend, _ = await _open("bubblewrap", replace(settings, packages=None))
-        return await _reaped(backend)
+        backend, _ = await _make_backend("bubblewrap", replace(settings, packages=None))
+        return await _without_leftovers(backend)
     problems: list[str] = []
     remedy = "`mcp-code-bridge doctor` tries them again."
     names = candidates(settings.runtime, settings.runtime_order)
@@ -266,10 +263,10 @@ async def _engine_with(name: str, settings: Settings, image: str) -> Backend:
         stack.push_async_exit(engine)
         await ensure_present(image, await engine.images(), progress=logger.info)
         stack.pop_all()
-    return await _reaped(engine)
+    return await _without_leftovers(engine)
 
 
-async def _reaped(backend: Backend) -> Backend:
+async def _without_leftovers(backend: Backend) -> Backend:
     """Return an open backend without what dead bridges left."""
     async with AsyncExitStack() as stack:
         stack.push_async_exit(backend)

@@ -1,16 +1,12 @@
 """Which system calls sandboxed code may make, and the same list as an OCI seccomp profile. Pure.
 
 Enforces: an allow-list. A call that is not named returns ENOSYS, as on a kernel without it, so the
-C library falls back to older calls. A call in `REFUSED` returns EPERM: it exists to change what a
-process is or sees of the system, and the program should learn that it is forbidden. Allowed calls
-with dangerous arguments are refused by argument, see `ARGUMENTS`.
+C library falls back to older calls. A call in `REFUSED` returns EPERM: the program should learn
+that it is forbidden. Allowed calls with dangerous arguments are refused by `ARGUMENTS`.
 
 Does not: look into memory that arguments point to (no seccomp filter can), or restrict paths;
 mounts and Landlock do that. `clone3` is left out because its flags lie in memory; ENOSYS makes the
 C library use `clone`, whose flags are in a register.
-
-Verified: `tests/security/test_surface.py` makes every call that is off the list inside each
-backend; at run time the guest checks "seccomp" and "own-seccomp", see `layers`.
 """
 
 from __future__ import annotations
@@ -258,14 +254,14 @@ def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
         {"names": unconditional, "action": "SCMP_ACT_ALLOW"},
         {"names": list(refused), "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
         {"names": list(UNKNOWN), "action": "SCMP_ACT_ERRNO", "errnoRet": UNKNOWN_ERRNO},
-        _when("clone", (0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0)),
-        _when("mknod", (1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
-        _when("mknodat", (2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
-        _when("personality", (0, "SCMP_CMP_EQ", ASK_PERSONALITY, 0)),
+        _allow_if("clone", (0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0)),
+        _allow_if("mknod", (1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
+        _allow_if("mknodat", (2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
+        _allow_if("personality", (0, "SCMP_CMP_EQ", ASK_PERSONALITY, 0)),
         *_local_sockets("socketpair", purpose),
     ]
     if purpose == "networked":
-        rules += [_when("socket", (0, "SCMP_CMP_EQ", family, 0)) for family in INTERNET]
+        rules += [_allow_if("socket", (0, "SCMP_CMP_EQ", family, 0)) for family in INTERNET]
     else:
         rules += _local_sockets("socket", purpose)
     rules += [_refusal(rule) for rule in refusals if rule.call in _CONDITIONAL_IN_OCI]
@@ -285,15 +281,15 @@ def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
     """Return the rules that allow a call to make local sockets, of the purpose's types."""
     family = (0, "SCMP_CMP_EQ", AF_UNIX, 0)
     if purpose == "program":
-        return [_when(call, family)]
+        return [_allow_if(call, family)]
     kinds = [
-        _when(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
+        _allow_if(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
         for kind in (1, 5)  # SOCK_STREAM and SOCK_SEQPACKET: such a pair reaches no other socket.
     ]
     return kinds + [_refusal(rule) for rule in refuse_datagrams(call)]
 
 
-def _when(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
+def _allow_if(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
     """Return the rule that allows a call if all arguments fit: index, comparison, two values."""
     return {
         "names": [name],

@@ -1,9 +1,8 @@
 """Admits HTTP requests: who sends one, and whether that caller's share has room for it.
 
-In front of everything else that serves HTTP. A caller is known by the bridge's own token, by what
-a proxy lets it authorise itself with, and on a Unix socket by its user id. A caller has at most
-half of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request
-with a token has come share a small part: of them the oldest gives way to the next.
+A caller is known by the bridge's own token, by what a proxy lets it authorise itself with, and on a
+Unix socket by its user id. A caller has at most half of each of `BOUNDS`. Connections without a
+token share a small part: of them the oldest gives way to the next.
 """
 
 from __future__ import annotations
@@ -193,10 +192,12 @@ class RequestAdmission:
         elif line[:1] == b"[":
             await refuse(400, NO_BATCHES.message)(scope, receive, send)
         else:
-            await self._app(scope, _replay(line, receive), self._noting(caller, scope, send))
+            await self._app(
+                scope, _replay(line, receive), self._with_session_noted(caller, scope, send)
+            )
 
-    def _noting(self, caller: str, scope: Scope, send: Send) -> Send:
-        async def noting(message: Message) -> None:
+    def _with_session_noted(self, caller: str, scope: Scope, send: Send) -> Send:
+        async def note_session(message: Message) -> None:
             if message["type"] == "http.response.start":
                 session = Headers(raw=message["headers"]).get(_SESSION, "")
                 if name := session.rpartition(".")[2]:
@@ -204,7 +205,7 @@ class RequestAdmission:
                     self._beginning.pop(id(scope), None)
             await send(message)
 
-        return noting
+        return note_session
 
 
 def begins_session(headers: Headers) -> bool:

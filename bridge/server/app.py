@@ -57,8 +57,8 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
-        with engine.servers.inventory.notifying(notices.changed):
-            async with notices.running():
+        with engine.servers.inventory.notifying(notices.note_change):
+            async with notices.open():
                 yield {}
 
     server = NotifyingServer(
@@ -129,7 +129,7 @@ class _Surface:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         await self._engine.servers.refresh()
-        await self._notices.listed(context)
+        await self._notices.note_listing(context)
         tools = await tool_list(self._engine, brief=known_client(context).defers)
         # Not before: the first answers matter more.
         self._engine.servers.load_unknown_later()
@@ -172,9 +172,9 @@ class _Surface:
     def _result(self, context: Context, outcome: RunResult) -> types.CallToolResult:
         owner = self._runs.owner(context)
         if outcome.artifacts and owner:
-            self._notices.updated("", owner)
+            self._notices.note_update("", owner)
         if outcome.session is not None and owner:
-            self._notices.updated(SESSIONS_URI, owner)
+            self._notices.note_update(SESSIONS_URI, owner)
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
 
     async def note_changed_roots(self, context: Context, params: types.NotificationParams) -> None:

@@ -1,9 +1,7 @@
 """The clients of the bridge's server, as the engine sees them, in both versions of the protocol.
 
-Owns what is sent to a client during its run, and what is not sent because it lacks the capability.
 With `initialize`, a question is a request of the server on the stream of the run's call. Since
-2026-07-28 it is part of the result of that call, which the client then repeats; see
-`bridge.runs.suspended_runs`.
+2026-07-28 it is part of the result of that call, which the client then repeats.
 """
 
 from __future__ import annotations

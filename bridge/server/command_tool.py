@@ -69,7 +69,7 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
     ]
     for profile in profiles.values():
         names = [entry.rpartition("/")[2] for entry in profile.executables]
-        shown = _listed(names)
+        shown = _join_names(names)
         terms = (
             "network" if profile.network else "no network",
             f"writes: {_writable(profile)}",
@@ -92,10 +92,10 @@ def _writable(profile: CommandProfile) -> str:
             return "the whole workspace"
         # Nothing is looked up here; what has a suffix is most likely a file.
         found.append(str(path) if path.suffix else f"{path}/")
-    return _listed(found) or "nothing"
+    return _join_names(found) or "nothing"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 

@@ -1,9 +1,7 @@
 """Makes MCP tool results: the content for the model, and the record for programs.
 
 Many clients show their model structured content in place of the text, so the record is in the
-result's `_meta`, which reaches no model, unless the user asked for structured content. Owns the
-order of the content blocks: the text, then pictures and tables, then links to artifacts.
-`bridge.render` makes the text.
+result's `_meta`, which reaches no model, unless the user asked for structured content.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Notifies clients that a list or a resource has changed.
 
-Owns which clients are notified, and when. Clients that used `initialize` are notified over their
-connection, others over a stream of `subscriptions/listen`.
-
 A client that is notified drops its prompt cache, so it is notified only if a list's text differs,
 and once for many changes together. Only the owner is notified of an owner's artifacts.
 """
@@ -78,11 +75,11 @@ class OwnedBus(InMemorySubscriptionBus):
         """Register a listener; see `SubscriptionBus`."""
         owner = self.owner.get()
 
-        def owned(event: ServerEvent) -> None:
+        def forward(event: ServerEvent) -> None:
             if self._meant in (None, owner):
                 listener(event)
 
-        return super().subscribe(owned)
+        return super().subscribe(forward)
 
     async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
         # All listeners are called before another task runs.
@@ -104,7 +101,7 @@ class _Subscriptions:
 
 
 class Notices:
-    """Notifies the clients of one server while `running` is open.
+    """Notifies the clients of one server while it is `open`.
 
     Args:
         tools: Returns the content of `tools/list`.
@@ -182,7 +179,7 @@ class Notices:
             known = self._connections[connection] = _Subscriptions(self._owner(context))
         return known
 
-    async def listed(self, context: ServerRequestContext[Any]) -> None:
+    async def note_listing(self, context: ServerRequestContext[Any]) -> None:
         """Record that a client has requested a list, and must be notified of its changes."""
         known = self._of(context)
         if known is not None:
@@ -193,16 +190,16 @@ class Notices:
         if self._told_resources is None:
             self._told_resources = self._resources()
 
-    def updated(self, uri: str, owner: str) -> None:
+    def note_update(self, uri: str, owner: str) -> None:
         """Note that an owner's resource has changed; without `uri`, the list of them."""
         if len(self._news) < 1000:  # The rest is found by listing.
             self._news.add((uri, owner))
             self._changed.set()
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         self._changed.set()
 
-    def running(self) -> AbstractAsyncContextManager[None]:
+    def open(self) -> AbstractAsyncContextManager[None]:
         """Compare lists and notify clients while this is open."""
         return background_task(self._run)
 

@@ -151,10 +151,10 @@ class Replica:
             own, name = session.rpartition(".")[2].encode(), SESSION.encode()
             pairs = [(key, own if key == name else value) for key, value in scope["headers"]]
             scope = {**scope, "headers": pairs}
-        await app(scope, receive, self._naming(send) if self.name else send)
+        await app(scope, receive, self._with_name(send) if self.name else send)
 
-    def _naming(self, send: Send) -> Send:
-        async def named(message: Message) -> None:
+    def _with_name(self, send: Send) -> Send:
+        async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers[REPLICA] = self.name
@@ -162,4 +162,4 @@ class Replica:
                     headers[SESSION] = f"{self.name}.{session}"
             await send(message)
 
-        return named
+        return send_named

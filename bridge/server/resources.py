@@ -107,7 +107,7 @@ class Resources:
         cursor = params.cursor if params is not None else None
         page, after = _place(cursor)
         resources = [] if page else await self._own()
-        await self._notices.listed(context)
+        await self._notices.note_listing(context)
         kept, more = await self._kept(self._runs.owner(context), after)
         redactor = self._engine.servers.secrets.redactor
         for artifact in kept:

@@ -1,10 +1,8 @@
 """Handles calls of `run_python`: starts runs, suspends them for questions, and resumes them.
 
-Owns the client's identity, and the difference between protocols. With `initialize`, a client is
-asked while its request is open. Since 2026-07-28, the client gets the questions as the request's
-result, and repeats the request. A cancelled request cancels its run, but a run may outlive a
-request that got an answer: if the client declares the tasks extension, a long run becomes a task;
-if the client would not wait for the end, its model reads it with `retry_of` and no code.
+A cancelled request cancels its run, but a run may outlive a request that got an answer: if the
+client declares the tasks extension, a long run becomes a task; if the client would not wait for the
+end, its model reads it with `retry_of` and no code.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ async def search_result(
         principal: Who asks; empty if that is not known: then no skills are found.
     """
 
-    return await result_or_error("search", _search(engine, arguments, principal), _failed)
+    return await result_or_error("search", _search(engine, arguments, principal), _error_result)
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
@@ -192,5 +192,5 @@ def _no_hits_text(request: SearchRequest, names: Sequence[str]) -> str:
     )
 
 
-def _failed(error: BridgeError) -> types.CallToolResult:
+def _error_result(error: BridgeError) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)

@@ -1,8 +1,6 @@
 """One client's lines on stdin as messages, and messages to it as lines on stdout.
 
-Owns the claims on descriptors 0 and 1, the bound of a line, the order of lines, and the answer for
-each request that cannot be read. How a line is split and repaired is `bridge.upstream.framing`'s.
-The SDK's own reader drops a line that it cannot parse, and the client that sent it waits for ever;
+The SDK's own reader drops a line that it cannot parse, and the client that sent it waits forever;
 its writer hands each message to a task and from there twice to a thread, which costs as much as the
 rest of a small answer.
 """

@@ -19,7 +19,7 @@ from bridge.sandbox.pool import (
     Reservation,
     WarmPool,
     decide,
-    wanted,
+    target_size,
 )
 from tests.fuzz import clock
 
@@ -325,8 +325,8 @@ QUIET: dict[str, Any] = {
 }
 
 
-def _wanted(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
-    return wanted(claims, now, most=most, start_seconds=start)
+def _target(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
+    return target_size(claims, now, most=most, start_seconds=start)
 
 
 @pytest.mark.parametrize(
@@ -345,12 +345,12 @@ def _wanted(claims: tuple[float, ...], now: float, most: int = 8, start: float =
 def test_as_many_wait_as_came_at_once_lately(
     claims: tuple[float, ...], now: float, number: int
 ) -> None:
-    assert _wanted(claims, now) == number
+    assert _target(claims, now) == number
 
 
 def test_slow_starts_ask_for_more_to_wait() -> None:
     claims = (0.0, 1.0, 2.0, 3.0)
-    assert [_wanted(claims, 3.0, start=seconds) for seconds in (0.2, 0.6, 1.1)] == [1, 2, 3]
+    assert [_target(claims, 3.0, start=seconds) for seconds in (0.2, 0.6, 1.1)] == [1, 2, 3]
 
 
 @given(
@@ -363,8 +363,8 @@ def test_never_more_than_the_most_and_never_more_for_waiting_longer(
     claims: list[float], later: float, most: int, start: float
 ) -> None:
     now = claims[-1] if claims else 0.0
-    at_once = wanted(claims, now, most=most, start_seconds=start)
-    then = wanted(claims, now + later, most=most, start_seconds=start)
+    at_once = target_size(claims, now, most=most, start_seconds=start)
+    then = target_size(claims, now + later, most=most, start_seconds=start)
     assert 0 <= then <= at_once <= min(most, len(claims))
 
 
@@ -390,4 +390,4 @@ def test_starts_give_way_to_what_runs(change: dict[str, int], decision: PoolDeci
 
 def test_the_shortest_burst_does_not_depend_on_how_fast_sandboxes_start() -> None:
     claims = (0.0, 0.1)
-    assert _wanted(claims, 1.0, start=0.02) == 2
+    assert _target(claims, 1.0, start=0.02) == 2

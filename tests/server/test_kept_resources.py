@@ -175,12 +175,12 @@ def told_server() -> tuple[NotifyingServer, Notices]:
     notices = Notices(tools, lambda: "", owner=lambda _: "me", quiet_seconds=0.05)
 
     async def listed(context: Any, _: Any) -> types.ListResourcesResult:
-        await notices.listed(context)
+        await notices.note_listing(context)
         return types.ListResourcesResult(resources=[])
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with notices.running():
+        async with notices.open():
             yield {}
 
     server = NotifyingServer(
@@ -200,19 +200,19 @@ async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) ->
     server, notices = told_server()
     sessions = "bridge://sessions"
     async with listening(server, mode, sessions, tools=False) as heard:
-        notices.updated("", "you")
-        notices.updated(sessions, "you")
-        notices.updated("bridge://other", "me")
-        notices.updated("", "me")
-        notices.updated(sessions, "me")
+        notices.note_update("", "you")
+        notices.note_update(sessions, "you")
+        notices.note_update("bridge://other", "me")
+        notices.note_update("", "me")
+        notices.note_update(sessions, "me")
         await heard.until("resources", sessions)
         if mode == "legacy":
             await heard.client.session.send_request(
                 types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=sessions)),
                 types.EmptyResult,
             )
-            notices.updated(sessions, "me")
-            notices.updated("", "me")
+            notices.note_update(sessions, "me")
+            notices.note_update("", "me")
             await heard.until("resources")
 
 
@@ -325,11 +325,11 @@ async def test_changes_that_come_together_are_told_once() -> None:
     made = Notices(tools, lambda: (), quiet_seconds=0.05)
     told: list[object] = []
     made._bus.subscribe(told.append)
-    await made.listed(_context())
-    async with made.running():
+    await made.note_listing(_context())
+    async with made.open():
         for text in ("second", "third", "first"):
             shown[0] = text
-            made.changed()
+            made.note_change()
         with anyio.fail_after(PATIENCE_SECONDS):
             await looked.wait()
         assert (looks, told) == (["first", "first"], [])

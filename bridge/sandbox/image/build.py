@@ -64,7 +64,7 @@ class RootfsContext:
         return self.state_dir / "rootfs"
 
 
-def _failed(message: str, remedy: str) -> SandboxError:
+def _build_error(message: str, remedy: str) -> SandboxError:
     return SandboxError(message, remedy=remedy, code="image_build_failed")
 
 
@@ -75,7 +75,7 @@ def recipe_dir() -> Path:
         if (candidate / SCRIPT).is_file():
             return candidate
     message = "The recipe of the runtime image is not part of this installation."
-    raise _failed(message, "Reinstall mcp-code-bridge.")
+    raise _build_error(message, "Reinstall mcp-code-bridge.")
 
 
 def recipe_version(recipe: Path) -> str:
@@ -103,7 +103,7 @@ async def rootfs(
                 path.unlink(missing_ok=True)
     except OSError as error:
         message = f"There is nowhere to build: {error}."
-        raise _failed(message, "Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
+        raise _build_error(message, "Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
     added = [word for name in context.packages for word in ("--package", debian_names(name))]
     unfinished = tarball.with_name(f"{tarball.stem}.{secrets.token_hex(4)}.partial")
     with guest_tree() as guest:
@@ -145,7 +145,7 @@ def debian_names(name: str) -> str:
     """Return the Debian packages that may be a package of PyPI, as words, the likeliest first."""
     if not re.fullmatch("[a-z0-9-]+", name):
         message = f"{name} asks for more than a name, and Debian has one version of each package."
-        raise _failed(message, f"Name the package alone, or {_ONLINE}.")
+        raise _build_error(message, f"Name the package alone, or {_ONLINE}.")
     known = dict(pair.split("=") for pair in _DEBIAN.split())
     plain = name.removeprefix("python3-").removeprefix("python-")
     return f"python3-{known.get(name, plain)} python3-{name}"
@@ -199,9 +199,9 @@ def failure(result: CompletedCommand) -> SandboxError:
     detail = " ".join(told[-1500:].split()) or "it wrote nothing"
     if result.timed_out:
         message = f"The root filesystem was not built in time: {detail}"
-        return _failed(message, "Check the Debian mirror in /etc/apt.")
+        return _build_error(message, "Check the Debian mirror in /etc/apt.")
     message = f"The root filesystem could not be built: {detail}"
-    return _failed(message, _remedy(told, result))
+    return _build_error(message, _remedy(told, result))
 
 
 _NAMESPACES = ("newuidmap", "newgidmap", "unshare", "/etc/subuid", "user namespace")
@@ -302,7 +302,7 @@ async def _build_online(
 ) -> None:
     if not (recipe / CONTAINERFILE).is_file():
         message = f"There is no {CONTAINERFILE} in {recipe}."
-        raise _failed(message, "Reinstall mcp-code-bridge.")
+        raise _build_error(message, "Reinstall mcp-code-bridge.")
     labels = {
         LABEL_FLAVOUR: request.flavour,
         LABEL_PACKAGES: "|".join(request.packages),
@@ -337,7 +337,7 @@ def with_guest(containerfile: str) -> str:
     filled, count = _GUEST_STAGE.subn(r"\g<0>\nCOPY guest/ /", containerfile)
     if count != 1:
         message = f"The {CONTAINERFILE} has no stage for the guest package."
-        raise _failed(message, "Reinstall mcp-code-bridge.")
+        raise _build_error(message, "Reinstall mcp-code-bridge.")
     return filled
 
 
@@ -349,7 +349,7 @@ def _check(status: ImageStatus, request: BuildRequest) -> None:
             f"{status.engine} made an image without the settings it was given (flavour "
             f"{status.flavour or 'none'}, guest {'right' if status.guest_matches else 'wrong'})."
         )
-        raise _failed(message, f"Update {status.engine}, or use another engine.")
+        raise _build_error(message, f"Update {status.engine}, or use another engine.")
 
 
 async def _remove(engine: ImageEngine, name: str) -> None:

@@ -1,9 +1,7 @@
 """bubblewrap: sandboxes in namespaces of this machine's kernel.
 
-Owns launching. The layers are described in `command`; the life of one sandbox is in `sandbox`.
-
-There is one way to put a sandbox together. Where an optional kernel feature is missing (Landlock,
-cgroups) the isolation says so; where anything else is missing, nothing runs.
+Owns launching; `command` describes the layers. Where an optional kernel feature is missing
+(Landlock, cgroups) the isolation says so; where anything else is missing, nothing runs.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from bridge.sandbox.process.cgroups import (
 )
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.interpreter import closed_file
-from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, joined, run_sandbox
+from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, join_options, run_sandbox
 from bridge.sandbox.process.stage_loader import compiled_examination, loader_command
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
@@ -65,7 +63,6 @@ class BubblewrapBackend(ProcessBackend):
         self._bwrap = bwrap
         self._seccomp = seccomp
         self._watchdog = LaunchWatchdog()
-        self._examination = ""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -78,23 +75,19 @@ class BubblewrapBackend(ProcessBackend):
         uid = gid = found.uid
         if spec.binds:
             uid, gid = await anyio.to_thread.run_sync(host.outside_ids, spec, found.uid)
-        code = await self._examining(found) if spec.command is not None else ""
+        code = ""
+        if spec.command is not None:
+            executable = found.interpreter.executable
+            code = await anyio.to_thread.run_sync(compiled_examination, executable)
         who = found.become(uid, gid)
         async with (
-            self._groups.group(found.cgroup_parents, found.owner, spec.limits) as group,
+            self._group(found, spec.limits) as group,
             run_sandbox(self._plan(found, spec, group, who, code)) as sandbox,
         ):
             if found.systemd_run:
                 own, mounts = f"/proc/{sandbox.pid}/cgroup", "/proc/self/mountinfo"
                 sandbox.group = scope_cgroups(host.text(own), host.text(mounts))
             yield sandbox
-
-    async def _examining(self, found: Findings) -> str:
-        async with self._lock:
-            if not self._examination:
-                executable = found.interpreter.executable
-                self._examination = await anyio.to_thread.run_sync(compiled_examination, executable)
-            return self._examination
 
     def _look(self) -> Findings:
         if sys.platform != "linux":
@@ -130,7 +123,7 @@ class BubblewrapBackend(ProcessBackend):
             return ""
         unit = f"{PREFIX}-try-{secrets.token_hex(4)}"
         trial = [*scope_command(systemd_run, replace(Limits(), cpus=1.0), unit), "true"]
-        return systemd_run if host.printed(trial, self._scope_environment()) is not None else ""
+        return systemd_run if host.output_of(trial, self._scope_environment()) is not None else ""
 
     def _scope_environment(self) -> dict[str, str]:
         return {k: v for k, v in self._environ.items() if k in _SCOPE_ENVIRONMENT}
@@ -161,7 +154,7 @@ class BubblewrapBackend(ProcessBackend):
         if asked is not None:
             refused = syscalls.NETWORKED_COMMAND if asked.network else syscalls.LOCAL_COMMAND
             filters = (libseccomp.refusal_filter(refused, self._seccomp), *filters[1:])
-            judge = partial(command.judged, made, command.places(spec, found.interpreter))
+            judge = partial(command.verify_command, made, command.places(spec, found.interpreter))
 
         def prepare(descriptors: Descriptors) -> ProcessLaunch:
             python, around = found.interpreter, found.around
@@ -170,7 +163,7 @@ class BubblewrapBackend(ProcessBackend):
                 stage=command.stage_input(
                     spec, python, around, descriptors, filters, found.stage, code
                 ),
-                options=joined(command.options(spec, python, around, descriptors)),
+                options=join_options(command.options(spec, python, around, descriptors)),
             )
 
         return LaunchPlan(

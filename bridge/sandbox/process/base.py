@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -76,6 +76,41 @@ class Findings:
         return host.become(uid, gid, setpriv=self.setpriv, python=python)
 
 
+T = TypeVar("T", bound=Hashable)
+
+
+class Removals(Generic[T]):
+    """Makes things for sandboxes and removes them; tries again where that failed.
+
+    Args:
+        remove: Returns whether a thing is gone. Blocks.
+    """
+
+    def __init__(self, remove: Callable[[T], bool]) -> None:
+        self._remove = remove
+        self._left: set[T] = set()
+
+    @asynccontextmanager
+    async def made(self, make: Callable[[], T]) -> AsyncIterator[T]:
+        await self.remove(*self._left)
+        # A thread cannot be interrupted, so a cancelled call still returns what it made.
+        thing = await anyio.to_thread.run_sync(make)
+        try:
+            yield thing
+        finally:
+            await self.remove(thing)
+
+    async def remove(self, *things: T) -> None:
+        self._left.difference_update(things)
+        with anyio.CancelScope(shield=True):
+            for thing in things:
+                if not await anyio.to_thread.run_sync(self._remove, thing):
+                    self._left.add(thing)
+
+    async def aclose(self) -> None:
+        await self.remove(*self._left)
+
+
 class ProcessBackend(Backend):
     """Runs sandboxes on this machine's kernel. Enter before use; examines it at first use.
 
@@ -106,7 +141,7 @@ class ProcessBackend(Backend):
         self._limits = limits or Limits()
         self._lock = anyio.Lock()
         self._found: Findings | None = None
-        self._groups = cgroups.CgroupManager()
+        self._groups = Removals(cgroups.SandboxCgroups.remove)
 
     @abstractmethod
     def _look(self) -> Findings:
@@ -153,6 +188,16 @@ class ProcessBackend(Backend):
     async def aclose(self) -> None:
         await self._groups.aclose()
 
+    def _group(
+        self, found: Findings, limits: Limits
+    ) -> AbstractAsyncContextManager[cgroups.SandboxCgroups | None]:
+        """Make a sandbox's cgroups, if possible; leaving kills what is in them and removes them."""
+        if not found.cgroup_parents:
+            return nullcontext()
+        return self._groups.made(
+            partial(cgroups.make_group, found.cgroup_parents, found.owner, limits)
+        )
+
     async def probe(self) -> Probe:
         return await run_probe(self.name, self.launch, self._success, self._limits)
 
@@ -197,7 +242,7 @@ class UnnamespacedBackend(ProcessBackend):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self._unremoved: set[Path] = set()
+        self._directories = Removals(RunDirectory.remove)
 
     @abstractmethod
     def _steps(
@@ -209,14 +254,14 @@ class UnnamespacedBackend(ProcessBackend):
     def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
         """Return the layers that a launch puts in force, and what is weaker."""
 
-    def _confined(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
+    def _confine(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
         """Return the command line that runs a command confined from outside."""
         return words
 
     def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
         return None
 
-    def _failed(self, said: str) -> SandboxError:
+    def _launch_error(self, said: str) -> SandboxError:
         said = said.strip()[:600] or "it wrote nothing"
         return LaunchError(f"{self.name} did not start the sandbox: {said}.")
 
@@ -258,7 +303,7 @@ class UnnamespacedBackend(ProcessBackend):
                 "adopts": self.linux,
             }
             return ProcessLaunch(
-                inside=self._confined(found, directory, words),
+                inside=self._confine(found, directory, words),
                 stage=stage_payload(found.stage, given),
                 options=json.dumps(instructions).encode("ascii") + b"\n",
             )
@@ -269,8 +314,8 @@ class UnnamespacedBackend(ProcessBackend):
             files=(monitor_source(),),
             group=group,
             isolation=self._isolation(found, spec),
-            monitor_failed=self._failed,
-            stage_failed=self._failed,
+            monitor_failed=self._launch_error,
+            stage_failed=self._launch_error,
             own_monitor=True,
             use_pidfds=self.linux,
             memory_bytes=self._watched_memory(found, spec),
@@ -278,16 +323,17 @@ class UnnamespacedBackend(ProcessBackend):
 
     async def aclose(self) -> None:
         await super().aclose()
-        await self._remove(*self._unremoved)
+        await self._directories.aclose()
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         reject_binds(self.name, spec.binds)
         found = await self._look_around()
+        make = partial(rundir.make, found.base, found.owner, found.uid)
         async with (
             # Removed last, when no process is left that could write there.
-            self._directory(found) as directory,
-            self._groups.group(found.cgroup_parents, found.owner, spec.limits) as group,
+            self._directories.made(make) as directory,
+            self._group(found, spec.limits) as group,
             run_sandbox(self._start(found, spec, directory, group)) as sandbox,
         ):
             yield sandbox
@@ -296,20 +342,3 @@ class UnnamespacedBackend(ProcessBackend):
         count = await super().reap()
         found = await self._look_around()
         return max(count, await anyio.to_thread.run_sync(rundir.reap, found.base, found.owner))
-
-    @asynccontextmanager
-    async def _directory(self, found: Findings) -> AsyncIterator[RunDirectory]:
-        await self._remove(*self._unremoved)
-        # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        directory = await anyio.to_thread.run_sync(rundir.make, found.base, found.owner, found.uid)
-        try:
-            yield directory
-        finally:
-            await self._remove(directory.path)
-
-    async def _remove(self, *paths: Path) -> None:
-        self._unremoved.difference_update(paths)
-        with anyio.CancelScope(shield=True):
-            for path in paths:
-                if not await anyio.to_thread.run_sync(rundir.remove, path):
-                    self._unremoved.add(path)

@@ -1,20 +1,10 @@
-"""The cgroups of one sandbox: created, limited, entered, counted, removed.
-
-Owns finding where cgroups can be made, for both versions; their names, which hold the owner; the
-file operations, which block and are called in threads; the removal of what dead bridges left; and
-the list of this bridge's that are still to be removed.
+"""The cgroups of one sandbox, in both versions: created, limited, entered, counted, removed.
 
 Enforces: memory, processes and CPU of all processes of a sandbox together, for each controller that
-is writable here.
-
-Does not: apply a limit whose controller is missing. `missing_controllers` gives the reason, which
-the isolation reports as weaker. Swap is bounded where the kernel accounts for it.
-
-Verified: `tests/sandbox/process/test_cgroups.py`; from inside where the
-cgroup is visible (`layers`).
+is writable here. `missing_controllers` gives the reason for any other.
 
 A process enters its cgroups itself, before it becomes bubblewrap: to move another one, the kernel
-waits some 10 ms until no CPU is in a fork or an exit. Version 1 spares whoever moves itself.
+waits some 10 ms until no CPU is in a fork or an exit.
 """
 
 from __future__ import annotations
@@ -26,13 +16,10 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-
-import anyio
-import anyio.to_thread
 
 from bridge.errors import LaunchError
 from bridge.model import Limits
@@ -89,22 +76,22 @@ def candidate_parents(own: str, mounts: str) -> tuple[CgroupParent, ...]:
         names, _, path = rest.partition(":")
         wanted = frozenset(names.split(",")) & frozenset(CONTROLLERS)
         if number == "0" and not names:
-            directory = _mounted(path, mounts, "cgroup2")
-            root = _mounted("/", mounts, "cgroup2") or directory
+            directory = _find_mount(path, mounts, "cgroup2")
+            root = _find_mount("/", mounts, "cgroup2") or directory
             # A cgroup that holds processes, like the bridge's own, can have no limited ones below
             # it, so usually its parent works.
             while directory is not None and directory not in unified:
                 unified.append(directory)
                 if directory != root:
                     directory = str(PurePosixPath(directory).parent)
-        elif wanted and (directory := _mounted(path, mounts, "cgroup", wanted)):
+        elif wanted and (directory := _find_mount(path, mounts, "cgroup", wanted)):
             first.append(CgroupParent(directory=directory, controllers=wanted, unified=False))
     # Version 1 first: where both are mounted, it has the controllers.
     second = (CgroupParent(directory=d, controllers=frozenset(), unified=True) for d in unified)
     return (*first, *second)
 
 
-def _mounted(
+def _find_mount(
     path: str, mounts: str, kind: str, controllers: frozenset[str] = frozenset()
 ) -> str | None:
     for line in mounts.splitlines():
@@ -195,12 +182,11 @@ class SandboxCgroups:
         counter: The file that counts what was killed for memory.
     """
 
-    name: str = ""
     directories: tuple[Path, ...] = ()
     entries: tuple[Path, ...] = ()
     counter: Path | None = None
 
-    def entering(self) -> list[str]:
+    def entry_command(self) -> list[str]:
         """Return the words that start a command inside; if that fails, it is not started."""
         return ["/bin/sh", "-c", _ENTER, "sh", *map(str, self.entries), "--"]
 
@@ -227,7 +213,7 @@ def scope_cgroups(own: str, mounts: str) -> SandboxCgroups | None:
     """
     for line in own.splitlines():
         if line.startswith("0::"):
-            directory = _mounted(line[3:], mounts, "cgroup2")
+            directory = _find_mount(line[3:], mounts, "cgroup2")
             if directory is not None:
                 return SandboxCgroups(counter=Path(directory, "memory.events"))
     return None
@@ -265,9 +251,7 @@ def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxC
     except OSError as error:
         SandboxCgroups(directories=tuple(made)).remove()
         raise LaunchError(f"Cannot make a control group: {error}.", code="cgroup") from error
-    return SandboxCgroups(
-        name=name, directories=tuple(made), entries=tuple(entries), counter=counter
-    )
+    return SandboxCgroups(directories=tuple(made), entries=tuple(entries), counter=counter)
 
 
 def reap(parents: CgroupParents, judge: Owner) -> int:
@@ -358,38 +342,3 @@ def _write(file: Path, text: str) -> None:
         os.write(descriptor, text.encode("ascii"))
     finally:
         os.close(descriptor)
-
-
-class CgroupManager:
-    def __init__(self) -> None:
-        self._unremoved: dict[str, SandboxCgroups] = {}
-
-    def __len__(self) -> int:
-        return len(self._unremoved)
-
-    @asynccontextmanager
-    async def group(
-        self, parents: CgroupParents, owner: Owner, limits: Limits
-    ) -> AsyncIterator[SandboxCgroups | None]:
-        """Make a sandbox's cgroups, if possible; leaving kills what is in them and removes them."""
-        if not parents:
-            yield None
-            return
-        await self.aclose()
-        # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        group = await anyio.to_thread.run_sync(make_group, parents, owner, limits)
-        try:
-            yield group
-        finally:
-            await self._remove(group)
-
-    async def aclose(self) -> None:
-        """Try again to remove what is left. Idempotent."""
-        for group in list(self._unremoved.values()):
-            await self._remove(group)
-
-    async def _remove(self, group: SandboxCgroups) -> None:
-        self._unremoved.pop(group.name, None)
-        with anyio.CancelScope(shield=True):
-            if not await anyio.to_thread.run_sync(group.remove):
-                self._unremoved[group.name] = group

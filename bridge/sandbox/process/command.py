@@ -1,25 +1,15 @@
 """bubblewrap's options, the stage's plan, and the layers they make. Pure, but for path checks.
 
-Everything is explicit; nothing depends on bubblewrap's defaults beyond an empty root. bubblewrap
-makes the namespaces and the read-only tree; `stage`, the first code that runs inside, does the
-rest.
-
 Enforces: user, pid, mount, network, IPC, UTS and cgroup namespaces; a read-only root with only the
 interpreter's files; sized tmpfs without execution; no capabilities; no new privileges; resource
-limits; Landlock and the system call filters.
+limits; Landlock and the system call filters. Without a cgroup or Landlock, `Isolation.weaker` says
+what is missing.
 
-Does not: bound processes and CPU of all processes together without a cgroup (see `cgroups`);
-memory is then bounded from outside (see `memory_watch`). Where a cgroup or Landlock is missing,
-`Isolation.weaker` says so.
+A command of the user's sees the system's libraries and what it is granted, not the system's program
+directories. It may execute the named executables, their interpreters and the loader. Such a program
+can have the loader run any file that it can read; its own code could do the same.
 
-A command of the user's gets the same namespaces, filters, limits and Landlock. Of the host it sees
-the system's libraries and what it is granted, not the system's program directories. It may execute
-the named executables, their interpreters and the loader. A program that may be executed can have
-the loader run any other file that it can read or write; that gives it nothing beyond what its own
-code could do.
-
-Verified: from inside in every sandbox (`layers`), by attacks in `tests/sandbox/process` and
-`tests/security`, and by `tests/security/test_broken_layers.py`.
+Verified: from inside in every sandbox (`layers`), and by `tests/security/test_broken_layers.py`.
 """
 
 from __future__ import annotations
@@ -209,10 +199,10 @@ def _tree(
         shown += [*SYSTEM, *(path for tool in command.executables for path in tool.needs)]
         links += [link for tool in command.executables for link in tool.links]
         places = [place for _, place in bound]
-        links = [link for link in dict.fromkeys(links) if not _covered(link[1], places)]
+        links = [link for link in dict.fromkeys(links) if not _is_covered(link[1], places)]
         directories.append(HOME)
     for directory in interpreter.hidden:
-        if not _covered(directory, shown):
+        if not _is_covered(directory, shown):
             made += ["--tmpfs", directory, "--remount-ro", directory]
     for target, place in links:
         made += ["--symlink", target, place]
@@ -232,7 +222,7 @@ def _tree(
 
 
 def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
-    """Return the read-only mounts besides `spec.binds`: source and path inside."""
+    """Return the read-only mounts without those of `spec.binds`: source and path inside."""
     command = spec.command
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
@@ -249,12 +239,12 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
         wanted += [(path, path) for path in (*tool.needs, *tool.executes)]
     kept: dict[str, str] = {}
     for source, place in sorted(wanted, key=lambda item: (len(item[1]), item[1])):
-        if not _covered(place, kept):
+        if not _is_covered(place, kept):
             kept[place] = source
     return [(source, place) for place, source in kept.items()]
 
 
-def _covered(path: str, places: Iterable[str]) -> bool:
+def _is_covered(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(place + "/") for place in places)
 
 
@@ -270,7 +260,9 @@ def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
     return made | {bind.inside: bind.writable for bind in spec.binds}
 
 
-def judged(isolation: Isolation, places: Mapping[str, bool], facts: Mapping[str, Any]) -> Isolation:
+def verify_command(
+    isolation: Isolation, places: Mapping[str, bool], facts: Mapping[str, Any]
+) -> Isolation:
     """Return the isolation of a command as it was seen from inside."""
     strays = unexpected_mounts(facts.get("mount_table"), places)
     return of_command(isolation, {**facts, "unexpected_mounts": strays})
@@ -288,7 +280,7 @@ def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | 
         path, read_only = str(row[0]), row[1] is True
         for character in " \t\n\\":  # The table writes them in octal; the backslash comes last.
             path = path.replace(f"\\{ord(character):03o}", character)
-        place = max((each for each in places if _covered(path, (each,))), key=len, default=None)
+        place = max((each for each in places if _is_covered(path, (each,))), key=len, default=None)
         if place is None or not (read_only or places[place]):
             found.append(path)
     return found
@@ -434,7 +426,7 @@ def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
     weaker = []
     if around.landlock_abi:
         layers.append("landlock")
-    lacking = landlock.missing(around.landlock_abi)
+    lacking = landlock.describe_gaps(around.landlock_abi)
     if lacking:
         weaker.append(lacking)
     add_limits(layers, weaker, spec.limits, around)

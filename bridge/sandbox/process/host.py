@@ -31,7 +31,7 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     return os.path.realpath(found) if found is not None else None
 
 
-def printed(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
     """Return what a command prints within ten seconds; None if it fails. Blocks."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
@@ -57,7 +57,7 @@ def find_setpriv(environ: Mapping[str, str]) -> str:
     found, look = find_command("setpriv", environ), find_command("id", environ)
     if not (found and look):
         return ""
-    said = printed([*become(UID, UID, setpriv=found), look]) or ""
+    said = output_of([*become(UID, UID, setpriv=found), look]) or ""
     return found if set(re.findall(r"\b\d+\b", said)) == {str(UID)} else ""
 
 
@@ -110,15 +110,15 @@ def find_subordinate_ids(uid: int, environ: Mapping[str, str]) -> SubordinateIds
         names = {pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())}
     except KeyError:
         return None
-    uids, gids = (_granted(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
+    uids, gids = (_first_range(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
     unshare, true = find_command("unshare", environ), find_command("true", environ)
     if not (uids and gids and unshare and true):
         return None
     found = SubordinateIds(unshare=unshare, uids=uids, gids=gids)
-    return found if printed([*found.command(uid), true]) is not None else None
+    return found if output_of([*found.command(uid), true]) is not None else None
 
 
-def _granted(table: str, names: set[str]) -> range:
+def _first_range(table: str, names: set[str]) -> range:
     for line in table.splitlines():
         name, _, rest = line.partition(":")
         first, _, count = rest.partition(":")

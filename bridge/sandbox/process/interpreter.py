@@ -1,13 +1,8 @@
-"""Which Python runs inside, and the least of the host's files that it needs.
+"""Finds the Python that runs inside, and the least of the host's files that it needs.
 
-Owns finding an interpreter and the list of what is bound into a sandbox for it: the executable, its
-standard library, and the shared libraries that its extension modules load, each by name. Library
-directories are not bound whole: they hold programs and plugins of everything else installed. The
-interpreter itself lists its needs, once per bridge, by importing all its extension modules; nothing
-of a program is involved.
-
-Of a virtual environment with packages nothing is executed, and programs see only its package
-directory.
+Binds the executable, its standard library and each shared library of its extension modules by name,
+since library directories hold programs and plugins of everything else installed. The interpreter
+lists its needs itself, once per bridge. Of a virtual environment nothing is executed.
 """
 
 from __future__ import annotations
@@ -256,9 +251,9 @@ def _usable(executable: str, offered: Packages | None, *, as_nobody: bool) -> In
         return facts
     version = tuple(facts["version"])
     if version < OLDEST:
-        return f"is too old: version {_dotted(version)}"
+        return f"is too old: version {_version_text(version)}"
     if offered is not None and offered.version not in (None, version[:2]):
-        return f"{_UNFIT} {_dotted(version)}"
+        return f"{_UNFIT} {_version_text(version)}"
     found = describe(facts, offered.directory if offered is not None else None)
     closed = closed_file(found) if as_nobody else ""
     return f"needs {closed}, which {_OWNERS_ONLY}" if closed else found
@@ -297,7 +292,7 @@ def describe(facts: Mapping[str, Any], packages: str | None = None) -> Interpret
     links = [] if executable == SYSTEM_PYTHON else [(executable, SYSTEM_PYTHON)]
     return Interpreter(
         executable=executable,
-        version=_dotted(facts["version"]),
+        version=_version_text(facts["version"]),
         binds=_without_nested(binds),
         links=(*links, *((str(place.readlink()), str(place)) for place in merged)),
         hidden=tuple(p for p in dict.fromkeys(hidden) if p != packages and Path(p).is_dir()),
@@ -341,5 +336,5 @@ def _ask(executable: str) -> dict[str, Any] | str:
     return facts
 
 
-def _dotted(version: Iterable[int]) -> str:
+def _version_text(version: Iterable[int]) -> str:
     return ".".join(map(str, version))

@@ -1,8 +1,4 @@
-"""The Landlock ruleset that is applied on top of the mounts. Pure, but for `version`.
-
-Owns which rights a ruleset handles under each ABI version, and which paths get which. `stage`
-applies it from inside, because rules hold on to the files they name and those exist only once
-everything is mounted.
+"""The Landlock ruleset on top of the mounts, for each ABI version. Pure, but for `version`.
 
 Enforces: a path that leads out of the mount namespace, by a kernel bug or a leaked descriptor,
 opens nothing; writable directories execute nothing; from ABI 4 no TCP port, and from ABI 6 no
@@ -10,9 +6,6 @@ signal or abstract socket beyond the sandbox.
 
 Does not: cover what happens to a file without opening it (chmod, chown, times, extended
 attributes), named sockets, or existing descriptors. Mounts and the system call filter cover those.
-
-Verified: `tests/sandbox/process/test_landlock.py` and `test_attacks.py`; at run time the guest
-tries to list a directory without a rule ("landlock" in `layers`).
 """
 
 from __future__ import annotations
@@ -127,7 +120,7 @@ def ruleset(
     }
 
 
-def missing(abi: int) -> str:
+def describe_gaps(abi: int) -> str:
     """Return what a kernel of that ABI version lacks, as a sentence; empty if nothing."""
     release = os.uname().release
     if abi < 1:

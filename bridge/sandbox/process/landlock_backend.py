@@ -1,16 +1,11 @@
-"""The weaker tier: programs beside the bridge, confined by Landlock and seccomp.
+"""The weaker tier: programs next to the bridge, confined by Landlock and seccomp.
 
-Used only when it is named: no ladder has it, and each of its results says that it is weaker.
+Used only when it is named; each of its results says that it is weaker, and `TIER` how.
 
-Enforces: of the host's file tree only named paths open: the interpreter, its library, a few
-devices, the first process's own part of /proc and the run's directory. Landlock has no exceptions
-below a rule, so where packages lie within the standard library its other entries are named one by
-one. No socket can be made or connected, neither over the network nor to one in the file tree, which
-Landlock does not cover; a connected pair can, which event loops need. Calls that change files
-without opening them, or another process of the same user without a signal, are refused.
-
-Does not: hide that the host exists. `TIER` lists what a program can see. Without cgroups
-processes are bounded per user only; disk use is not bounded in total.
+Enforces: only named paths of the host's files open. Landlock has no exceptions below a rule, so
+where packages lie within the standard library its other entries are named one by one. No socket can
+be made or connected; a connected pair can, which event loops need. Calls that change files without
+opening them, or another process of the same user without a signal, are refused.
 
 Verified: `tests/sandbox/process/test_landlock_tier.py`.
 """
@@ -163,7 +158,7 @@ def isolation(
     weaker = [TIER]
     if not as_nobody:
         weaker.append("user: programs run under the bridge's own user id")
-    if lacking := landlock.missing(around.landlock_abi):
+    if lacking := landlock.describe_gaps(around.landlock_abi):
         weaker.append(lacking)
     weaker += [WEAKER_DISK, _PROCESSES]
     add_limits(layers, weaker, spec.limits, around)

@@ -1,11 +1,8 @@
-"""Bounds a sandbox's memory from outside where no control group does.
+"""Limits a sandbox's memory from outside where no control group does.
 
 Enforces: the memory that all processes hold together, and the files in memory-backed directories.
-Reserved addresses are not counted: V8, Go and the JVM reserve gigabytes.
-
-Does not: prevent the moment in which a program passes the limit. `rlimits` bounds each process.
-
-Verified: `tests/sandbox/process/test_memory_watch.py`.
+Reserved addresses are not counted: V8, Go and the JVM reserve gigabytes. A program can pass the
+limit for a moment; `rlimits` bounds each process.
 """
 
 from __future__ import annotations

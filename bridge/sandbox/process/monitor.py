@@ -1,21 +1,13 @@
 """Starts a program outside of any pid namespace, ends all its processes, and reports its exit.
 
-Does for Landlock and Seatbelt what bubblewrap's own outer process does, with the same interface:
-`--args FD -- COMMAND`, and JSON documents about the first process on a descriptor. It confines
-nothing; what it starts confines itself (see `stage`), and this process stays outside.
+Has the interface of bubblewrap's outer process: `--args FD -- COMMAND`, and JSON documents about
+the first process. Passed to `python3 -I -S -c`, so it imports only the standard library and
+supports Python 3.9. The first line on FD holds its instructions; when FD ends, the bridge has, and
+it kills everything it started.
 
-It is passed to `python3 -I -S -c`, so it imports only the standard library and supports Python 3.9.
-The first line on FD holds its instructions. FD stays open as long as the bridge lives: at its end
-this process kills everything it started and exits.
-
-Enforces: on Linux every process ends with the run, since orphans become children of this process (a
-subreaper).
-
-Does not: find all of them elsewhere. There it searches `ps` for the program's parents, process
-groups and command line; a program that detaches twice and executes again between two searches can
-stay, confined, until its CPU time is used up. `Isolation.weaker` says so.
-
-Verified: `tests/sandbox/process/test_monitor.py`, `test_lifetime.py` and `test_landlock_tier.py`.
+Enforces: on Linux every process ends with the run, since orphans become children of this process.
+Elsewhere it searches `ps` for the program's parents, process groups and command line. A program
+that detaches twice and executes again between two searches can stay, confined.
 """
 
 from __future__ import annotations

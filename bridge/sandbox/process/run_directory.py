@@ -1,7 +1,4 @@
-"""A run's private directory on the host's disk, for backends without a tmpfs.
-
-Owns creating it, removing it whatever a program left in it, and finding those of dead bridges.
-Everything here blocks and is called in threads.
+"""A run's private directory on the host's disk, for backends without a tmpfs. All of it blocks.
 
 A program can leave names without permissions, links to anywhere and directories deeper than a path
 can be long. So nothing here follows a link, and everything is removed by directory descriptor.
@@ -39,6 +36,9 @@ class RunDirectory:
     @property
     def tmp(self) -> Path:
         return self.path / "tmp"
+
+    def remove(self) -> bool:
+        return remove(self.path)
 
 
 def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:

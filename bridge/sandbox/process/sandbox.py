@@ -1,14 +1,8 @@
 """One sandbox of this machine's kernel, from start to end.
 
-Owns the pipes, the monitor process outside (bubblewrap, or `monitor` without namespaces), the
-cgroups that it enters before it forks, the wait until everything is in force, and the end of all
-processes whatever happens. What to start was decided in the backend.
-
 Enforces: nothing is yielded until the stage has reported that the program is confined. When the
 first process inside ends, all others end: the kernel does it in a pid namespace, the monitor where
 there is none.
-
-Verified: `tests/sandbox/process/test_lifetime.py`.
 """
 
 from __future__ import annotations
@@ -179,7 +173,7 @@ class LaunchPipes:
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """The inherited descriptors besides stdin, stdout and stderr."""
+        """The inherited descriptors without stdin, stdout and stderr."""
         given = self.descriptors
         ends = (given.info, given.status, self.options[0], given.permission, given.stage)
         return tuple(end for end in (*ends, *given.files) if end >= 0)
@@ -389,7 +383,7 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: ProcessLaunch) -> subpr
     """
     _fill(ends.descriptors.stage, launch.stage)
     source = [str(ends.descriptors.files[0])] if start.own_monitor else []
-    entering = start.group.entering() if start.group is not None else []
+    entering = start.group.entry_command() if start.group is not None else []
     words = [*entering, *start.command, *source, "--args", str(ends.options[0]), "--"]
     try:
         return subprocess.Popen(
@@ -406,7 +400,7 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: ProcessLaunch) -> subpr
         raise start.monitor_failed(f"{start.command[0]}: {error}") from error
 
 
-def joined(options: Sequence[str]) -> bytes:
+def join_options(options: Sequence[str]) -> bytes:
     """Return bubblewrap's options in the format of `--args`."""
     if any("\0" in word for word in options):
         message = "An option of the sandbox, such as a variable of its environment, holds a NUL."

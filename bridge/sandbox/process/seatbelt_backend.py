@@ -1,17 +1,11 @@
-"""macOS's Seatbelt. Untested on macOS.
+"""macOS's Seatbelt. Untested on macOS: tests use a stand-in that starts its command.
 
 Enforces: a profile that refuses everything and then names what an interpreter cannot start without.
 Paths enter as parameters and never as text, so no path can end a string and add rules. There is no
-lookup of system services: through those a program reaches the keychain, the pasteboard and the
-network.
+lookup of system services, which lead to the keychain, the pasteboard and the network.
 
-Does not: bound memory (macOS bounds that of no group of processes) or end every process for certain
-(there are no pid namespaces; see `monitor`). What a program writes lies in a private directory on
-disk.
-
-Verified: the profile's text, the command line and a sandbox's life, with a stand-in for
-`sandbox-exec` that starts its command and confines nothing. That a Mac's kernel enforces the
-profile has not been verified.
+Does not: limit memory (macOS cannot limit that of a process group) or end every process for certain
+(see `monitor`).
 """
 
 from __future__ import annotations
@@ -166,7 +160,7 @@ class SeatbeltBackend(UnnamespacedBackend):
     def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
         return isolation(spec)
 
-    def _confined(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
+    def _confine(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
         return arguments(
             found.interpreter.executable,
             [bind.source for bind in found.interpreter.binds],

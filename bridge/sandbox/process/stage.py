@@ -1,17 +1,13 @@
 """The last step into a sandbox: runs inside, ahead of the program, and confines itself.
 
-Started by bubblewrap or `monitor` as `python3 -I -S -c` with a loader (`stage_loader`), so it
-imports only the standard library and supports Python 3.9. It mounts the writable directories
-(bubblewrap has no "noexec"), drops the two capabilities that mounting needed, sets limits, Landlock
-and the system call filters, reports on the status pipe and becomes the program. For a command it
-first reports what it sees of its isolation and waits for permission.
+Started as `python3 -I -S -c` with a loader (`stage_loader`), so it imports only the standard
+library and supports Python 3.9. It mounts the writable directories (bubblewrap has no "noexec"),
+drops the two capabilities that mounting needed, sets limits, Landlock and the system call filters,
+reports on the status pipe and becomes the program. For a command it first reports what it sees of
+its isolation and waits for permission.
 
-Enforces: any step that fails ends the process, so a program never runs half confined.
-
-Verified: it reads its capabilities back itself; the rest is checked by the guest (`layers`) and by
-`tests/security/test_broken_layers.py`.
-
-A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.
+Enforces: any step that fails ends the process, so a program never runs half confined. A program
+that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.
 """
 
 from __future__ import annotations
@@ -102,7 +98,7 @@ def function(name: str) -> Any:
     return _Function(_ctypes.dlsym(_LIBRARY, name))
 
 
-def packed(size: int, *numbers: int) -> bytes:
+def pack(size: int, *numbers: int) -> bytes:
     """Return unsigned numbers of that many bytes, in C's layout."""
     return b"".join(number.to_bytes(size, sys.byteorder) for number in numbers)
 
@@ -136,7 +132,7 @@ def drop_capabilities(bounded: bool) -> None:
         if prctl(_PR_CAPBSET_DROP, number) < 0:
             break  # past the last one that this kernel knows
     check(prctl(_PR_CAP_AMBIENT, _CLEAR_ALL), "clearing ambient capabilities")
-    header = packed(4, _CAPABILITY_VERSION_3, 0)
+    header = pack(4, _CAPABILITY_VERSION_3, 0)
     check(function("capset")(header, b"\0" * 24), "dropping capabilities")
     place = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     lines = os.read(place, 1 << 16).splitlines()
@@ -160,14 +156,14 @@ def limit(name: str, soft: int, hard: int) -> None:
 def restrict_files(rules: dict[str, Any]) -> None:
     # An older kernel accepts the longer structure if the fields it lacks are zero.
     syscall = function("syscall")
-    attributes = packed(8, rules["files"], rules["network"], rules["scopes"])
+    attributes = pack(8, rules["files"], rules["network"], rules["scopes"])
     ruleset = check(
         syscall(_LANDLOCK_CREATE, attributes, _Word(len(attributes)), _Word(0)),
         "making a Landlock ruleset",
     )
     for path, rights in rules["rules"]:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        rule = packed(8, rights) + packed(4, place)
+        rule = pack(8, rights) + pack(4, place)
         added = syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, _Word(0))
         check(added, "a Landlock rule for " + path)
         os.close(place)

@@ -1,11 +1,8 @@
 """The interpreter's command line in a sandbox, and what its loader reads from a descriptor.
 
-Owns the short command line, which people and endpoint scanners read, and the payload behind it: the
-stage as code, and its plan. Compiling the stage in every start would cost 8 ms there; loading it
-costs a tenth of a millisecond.
-
-Bytecode is for one kind of interpreter. This one compiles for its own kind; another one is run to
-compile for itself.
+The command line is short, for people and endpoint scanners. The stage comes as code, since
+compiling it in every start would cost 8 ms. Bytecode is for one kind of interpreter: another kind
+is run to compile for itself.
 """
 
 from __future__ import annotations
@@ -69,6 +66,7 @@ def compiled_stage(interpreter: Interpreter) -> bytes:
     return compiled
 
 
+@cache
 def compiled_examination(executable: str) -> str:
     """Return the code by which the stage examines itself, compiled by an interpreter, in base64.
 

@@ -143,10 +143,10 @@ def test_a_process_enters_its_groups_before_it_becomes_the_command_or_does_not(
     entries = tmp_path / "tasks", tmp_path / "procs"
     for file in entries:
         file.touch()
-    words = [*SandboxCgroups(entries=entries).entering(), "/bin/echo", "a  b"]
+    words = [*SandboxCgroups(entries=entries).entry_command(), "/bin/echo", "a  b"]
     assert subprocess.run(words, capture_output=True, check=True).stdout == b"a  b\n"
     assert [file.read_text() for file in entries] == ["0\n", "0\n"]
     none = tmp_path / "none" / "tasks"
-    words = [*SandboxCgroups(entries=(*entries, none)).entering(), "/bin/echo"]
+    words = [*SandboxCgroups(entries=(*entries, none)).entry_command(), "/bin/echo"]
     done = subprocess.run(words, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (71, b"")

@@ -22,8 +22,8 @@ from bridge.sandbox.process import command, stage
 from bridge.sandbox.process.command import (
     Descriptors,
     ProcessSurroundings,
-    judged,
     unexpected_mounts,
+    verify_command,
 )
 from bridge.sandbox.process.executables import find_executables, shebang
 from bridge.sandbox.process.interpreter import Interpreter
@@ -177,7 +177,9 @@ def test_a_mount_that_was_not_asked_for_or_can_be_written_to_is_a_stray(
 
 
 def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
-    made = judged(ISOLATION, PLACES, {**FACTS, "denials": {"named-executables-only": "EACCES"}})
+    made = verify_command(
+        ISOLATION, PLACES, {**FACTS, "denials": {"named-executables-only": "EACCES"}}
+    )
     assert made.layers == ISOLATION.layers
     assert made.verified == ISOLATION.layers[:3]
 
@@ -192,7 +194,7 @@ def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
 )
 def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
     with raises_code("isolation_broken", match=layer):
-        judged(ISOLATION, PLACES, {**FACTS, **seen})
+        verify_command(ISOLATION, PLACES, {**FACTS, **seen})
 
 
 @pytest.fixture

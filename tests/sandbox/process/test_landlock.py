@@ -8,7 +8,14 @@ import pytest
 
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.landlock import RUN, WRITE, LandlockRule, missing, ruleset, version
+from bridge.sandbox.process.landlock import (
+    RUN,
+    WRITE,
+    LandlockRule,
+    describe_gaps,
+    ruleset,
+    version,
+)
 from tests.sandbox.process.rig import run
 
 LIST_ROOT = "import os\nprint(len(os.listdir('/')) > 0)"
@@ -22,7 +29,7 @@ RULES = (
 
 def test_a_kernel_without_it_is_told_nothing() -> None:
     assert ruleset(RULES, 0) is None
-    assert "none" in missing(0)
+    assert "none" in describe_gaps(0)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +55,7 @@ def test_every_right_that_a_version_knows_is_handled(
     connecting = ruleset(RULES, abi, connects=True)
     assert connecting is not None
     assert connecting["network"] == network & 1
-    assert bool(missing(abi)) == (abi < 6)
+    assert bool(describe_gaps(abi)) == (abi < 6)
 
 
 @pytest.mark.parametrize("abi", [1, 3, 7])
