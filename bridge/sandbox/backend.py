@@ -73,7 +73,6 @@ class Executable:
     """A host program that may be executed, and the least it needs to start.
 
     Attributes:
-        file: Its path, links resolved.
         executes: The files that the kernel executes for it: itself, its interpreter, their loader.
         needs: Directories and files that those read.
         links: Symbolic links on the way to them: target, and the link's own path.
@@ -170,10 +169,8 @@ class Probe:
 
     Attributes:
         ok: It started a process, exchanged data with it and removed it.
-        summary: One line for a person ("podman 4.3.1, rootless, runc").
         error_code: Code of the `BridgeError` that stopped it; empty when ok.
         details: Further facts for `doctor`, name to text.
-        contents: The Python and the packages of programs, when ok.
     """
 
     backend: str

@@ -34,7 +34,6 @@ class Ending:
 
     Attributes:
         done, exited: The guest's last frames, if they arrived.
-        report: The backend's exit report, if it was requested.
         deadline_passed: The host's deadline passed and it killed the sandbox.
         ran_longest: The run took the longest that a run may take, its calls included.
         lost: The error of the engine or its connection, if one broke.

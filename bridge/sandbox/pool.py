@@ -181,9 +181,7 @@ class WarmPool(Generic[K, T]):
     resources have the key of the last claim and serve only claims with that key.
 
     Args:
-        opener: Opens one resource for a key; leaving the context destroys it.
         wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
-        cores: The machine's CPU cores; None reads them.
     """
 
     def __init__(

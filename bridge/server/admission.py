@@ -47,14 +47,13 @@ _SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", 
 _SESSION = "mcp-session-id"
 
 
-class RequestAdmission:
+class RequestMiddleware:
     """Passes on the requests for which their caller has a share, with their bodies read.
 
     Args:
         guard: Allowed `Host` and `Origin` headers; other requests are refused.
         token: What requests have to carry; empty for nothing.
         probe: Returns the answer to a probe, which needs no token.
-        sessions: Returns the ids of the sessions that are open.
 
     Attributes:
         connections: All that are open, the oldest first.
@@ -254,7 +253,7 @@ class HttpConnection(H11Protocol):
         user: The user id at its other end, if it is a Unix socket's.
     """
 
-    def __init__(self, admission: RequestAdmission, **others: Any) -> None:
+    def __init__(self, admission: RequestMiddleware, **others: Any) -> None:
         super().__init__(**others)
         self.app_state = {**self.app_state, "connection": self}
         self.caller = self.user = ""

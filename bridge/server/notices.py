@@ -38,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 MAX_URIS = 100  # Of 2,048 characters: a client can subscribe without end.
 
-Shown = Callable[[], Hashable]
-"""Returns a list's current content; equal values mean an unchanged list."""
-
 
 class NotifyingServer(Server[Any]):
     """A server that says in every handshake that its lists change, over HTTP as well."""
@@ -52,14 +49,12 @@ class NotifyingServer(Server[Any]):
     def create_initialization_options(
         self,
         notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
+        *more: Any,
+        **others: Any,
     ) -> InitializationOptions:
         """Return what the handshake says; transports of the SDK pass no options of their own."""
-        options = NotificationOptions(tools_changed=True, resources_changed=True)
-        return super().create_initialization_options(
-            notification_options or options, experimental_capabilities, extensions
-        )
+        own = NotificationOptions(tools_changed=True, resources_changed=True)
+        return super().create_initialization_options(notification_options or own, *more, **others)
 
 
 class OwnedBus(InMemorySubscriptionBus):
@@ -104,15 +99,13 @@ class Notices:
     """Notifies the clients of one server while it is `open`.
 
     Args:
-        tools: Returns the content of `tools/list`.
         resources: Returns the content of `resources/list` that all clients see.
-        quiet_seconds: How long nothing may change before the lists are compared.
     """
 
     def __init__(
         self,
         tools: Callable[[], Awaitable[Hashable]],
-        resources: Shown,
+        resources: Callable[[], Hashable],
         *,
         owner: Callable[[ServerRequestContext[Any]], str] = lambda _: "",
         quiet_seconds: float = 0.5,
@@ -206,22 +199,19 @@ class Notices:
     async def _run(self) -> None:
         while True:
             await self._changed.wait()
-            await self._wait_until_quiet()
+            with anyio.move_on_after(5.0):
+                quiet = False
+                while not quiet:
+                    self._changed = anyio.Event()
+                    with anyio.move_on_after(self._quiet_seconds) as wait:
+                        await self._changed.wait()
+                    quiet = wait.cancelled_caught
+            self._changed = anyio.Event()
             try:
                 await self._compare()
             except Exception:
                 # The same error is reported to a client when it requests the list.
                 logger.exception("clients could not be notified of a change")
-
-    async def _wait_until_quiet(self) -> None:
-        with anyio.move_on_after(5.0):
-            quiet = False
-            while not quiet:
-                self._changed = anyio.Event()
-                with anyio.move_on_after(self._quiet_seconds) as wait:
-                    await self._changed.wait()
-                quiet = wait.cancelled_caught
-        self._changed = anyio.Event()
 
     async def _compare(self) -> None:
         news, self._news = self._news, set()

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
-from bridge.server.admission import BOUNDS, HttpConnection, RequestAdmission
+from bridge.server.admission import BOUNDS, HttpConnection, RequestMiddleware
 from bridge.server.app import build_server
 from bridge.server.notices import NotifyingServer
 from bridge.server.replica import Replica
@@ -39,7 +39,6 @@ class HttpServer(uvicorn.Server):
 
     Args:
         host: A name or address of this machine, or the path of a Unix socket.
-        listening: Told the port once clients can come.
         replica: Answers probes, and has a name among several; None for neither.
         token: What each request but probes has to carry; empty for nothing.
     """
@@ -68,7 +67,7 @@ class HttpServer(uvicorn.Server):
         )
         self._streams: set[anyio.CancelScope] = set()
         serve = partial(self._answer, app)
-        admission = RequestAdmission(
+        admission = RequestMiddleware(
             serve if replica is None else replica.around(serve),
             self._guard,
             token,
@@ -144,7 +143,6 @@ async def serve_http(
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
     Args:
-        listening: Told the port once clients can come.
         ending: Once set, no more runs begin; this returns when those under way have ended.
         token: What each request but probes has to carry; empty for nothing.
 

@@ -47,7 +47,6 @@ class RootfsContext:
     """The environment of building a root filesystem.
 
     Attributes:
-        recipe: The directory with the script.
         state_dir: The bridge's state directory; tarballs are kept below it.
         packages: Names of PyPI or Debian, of what is added to a flavour's packages.
         clock: Seconds since the epoch, as files' times are.

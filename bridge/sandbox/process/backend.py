@@ -41,11 +41,7 @@ _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 
 
 class BubblewrapBackend(ProcessBackend):
-    """Runs sandboxes in namespaces.
-
-    Args:
-        seccomp: File name of libseccomp, for the loader.
-    """
+    """Runs sandboxes in namespaces."""
 
     name = title = "bubblewrap"
 

@@ -50,11 +50,9 @@ class Findings:
         uid: The programs' user outside; None for the bridge's own.
         setpriv: Path of the command that changes the user; empty if not needed or not installed.
         cgroup_parents: Where cgroups are made; may be empty.
-        confiner: Path of bubblewrap or sandbox-exec.
         systemd_run: Path of the command that makes scopes; empty if cgroups are made directly, or
             not at all.
         ids: What programs run as outside; None for the bridge's user, or nobody for root's.
-        base: Where runs' directories are made, without namespaces.
     """
 
     interpreter: Interpreter
@@ -115,12 +113,10 @@ class ProcessBackend(Backend):
     """Runs sandboxes on this machine's kernel. Enter before use; examines it at first use.
 
     Args:
-        environ: The bridge's environment.
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from, read-only.
 
     Attributes:
-        title: What the probe's summary calls it.
         linux: Whether there may be cgroups, and processes are signalled by pidfd.
     """
 

@@ -45,7 +45,6 @@ class CgroupParent:
     """A directory in which cgroups may be made.
 
     Attributes:
-        directory: The bridge's own cgroup, or an ancestor.
         controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
     """
 
@@ -206,11 +205,7 @@ class SandboxCgroups:
 
 
 def scope_cgroups(own: str, mounts: str) -> SandboxCgroups | None:
-    """Return the cgroup that systemd made for a process, for its count of OOM kills.
-
-    Args:
-        own: The process's /proc/PID/cgroup.
-    """
+    """Return the cgroup that systemd made for a process, by /proc/PID/cgroup, for its OOM kills."""
     for line in own.splitlines():
         if line.startswith("0::"):
             directory = _find_mount(line[3:], mounts, "cgroup2")

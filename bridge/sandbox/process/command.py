@@ -165,7 +165,7 @@ def options(
         # would not get the signals that it does not handle.
         *(("--as-pid-1",) if spec.command is None else ()),
         "--clearenv",
-        *_environment(spec.env),
+        *(w for name, value in sorted(spec.env.items()) for w in ("--setenv", name, value)),
         # For the stage's mounts; it gives both up before the program starts.
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
         *(("--share-net",) if spec.command is not None and spec.command.network else ()),
@@ -174,10 +174,6 @@ def options(
         *("--remount-ro", "/"),
         *("--chdir", "/"),
     ]
-
-
-def _environment(env: Mapping[str, str]) -> list[str]:
-    return [word for name, value in sorted(env.items()) for word in ("--setenv", name, value)]
 
 
 def _tree(
@@ -435,21 +431,15 @@ def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
         layers += shown
         weaker += open_ones
     else:
-        _add_command(layers, weaker, spec.command, around)
+        layers.append("granted-paths-only")
+        if around.landlock_abi:
+            layers.append("named-executables-only")
+        else:
+            weaker.append("named executables only: without Landlock anything there can be executed")
+        if spec.command.network:
+            layers.remove("no-network")
+            weaker.append("no network: the profile grants the host's, with its loopback services")
     return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
-
-
-def _add_command(
-    layers: list[str], weaker: list[str], command: CommandSpec, around: ProcessSurroundings
-) -> None:
-    layers.append("granted-paths-only")
-    if around.landlock_abi:
-        layers.append("named-executables-only")
-    else:
-        weaker.append("named executables only: without Landlock whatever is there can be executed")
-    if command.network:
-        layers.remove("no-network")
-        weaker.append("no network: the profile grants the host's, with its loopback services")
 
 
 def shared_counters(ids: bool) -> str:

@@ -174,12 +174,9 @@ class Interpreter:
     """A Python and the host files that it needs.
 
     Attributes:
-        executable: Its path, the same outside and inside.
-        version: "3.11.7".
         binds: The mounts for it, shortest path first.
         links: Symbolic links to make inside: target and path.
         hidden: Directories within `binds` that are covered by empty ones.
-        packages: Further directories that programs import from.
         tools: The mounts of a shell and its commands, which commands of profiles do not get.
         tag: Its bytecode's kind and version, which code must be compiled for.
     """

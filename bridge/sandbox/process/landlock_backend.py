@@ -172,12 +172,7 @@ KERNEL_REMEDY = (
 
 
 class LandlockBackend(UnnamespacedBackend):
-    """Runs programs without namespaces.
-
-    Attributes:
-        version: Returns the kernel's Landlock ABI version.
-        seccomp: File name of libseccomp, for the loader.
-    """
+    """Runs programs without namespaces."""
 
     name = NAME
     title = "landlock (the weaker tier)"

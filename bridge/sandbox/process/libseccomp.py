@@ -59,14 +59,14 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
     The first refuses calls by argument, the second is the allow-list. One program cannot be both:
     a rule without arguments overrides those with arguments.
 
-    Args:
-        name: The library's file, as the loader finds it.
-
     Raises:
         SandboxError: There is no libseccomp, or it fails.
     """
     library = _load(name)
-    return _arguments(library, ARGUMENTS), _list(library)
+    refused = ((_ERRNO | REFUSED_ERRNO, call, None) for call in REFUSED)
+    allowed = ((_ALLOW, call, None) for call in ALLOWED)
+    listed = _compile_filter(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
+    return _arguments(library, ARGUMENTS), listed
 
 
 @cache
@@ -80,12 +80,6 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
     library = _load(LIBRARY)
     found = {name: library.seccomp_syscall_resolve_name(name.encode("ascii")) for name in names}
     return {name: number for name, number in found.items() if number >= 0}
-
-
-def _list(library: ctypes.CDLL) -> bytes:
-    refused = ((_ERRNO | REFUSED_ERRNO, name, None) for name in REFUSED)
-    allowed = ((_ALLOW, name, None) for name in ALLOWED)
-    return _compile_filter(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
 
 
 def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:

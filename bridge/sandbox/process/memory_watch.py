@@ -27,12 +27,10 @@ _SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class MemoryWatch(threading.Thread):
-    """Kills a sandbox's processes when they hold more than its limit.
+    """Kills a sandbox's processes when they hold more than `limit` bytes.
 
     Args:
-        monitor: The process outside, the ancestor of all processes of the sandbox.
         child: The first process inside; killed only if killing the others does not help.
-        limit: Bytes.
         directories: The paths inside of the memory-backed directories.
     """
 

@@ -54,7 +54,6 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
     """Make a directory that only the run and the bridge can read.
 
     Args:
-        owner: The bridge, which its name identifies.
         uid: The run's user; None for this one.
 
     Raises:

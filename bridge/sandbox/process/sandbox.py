@@ -39,7 +39,6 @@ class Monitor:
     """The process outside, and what it says of the one inside.
 
     Args:
-        info: Where it says what it started and how that ended.
         own_monitor: Whether it is `monitor`, which ends in order on SIGTERM.
         use_pidfds: Whether to signal processes by pidfd, as Linux offers. Otherwise the first
             process inside is ended by asking the monitor, since its pid may be reused by then.
@@ -233,11 +232,8 @@ class LaunchPlan:
     """How to start one sandbox.
 
     Attributes:
-        command: bubblewrap or the monitor, and what precedes it.
-        prepare: Makes the rest, once the descriptors are known.
         environ: The environment of that process itself; the sandbox gets none of it.
         monitor_failed, stage_failed: Make the error for that process's or the stage's output.
-        files: Contents of inherited files; of `monitor` the first is its source.
         on_error: Called with what the program writes to stderr; without it the end is kept.
         own_monitor: Whether it is `monitor`, which ends when the pipe of its instructions does.
         judge: If the stage examines its isolation: returns the isolation as seen from inside, or
@@ -316,7 +312,12 @@ def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
 async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
     """Start a sandbox; on leaving, everything in it has ended."""
     with ExitStack() as opened:
-        ends, pipes = _open_pipes(start, opened)
+        try:
+            ends = LaunchPipes(opened, start.files, examines=start.judge is not None)
+            pipes = Pipes(*map(ends.take, (ends.stdin[1], ends.stdout[0], ends.stderr[0])))
+        except OSError as error:
+            raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
+        opened.callback(pipes.close)
         launch = start.prepare(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends, launch)
@@ -363,16 +364,6 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
                 watchdog.unwatch(monitor.pid)
             pipes.close()
             monitor.close()
-
-
-def _open_pipes(start: LaunchPlan, opened: ExitStack) -> tuple[LaunchPipes, Pipes]:
-    try:
-        ends = LaunchPipes(opened, start.files, examines=start.judge is not None)
-        pipes = Pipes(*map(ends.take, (ends.stdin[1], ends.stdout[0], ends.stderr[0])))
-    except OSError as error:
-        raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
-    opened.callback(pipes.close)
-    return ends, pipes
 
 
 def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: ProcessLaunch) -> subprocess.Popen[bytes]:

@@ -125,12 +125,7 @@ _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE
 
 
 class SeatbeltBackend(UnnamespacedBackend):
-    """Runs programs under a Seatbelt profile.
-
-    Attributes:
-        sandbox_exec: The system's command that applies a profile.
-        system: This machine's, as in `sys.platform`.
-    """
+    """Runs programs under a Seatbelt profile."""
 
     name = title = NAME
     linux = False

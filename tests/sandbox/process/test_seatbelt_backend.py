@@ -26,9 +26,11 @@ from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend, arguments, 
 from tests.raised import raises_code
 from tests.sandbox.golden import is_golden
 from tests.sandbox.process.rig import (
+    BRIDGE,
     PATIENCE,
     READY,
     exists,
+    kill_bridge,
     processes_below,
     read_all,
     run,
@@ -44,8 +46,6 @@ shift 2
 while [ "$1" = -D ]; do shift 2; done
 exec "$@"
 """
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -159,31 +159,15 @@ async def test_what_detaches_itself_is_found_and_ended(
             assert not exists(daemon)
 
 
-BRIDGE = """
-import os, sys, anyio
-from tests.sandbox.process.rig import FOREVER, spec, wait_ready
-from tests.sandbox.process.test_seatbelt_backend import mac
-async def main():
-    async with mac(os.environ, sys.argv[1]) as backend:
-        async with backend.launch(spec(FOREVER)) as sandbox:
-            await wait_ready(sandbox)
-            print(sandbox.id, flush=True)
-            await anyio.sleep_forever()
-anyio.run(main)
-"""
-
-
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    argv = [sys.executable, "-c", BRIDGE, str(room / "sandbox-exec")]
-    environ = {**os.environ, "TMPDIR": str(room / "runs")}
-    async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
-        assert bridge.stdout is not None
-        child = int(await bridge.stdout.receive())
-        bridge.kill()
-        await bridge.wait()
-        await until(lambda: not exists(child))
+    code = BRIDGE.format(
+        imports="from tests.sandbox.process.test_seatbelt_backend import mac",
+        backend="mac(os.environ, sys.argv[1])",
+        program="FOREVER",
+    )
+    await kill_bridge(code, str(room / "sandbox-exec"), room / "runs")
     assert await backend.reap() == 1
 
 
