@@ -22,6 +22,7 @@ from bridge.sandbox.pool import (
     target_size,
 )
 from tests.fuzz import clock
+from tests.waiting import PATIENCE_SECONDS
 
 START_SECONDS = 0.2
 
@@ -391,3 +392,50 @@ def test_starts_give_way_to_what_runs(change: dict[str, int], decision: PoolDeci
 def test_the_shortest_burst_does_not_depend_on_how_fast_sandboxes_start() -> None:
     claims = (0.0, 0.1)
     assert _target(claims, 1.0, start=0.02) == 2
+
+
+@dataclass(eq=False)
+class _Doomed:
+    died: anyio.Event = field(default_factory=anyio.Event)
+    closing: anyio.Event = field(default_factory=anyio.Event)
+    may_close: anyio.Event = field(default_factory=anyio.Event)
+
+
+async def test_a_sandbox_that_is_being_destroyed_is_not_handed_over() -> None:
+    opened: list[_Doomed] = []
+    grew = anyio.Event()
+
+    @asynccontextmanager
+    async def opener(_: str) -> AsyncIterator[_Doomed]:
+        nonlocal grew
+        thing = _Doomed()
+        opened.append(thing)
+        grew.set()
+        grew = anyio.Event()
+        try:
+            yield thing
+        finally:
+            thing.closing.set()
+            with anyio.CancelScope(shield=True):
+                await thing.may_close.wait()
+
+    async def wait_dead(thing: _Doomed) -> None:
+        await thing.died.wait()
+
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with WarmPool(opener, most=1, wait_dead=wait_dead) as pool:
+            async with pool.reserve("any") as reservation:
+                (await reservation.get()).may_close.set()
+            while pool.report.waiting == 0:
+                await grew.wait()
+                await anyio.wait_all_tasks_blocked()
+            dying = opened[1]
+            dying.died.set()
+            await dying.closing.wait()
+            async with anyio.create_task_group() as tasks:
+                async with pool.reserve("any") as reservation:
+                    tasks.start_soon(dying.may_close.wait)
+                    dying.may_close.set()
+                    fresh = await reservation.get()
+                    assert fresh is not dying
+                fresh.may_close.set()
