@@ -20,10 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
-from bridge.server.admission import BOUNDS, HttpConnection, RequestMiddleware
+from bridge.server.admission import BOUNDS, HttpConnection, Replica, RequestMiddleware
 from bridge.server.app import build_server
 from bridge.server.notices import NotifyingServer
-from bridge.server.replica import Replica
 from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.tasks import background_task
 
@@ -66,12 +65,11 @@ class HttpServer(uvicorn.Server):
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
         self._streams: set[anyio.CancelScope] = set()
-        serve = partial(self._answer, app)
         admission = RequestMiddleware(
-            serve if replica is None else replica.around(serve),
+            partial(self._answer, app),
             self._guard,
             token,
-            (lambda scope: None) if replica is None else replica.probe,
+            replica,
             lambda: server.session_manager._server_instances,
         )
         config = uvicorn.Config(

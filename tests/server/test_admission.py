@@ -18,9 +18,8 @@ import pytest
 
 from bridge.runs import Engine
 from bridge.server import admission
-from bridge.server.admission import BOUNDS
+from bridge.server.admission import BOUNDS, Replica
 from bridge.server.app import build_server
-from bridge.server.replica import Replica
 from bridge.server.transports import HttpServer, parse_address
 from bridge.settings import http_token, load
 from tests.server.pipe_rig import hello

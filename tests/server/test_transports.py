@@ -19,7 +19,7 @@ from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.log import AuditLog
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import SuspendedRun
-from bridge.server import replica, transports
+from bridge.server import admission, transports
 from bridge.server.admission import BOUNDS
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http
@@ -196,8 +196,8 @@ async def test_a_replica_whose_engine_ended_is_not_ready_until_it_is_back(
         return said
 
     monkeypatch.setattr(backend, "problem", problem)
-    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.0)
-    made = replica.Replica(engine)
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.0)
+    made = admission.Replica(engine)
     async with background_task(made.tend):
         await until(lambda: made.missing == ["sandboxes"])
         said = ""
@@ -208,15 +208,15 @@ async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once a second, for as long as a database is away, would fill a disk."""
-    made, looks = replica.Replica(engine), 0
+    made, looks = admission.Replica(engine), 0
 
     async def full(log: AuditLog) -> int:
         nonlocal looks
         looks += 1
         raise AuditError("The audit log is full.")
 
-    monkeypatch.setattr(replica, "end_orphans", full)
-    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "end_orphans", full)
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.0)
     file = engine.settings.state_dir / "store.db"
     file.parent.mkdir(0o700, parents=True, exist_ok=True)
     file.write_bytes(b"no database " * 1000)
@@ -225,7 +225,7 @@ async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
         assert made.missing == ["store"]
         file.unlink()
         await until(lambda: made.missing == [])
-    told = [record.getMessage() for record in caplog.records if record.name == replica.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == admission.__name__]
     assert len(told) == 2
     assert any("the database is damaged" in text for text in told)
     assert any("The audit log is full" in text for text in told)
