@@ -1,7 +1,7 @@
 """Admits HTTP requests: who sends one, and whether that caller's share has room for it.
 
-A caller is known by the bridge's own token, by what a proxy lets it authorise itself with, and on a
-Unix socket by its user id. A caller has at most half of each of `BOUNDS`. Connections without a
+A caller is known by the bridge's own token or by its credentials for a proxy; on a Unix socket, by
+its user id. A caller has at most half of each of `BOUNDS`. Connections without a
 token share a small part: of them the oldest gives way to the next.
 """
 

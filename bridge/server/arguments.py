@@ -71,8 +71,8 @@ def checked_arguments(
 ) -> dict[str, Any]:
     """Return a call's arguments as their schema declares them, without those that are not used.
 
-    Where the meaning is certain they are converted: a JSON text of the declared type is that
-    value, one item for a list is a list of it, and a blank or "null" was left out.
+    Where the meaning is certain they are converted. A JSON text of the declared type is that value.
+    One item for a list is a list of it. A blank or "null" was left out.
 
     Args:
         texts: Names of the arguments that may be any text.

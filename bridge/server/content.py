@@ -1,6 +1,6 @@
 """Makes MCP tool results: the content for the model, and the record for programs.
 
-Many clients show their model structured content in place of the text, so the record is in the
+Many clients show their model structured content in place of the text. So the record is in the
 result's `_meta`, which reaches no model, unless the user asked for structured content.
 """
 

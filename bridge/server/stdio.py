@@ -1,8 +1,8 @@
 """One client's lines on stdin as messages, and messages to it as lines on stdout.
 
-The SDK's own reader drops a line that it cannot parse, and the client that sent it waits forever;
-its writer hands each message to a task and from there twice to a thread, which costs as much as the
-rest of a small answer.
+The SDK's own reader drops a line that it cannot parse, and the client that sent it waits forever.
+Its writer hands each message to a task and then twice to a thread, which costs as much as the rest
+of a small answer.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Ground:
 def ground() -> Iterator[Ground]:
     made = Path(tempfile.mkdtemp(dir="/var/tmp"))
     made.chmod(0o755)
-    # Where a program could write whoever it ran as.
+    # Where a program of any user could write.
     (made / "open").mkdir()
     (made / "open").chmod(0o777)
     try:

@@ -176,7 +176,7 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
         }
         second = await _in_session(ada, code="total + 1", session=identity)
         assert record_of(second)["result"] == 42
-        # Whoever has no credentials has the id, and is not told of others' either.
+        # A caller without credentials has the id, and sees no other ids.
         own = await _in_session(nobody, code="x = 1", session="own")
         assert await _listed(nobody) == []
         own_id = record_of(own)["session"]["id"]

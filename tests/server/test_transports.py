@@ -56,7 +56,7 @@ def test_something_else_is_explained(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.0.0.0:80", "[::]:80", "192.0.2.1:80", "example.org:80"])
 def test_an_address_that_others_can_reach_is_refused(text: str) -> None:
-    """There is no authentication yet, and whoever reaches the bridge can use every server."""
+    """There is no authentication yet, and any caller of the bridge can use every server."""
     with pytest.raises(UsageError, match="can be reached from other machines"):
         parse_address(text)
 

@@ -1,8 +1,8 @@
 """Finds the Python that runs inside, and the least of the host's files that it needs.
 
-Binds the executable, its standard library and each shared library of its extension modules by name,
-since library directories hold programs and plugins of everything else installed. The interpreter
-lists its needs itself, once per bridge. Of a virtual environment nothing is executed.
+Binds the executable, its standard library and each shared library of its extension modules by name.
+Library directories hold programs and plugins of everything else installed. The interpreter lists
+its needs itself, once per bridge. Of a virtual environment nothing is executed.
 """
 
 from __future__ import annotations

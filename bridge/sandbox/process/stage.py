@@ -1,10 +1,10 @@
 """The last step into a sandbox: runs inside, ahead of the program, and confines itself.
 
 Started as `python3 -I -S -c` with a loader (`stage_loader`), so it imports only the standard
-library and supports Python 3.9. It mounts the writable directories (bubblewrap has no "noexec"),
-drops the two capabilities that mounting needed, sets limits, Landlock and the system call filters,
-reports on the status pipe and becomes the program. For a command it first reports what it sees of
-its isolation and waits for permission.
+library and supports Python 3.9. It mounts the writable directories (bubblewrap has no "noexec") and
+drops the two capabilities that mounting needed. It sets limits, Landlock and the system call
+filters, reports on the status pipe and becomes the program. For a command it first reports what it
+sees of its isolation and waits for permission.
 
 Enforces: any step that fails ends the process, so a program never runs half confined. A program
 that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.

@@ -72,7 +72,7 @@ def late_bwrap(python: str, bwrap: str, mark: str) -> Iterator[tuple[Path, Path]
     """Make a bubblewrap that waits for its bridge's end, and the place where it says so."""
     with tempfile.TemporaryDirectory(prefix=mark) as made:
         directory = Path(made)
-        directory.chmod(0o777)  # whoever it runs as
+        directory.chmod(0o777)  # for any user
         script, started = directory / "bwrap", directory / "told"
         script.write_text(LATE.format(python=python, bwrap=bwrap, started=str(started)))
         script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The same as an ordinary user, whoever runs the tests; and the refusals."""
+"""The same as an ordinary user, also where root runs the tests; and the refusals."""
 
 from __future__ import annotations
 
