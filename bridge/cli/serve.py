@@ -19,7 +19,7 @@ from bridge.runs import open_engine
 from bridge.sandbox.selection import select_present
 from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
-from bridge.server.transports import STDIO, parse_address, serve_http, serve_stdio
+from bridge.server.stdio import STDIO, serve_stdio
 from bridge.settings import Settings, http_token
 
 ALONE = (
@@ -43,8 +43,12 @@ async def serve(
     ending: anyio.Event | None = None,
 ) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
-    address = parse_address(http) if http else None
-    if address is not None:
+    address = None
+    if http:
+        # Here: the first answer on stdio need not wait for it.
+        from bridge.server.transports import parse_address
+
+        address = parse_address(http)
         # The machine's name, as a header can have it; in a pod that is the pod's own.
         name = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
         settings = replace(settings, replica=settings.replica or name)
@@ -68,6 +72,8 @@ async def serve(
             told = partial(_announce, host)
             # The mode of a Unix socket says who may connect.
             token = "" if no_token or "/" in host else http_token(settings)
+            from bridge.server.transports import serve_http
+
             await serve_http(engine, host, port, told, ending or anyio.Event(), token)
     return 0
 

@@ -54,11 +54,7 @@ def probe_spec(limits: Limits) -> LaunchSpec:
 
 
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command of the probe's program.
-
-    Args:
-        untried: Layers for which it makes no attempt.
-    """
+    """Return the command of the probe's program."""
     modules = guest_modules()
     facts, denials = (
         modules["bridge.guest.supervisor.isolation_facts"],
@@ -106,11 +102,7 @@ async def run_probe(
     no_answer_remedy: str | None = None,
     timeout_error: Callable[[str], SandboxError] = LaunchError,
 ) -> Probe:
-    """Run something in a sandbox.
-
-    Args:
-        timeout_error: Makes the error for a sandbox that does not start in time.
-    """
+    """Run something in a sandbox."""
     try:
         with anyio.fail_after(PROBE_SECONDS):
             async with launch(probe_spec(limits)) as sandbox:

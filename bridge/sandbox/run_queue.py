@@ -28,8 +28,6 @@ PositionListener = Callable[[int | None], None]
 
 @dataclass(eq=False)
 class _Ticket:
-    """A waiting run."""
-
     owner: str
     on_position: PositionListener
     granted: anyio.Event = field(default_factory=anyio.Event)
@@ -58,18 +56,17 @@ class RunQueue:
 
     Args:
         places: How many runs may be under way at once.
+
+    Attributes:
+        taken: How many are.
     """
 
     def __init__(self, places: int, wait_seconds: float = 120.0) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
-        self._taken = 0
+        self.taken = 0
         # In the order of the owners' turns.
         self._waiting: dict[str, deque[_Ticket]] = {}
-
-    @property
-    def taken(self) -> int:
-        return self._taken
 
     @property
     def waiting(self) -> int:
@@ -85,8 +82,8 @@ class RunQueue:
         Raises:
             BridgeError: Too many runs wait already, or this one has waited too long.
         """
-        if self._taken < self._places:
-            self._taken += 1
+        if self.taken < self._places:
+            self.taken += 1
         else:
             await self._wait(_Ticket(owner, on_position))
         place = RunSlot(self._give_on)
@@ -98,10 +95,10 @@ class RunQueue:
 
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
-            raise self._overloaded(f"{self.waiting} more wait already")
+            raise self._overload_error(f"{self.waiting} more wait already")
         own = self._waiting.get(ticket.owner, ())
         if len(own) >= MAX_WAITING_OF_OWNER:
-            raise self._overloaded(f"{len(own)} more of yours wait already")
+            raise self._overload_error(f"{len(own)} more of yours wait already")
         self._waiting.setdefault(ticket.owner, deque()).append(ticket)
         self._report_positions()
         try:
@@ -113,7 +110,7 @@ class RunQueue:
         if not ticket.granted.is_set():
             self._leave(ticket)
             why = f"this one has waited {self._wait_seconds:g} s; {self.waiting} others wait too"
-            raise self._overloaded(why)
+            raise self._overload_error(why)
 
     def _leave(self, ticket: _Ticket) -> None:
         """Take a run out of the queue, or pass on the slot that it was just granted."""
@@ -125,7 +122,7 @@ class RunQueue:
 
     def _give_on(self) -> None:
         """Give a slot that became free to the run whose turn it is."""
-        self._taken -= 1
+        self.taken -= 1
         if not self._waiting:
             return
         owner, tickets = next(iter(self._waiting.items()))
@@ -133,7 +130,7 @@ class RunQueue:
         del self._waiting[owner]
         self._waiting[owner] = tickets
         ticket = tickets.popleft()
-        self._taken += 1
+        self.taken += 1
         ticket.granted.set()
         ticket.on_position(None)
         self._report_positions()
@@ -145,8 +142,8 @@ class RunQueue:
         for ahead, ticket in enumerate(filter(None, rounds)):
             ticket.on_position(ahead)
 
-    def _overloaded(self, why: str) -> BridgeError:
-        message = f"As many runs are under way as there may be at once ({self._taken}), and {why}."
+    def _overload_error(self, why: str) -> BridgeError:
+        message = f"As many runs are under way as there may be at once ({self.taken}), and {why}."
         return BridgeError(
             message,
             remedy="Nothing was run. Wait for results of yours, or try again later; put several "
@@ -156,12 +153,7 @@ class RunQueue:
 
 
 def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
-    """Return the default number of concurrent runs on a machine. Pure.
-
-    Args:
-        memory: Bytes; None if unknown.
-        run_memory: Bytes that a run may use.
-    """
+    """Return the default number of concurrent runs; both memories in bytes, None if unknown."""
     found = 4 * cores
     if memory is not None:
         found = min(found, memory // run_memory)

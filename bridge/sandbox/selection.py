@@ -1,12 +1,7 @@
-"""Selects the backend that runs the code.
+"""Selects the backend that runs the code, in the order of `LADDER` or the user's setting.
 
 Enforces: a backend is selected only after it has run a probe and passed the check of its mandatory
 layers from inside. When none passes, nothing runs. A weaker backend is used only if it is named.
-
-Does not: rank layers. The order is `LADDER` or the user's setting.
-
-Verified: `tests/sandbox/test_selection.py`, and `tests/security/test_broken_layers.py`, whose
-backends lack a layer.
 """
 
 from __future__ import annotations
@@ -17,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio.to_thread
 
@@ -30,25 +25,14 @@ from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER
 
-if TYPE_CHECKING:
-    from bridge.sandbox.container.backend import ContainerBackend
-    from bridge.sandbox.kubernetes.backend import KubernetesBackend
-    from bridge.sandbox.process.backend import BubblewrapBackend
-    from bridge.sandbox.process.landlock_backend import LandlockBackend
-    from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
-
-    _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
-
 logger = logging.getLogger(__name__)
-
-_OPENING = "bridge.sandbox.container.backend"
 
 Trial = Callable[[], Awaitable[Probe]]
 
 _PROCESS: Mapping[str, tuple[str, str]] = {
-    "bubblewrap": ("bridge.sandbox.process.backend", "BubblewrapBackend"),
-    "seatbelt": ("bridge.sandbox.process.seatbelt_backend", "SeatbeltBackend"),
-    "landlock": ("bridge.sandbox.process.landlock_backend", "LandlockBackend"),
+    "bubblewrap": ("backend", "BubblewrapBackend"),
+    "seatbelt": ("seatbelt_backend", "SeatbeltBackend"),
+    "landlock": ("landlock_backend", "LandlockBackend"),
 }
 """The backends without an engine and images: module and class. Imported when they are tried, so
 that the bridge's first answer need not wait: 150 ms for the engines' client libraries, 50 ms for
@@ -65,11 +49,7 @@ def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def engines(settings: Settings) -> tuple[str, ...]:
-    """Return those of `candidates` that are container engines, which have images.
-
-    Raises:
-        SettingsError: The named backend has no images.
-    """
+    """Return those of `candidates` that are container engines, which have images."""
     found = tuple(
         name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
     )
@@ -79,47 +59,45 @@ def engines(settings: Settings) -> tuple[str, ...]:
     return found
 
 
-async def _open(
+async def _load(module: str) -> Any:
+    # In a thread, so that other requests need not wait for it.
+    return await anyio.to_thread.run_sync(importlib.import_module, f"bridge.sandbox.{module}")
+
+
+async def _make_backend(
     name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | KubernetesBackend | _ProcessBackend, Trial]:
+) -> tuple[Backend, Trial]:
     """Return a backend, and the function that probes it."""
+    place = settings.place("oci_runtime")
+    backend: Backend
     if name == "kubernetes":
-        cluster = await _kubernetes(settings)
-        return cluster, cluster.probe
-    if name not in _PROCESS:
-        # In a thread, so that other requests need not wait for it.
-        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
+        if settings.oci_runtime:
+            message = f"{place}: a cluster's nodes have their own."
+            raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
+        try:
+            await _load("kubernetes.backend")
+        except ImportError as error:
+            message = f"The runtime kubernetes needs a package that is not installed: {error}."
+            raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
+        from bridge.sandbox.kubernetes.backend import kubernetes_backend
+
+        backend = kubernetes_backend(settings)
+    elif name not in _PROCESS:
+        await _load("container.backend")
         from bridge.sandbox.container.backend import container_backend, try_backend
 
         engine = container_backend(name, settings)
         return engine, partial(try_backend, engine, settings, pull=pull)
-    if settings.oci_runtime:
-        # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
-        place = settings.place("oci_runtime")
-        message = f"{place}: {name} cannot use {settings.oci_runtime}."
-        raise SettingsError(message, remedy="Use podman or docker with it.")
-    module, kind = _PROCESS[name]
-    make: type[_ProcessBackend] = getattr(
-        await anyio.to_thread.run_sync(importlib.import_module, module), kind
-    )
-    backend = make(
-        environ=settings.environ, limits=limits_for(settings), packages=settings.packages
-    )
+    else:
+        if settings.oci_runtime:
+            # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
+            message = f"{place}: {name} cannot use {settings.oci_runtime}."
+            raise SettingsError(message, remedy="Use podman or docker with it.")
+        file, kind = _PROCESS[name]
+        backend = getattr(await _load(f"process.{file}"), kind)(
+            environ=settings.environ, limits=limits_for(settings), packages=settings.packages
+        )
     return backend, backend.probe
-
-
-async def _kubernetes(settings: Settings) -> KubernetesBackend:
-    if settings.oci_runtime:
-        message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
-        raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
-    try:
-        await anyio.to_thread.run_sync(importlib.import_module, "bridge.sandbox.kubernetes.backend")
-    except ImportError as error:
-        message = f"The runtime kubernetes needs a package that is not installed: {error}."
-        raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
-    from bridge.sandbox.kubernetes.backend import kubernetes_backend
-
-    return kubernetes_backend(settings)
 
 
 async def select_present(settings: Settings) -> Backend:
@@ -150,8 +128,12 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     for name in missing if pull else ():
         if backend := await _select(name, settings, failures, pull=True):
             return backend
+    # Of several, not what is for another system.
+    every = [*failures.values()]
+    here = [probe for probe in every if probe.error_code != "wrong_system"] or every
+    reasons = [f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here]
     raise SandboxError(
-        "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
+        f"No sandbox is available, so nothing was run. {' '.join(reasons)}",
         remedy="`mcp-code-bridge doctor` says what to do, and offers to build a missing image.",
         code="no_sandbox",
     )
@@ -162,11 +144,17 @@ async def _select(
 ) -> Backend | None:
     """Return a backend, open, if it works; else note how it failed."""
     async with AsyncExitStack() as stack:
-        backend, attempt = await _open(name, settings, pull=pull)
+        backend, attempt = await _make_backend(name, settings, pull=pull)
         stack.push_async_exit(backend)
         probe = await attempt()
         if probe.ok:
-            _announce(name, probe)
+            if name in WEAKER:
+                weaker = "programs run in %s, which is weaker than any other backend"
+                logger.warning(weaker, probe.summary)
+            else:
+                logger.info("programs run in %s", probe.summary)
+            if name not in _PROCESS and "packages" in probe.details:
+                logger.warning("%s", probe.details["packages"])
             await anyio.to_thread.run_sync(remember, settings, probe.contents)
             stack.pop_all()
             return backend
@@ -178,20 +166,11 @@ async def _select(
     return None
 
 
-def _announce(name: str, probe: Probe) -> None:
-    if name in WEAKER:
-        logger.warning("programs run in %s, which is weaker than any other backend", probe.summary)
-    else:
-        logger.info("programs run in %s", probe.summary)
-    if name not in _PROCESS and "packages" in probe.details:
-        logger.warning("%s", probe.details["packages"])
-
-
 async def probe_all(settings: Settings) -> list[Probe]:
     """Probe every backend that the settings admit and return the results; fetch no image."""
     probes = []
     for name in _admitted(settings):
-        backend, attempt = await _open(name, settings, pull=False)
+        backend, attempt = await _make_backend(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
     first = next((probe for probe in probes if probe.ok), None)
@@ -203,12 +182,14 @@ async def probe_all(settings: Settings) -> list[Probe]:
 def _admitted(settings: Settings) -> tuple[str, ...]:
     """Return the backends to try; `auto` leaves out what has no OCI runtime or image.
 
-    Whoever names either does not get another sandbox, or another Python, without a word.
+    A user who names either gets no other sandbox or Python without notice.
     """
     if settings.packages is not None:
-        from bridge.sandbox.process.interpreter import check_environment
+        from bridge.sandbox.process.interpreter import read_packages
 
-        check_environment(settings.packages, settings.place("packages"))
+        place = settings.place("packages")
+        # Before any backend is tried.
+        read_packages(settings.packages, as_nobody=False, environment=True, setting=place)
     names = candidates(settings.runtime, settings.runtime_order)
     if settings.runtime == "auto":
         from bridge.sandbox.container.remote import names_another_machine
@@ -228,24 +209,12 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
     return names
 
 
-def _reasons(failures: Sequence[Probe]) -> list[str]:
-    """Return why each failed; of several, not what is for another system."""
-    here = [probe for probe in failures if probe.error_code != "wrong_system"]
-    return [
-        f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here or failures
-    ]
-
-
 def is_engine(name: str) -> bool:
     return name in ENGINES or "/" in name
 
 
 def require_own_kernel(settings: Settings, profile: CommandProfile) -> None:
-    """Reject a profile that would replace the required kernel boundary by namespaces.
-
-    Raises:
-        SettingsError: The profile's runtime cannot use MCP_BRIDGE_OCI_RUNTIME.
-    """
+    """Reject a profile that would replace the required kernel boundary by namespaces."""
     if settings.oci_runtime and profile.runtime == "process":
         place = settings.place("oci_runtime")
         message = f"{profile.place}: {place}: bubblewrap cannot use {settings.oci_runtime}."
@@ -268,18 +237,14 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
         raise SettingsError(message, remedy="Set MCP_BRIDGE_RUNTIME to a backend of this machine.")
     require_own_kernel(settings, profile)
     if profile.runtime == "process":
-        backend, _ = await _open("bubblewrap", replace(settings, packages=None))
-        async with AsyncExitStack() as stack:
-            stack.push_async_exit(backend)
-            await reap_leftovers(backend)
-            stack.pop_all()
-        return backend
+        backend, _ = await _make_backend("bubblewrap", replace(settings, packages=None))
+        return await _without_leftovers(backend)
     problems: list[str] = []
     remedy = "`mcp-code-bridge doctor` tries them again."
     names = candidates(settings.runtime, settings.runtime_order)
     for name in tuple(filter(is_engine, names)) or ENGINES:
         try:
-            return await _engine_with(name, settings, profile)
+            return await _engine_with(name, settings, profile.image)
         except ImageMissingError as error:
             problems.append(f"{name}: {error.message}")
             remedy = with_profile_remedy(error, profile).remedy
@@ -289,14 +254,22 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
     raise SandboxError(message, remedy=remedy, code="no_sandbox")
 
 
-async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -> Backend:
+async def _engine_with(name: str, settings: Settings, image: str) -> Backend:
     from bridge.sandbox.container.backend import container_backend
     from bridge.sandbox.container.image import ensure_present
 
-    backend = container_backend(name, settings)
+    engine = container_backend(name, settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(engine)
+        await ensure_present(image, await engine.images(), progress=logger.info)
+        stack.pop_all()
+    return await _without_leftovers(engine)
+
+
+async def _without_leftovers(backend: Backend) -> Backend:
+    """Return an open backend without what dead bridges left."""
     async with AsyncExitStack() as stack:
         stack.push_async_exit(backend)
-        await ensure_present(profile.image, await backend.images(), progress=logger.info)
         await reap_leftovers(backend)
         stack.pop_all()
     return backend

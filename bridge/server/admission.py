@@ -1,34 +1,45 @@
 """Admits HTTP requests: who sends one, and whether that caller's share has room for it.
 
-In front of everything else that serves HTTP. A caller is known by the bridge's own token, by what
-a proxy lets it authorise itself with, and on a Unix socket by its user id. A caller has at most
-half of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request
-with a token has come share a small part: of them the oldest gives way to the next.
+A caller is known by the bridge's own token or by its credentials for a proxy; on a Unix socket, by
+its user id. A caller has at most half of each of `BOUNDS`. Connections without a
+token share a small part: of them the oldest gives way to the next.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import json
+import logging
+import re
+import socket
+import struct
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.types import ErrorData, JSONRPCError
-from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bridge.errors import BridgeError
+from bridge.gate.audit.reading import end_orphans
+from bridge.runs import Engine
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
+from bridge.settings import store_of
 from bridge.upstream.framing import Line, encode
 
-if TYPE_CHECKING:
-    from bridge.server.connection import HttpConnection
+logger = logging.getLogger(__name__)
 
 BOUNDS: dict[str, int] = {
     "connections": 512,
@@ -44,17 +55,137 @@ BODY_SECONDS = 60.0  # For a body to arrive: a client may send it as slowly as i
 _SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", "content-type")
 """Headers that are sent once: of two, a proxy and the bridge might each believe another one."""
 
-_SESSION = "mcp-session-id"
+
+REPLICA = "mcp-bridge-replica"
+"""The response header with the name of the replica that answers, or that has what was asked for."""
+
+SESSION = "mcp-session-id"
+
+LOOK_SECONDS = 1.0  # Between looks at what is missing, and at what dead replicas left.
+
+_NEEDED = ("sandboxes", "store")
+_ORPHANS = "ends of dead replicas' runs"
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
 
-class RequestAdmission:
+class Replica:
+    """One of several bridges that serve HTTP as one service.
+
+    Its probes (`/healthz`, `/readyz`, `/metrics`) need no token and tell no secret. Its name is in
+    every answer and in the ids of MCP sessions, which are in the memory of the replica that began
+    them.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.settings.replica
+        self._store = store_of(engine.settings)
+        self._problems = dict.fromkeys(_NEEDED, "not looked at yet")
+
+    async def tend(self) -> None:
+        """See what is missing, and to the runs of dead replicas, until cancelled.
+
+        However often readiness is asked for, this alone looks. It chooses the backend ahead of the
+        first run.
+        """
+        while True:
+            for what in (*_NEEDED, _ORPHANS):
+                try:
+                    problem = await self._look(what)
+                except (BridgeError, OSError) as error:
+                    problem = str(error)
+                # Each is told once, however often it is looked at.
+                if problem and problem != self._problems.get(what):
+                    logger.warning("%s: %s", what, problem)
+                self._problems[what] = problem
+            await anyio.sleep(LOOK_SECONDS)
+
+    async def drain(self) -> None:
+        """Let no more runs begin, and return when none is left or the deadline is over."""
+        logger.info("draining: no more runs begin here")
+        suspended = self._engine.suspended
+        seconds = self._engine.settings.drain_seconds
+        await self._engine.under_way.drain(seconds, lambda: suspended.live > 0)
+
+    @property
+    def missing(self) -> list[str]:
+        """What this lacks to begin runs, in one word each: everybody may read it."""
+        missing = [name for name in _NEEDED if self._problems[name]]
+        return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
+
+    async def _look(self, what: str) -> str:
+        """Return what is wrong with one of the things that are looked at; empty for nothing."""
+        if what == "sandboxes":
+            return await (await self._engine.backend()).problem()
+        if what == _ORPHANS:
+            await end_orphans(self._engine.gate.audit)
+            return ""
+        with anyio.move_on_after(2.0):
+            read = partial(self._store.documents, "ready", [""])
+            await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+            return ""
+        return "it does not answer within 2 s"
+
+    def metrics(self) -> str:
+        queue = self._engine.queue
+        values = {
+            "runs_queued": queue.waiting,
+            "runs_running": queue.taken,
+            "sandboxes_waiting": self._engine.sandboxes.report.waiting,
+            "draining": int(self._engine.under_way.draining),
+        }
+        lines = [
+            f"# TYPE mcp_code_bridge_{name} gauge\nmcp_code_bridge_{name} {value}\n"
+            for name, value in values.items()
+        ]
+        return "".join(lines)
+
+    def probe(self, scope: Scope) -> Response | None:
+        """Return the answer to a probe; None for any other request."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return None
+        match scope["path"]:
+            case "/healthz":
+                return PlainTextResponse("ok\n")
+            case "/metrics":
+                return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
+            case "/readyz":
+                missing = self.missing
+                body = {"ready": not missing, "replica": self.name, "missing": missing}
+                status = 503 if missing else 200
+                return Response(json.dumps(body), status, media_type="application/json")
+            case _:
+                return None
+
+    def route(self, scope: Scope, headers: Headers) -> tuple[Scope, Response | None]:
+        """Return a request without this replica's name, or the refusal of one that is not its."""
+        session = headers.get(SESSION)
+        begins = begins_session(headers) and scope["method"] == "POST"
+        if begins and self._engine.under_way.draining:
+            problem = "This replica of the bridge is ending. Begin the session again: another has."
+            retry = {"retry-after": "5", REPLICA: self.name}
+            return scope, refuse(503, problem, INTERNAL_ERROR, retry)
+        named = _NAMED.fullmatch(session) if session is not None and self.name else None
+        if named is None or session is None:
+            return scope, None
+        if named[1] != self.name:
+            problem = (
+                f"Session not found: replica {named[1]!r} of the bridge began it, and this is "
+                f"{self.name!r}. Send its requests there, or begin a new session."
+            )
+            return scope, refuse(404, problem, headers={REPLICA: named[1]})
+        own, name = session.rpartition(".")[2].encode(), SESSION.encode()
+        pairs = [(key, own if key == name else value) for key, value in scope["headers"]]
+        return {**scope, "headers": pairs}, None
+
+
+class RequestMiddleware:
     """Passes on the requests for which their caller has a share, with their bodies read.
 
     Args:
         guard: Allowed `Host` and `Origin` headers; other requests are refused.
         token: What requests have to carry; empty for nothing.
-        probe: Returns the answer to a probe, which needs no token.
-        sessions: Returns the ids of the sessions that are open.
+        replica: Answers probes, and has a name among several; None for neither.
 
     Attributes:
         connections: All that are open, the oldest first.
@@ -65,13 +196,13 @@ class RequestAdmission:
         app: ASGIApp,
         guard: TransportSecuritySettings,
         token: str = "",
-        probe: Callable[[Scope], Response | None] = lambda scope: None,
+        replica: Replica | None = None,
         sessions: Callable[[], Container[str]] = frozenset,
     ) -> None:
         self._app = app
         self._guard = TransportSecurityMiddleware(guard)
         self._token = token
-        self._probe = probe
+        self._replica = replica
         self._open_sessions = sessions
         self._sessions: dict[str, str] = {}
         self._beginning: dict[int, str] = {}  # By request, until its session has a name.
@@ -93,7 +224,7 @@ class RequestAdmission:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if (probe := self._probe(scope)) is not None:
+        if self._replica is not None and (probe := self._replica.probe(scope)) is not None:
             await probe(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -118,7 +249,7 @@ class RequestAdmission:
             if scope["method"] == "POST":
                 await self._serve(caller, headers, scope, receive, send)
             else:
-                await self._app(scope, receive, send)
+                await self._pass_on(caller, scope, receive, send)
         finally:
             self._beginning.pop(id(scope), None)
             self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
@@ -192,24 +323,37 @@ class RequestAdmission:
         elif line[:1] == b"[":
             await refuse(400, NO_BATCHES.message)(scope, receive, send)
         else:
-            await self._app(scope, _replay(line, receive), self._noting(caller, scope, send))
+            await self._pass_on(caller, scope, _replay(line, receive), send)
 
-    def _noting(self, caller: str, scope: Scope, send: Send) -> Send:
-        async def noting(message: Message) -> None:
+    async def _pass_on(self, caller: str, scope: Scope, receive: Receive, send: Send) -> None:
+        request, name = id(scope), ""
+        if self._replica is not None:
+            name = self._replica.name
+            scope, refusal = self._replica.route(scope, Headers(scope=scope))
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+
+        async def note_session(message: Message) -> None:
             if message["type"] == "http.response.start":
-                session = Headers(raw=message["headers"]).get(_SESSION, "")
-                if name := session.rpartition(".")[2]:
-                    self._sessions.setdefault(name, caller)
-                    self._beginning.pop(id(scope), None)
+                headers = MutableHeaders(scope=message)
+                session = headers.get(SESSION)
+                if session:
+                    self._sessions.setdefault(session, caller)
+                    self._beginning.pop(request, None)
+                if name:
+                    headers[REPLICA] = name
+                if name and session:
+                    headers[SESSION] = f"{name}.{session}"
             await send(message)
 
-        return noting
+        await self._app(scope, receive, note_session)
 
 
 def begins_session(headers: Headers) -> bool:
     """Whether a request may begin a session of the protocol."""
     version = headers.get("mcp-protocol-version")
-    return _SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+    return SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 def _problem(what: str, held: int, total: int) -> str:
@@ -236,7 +380,53 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def refuse(
     status: int, problem: str, code: int = INVALID_REQUEST, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a refusal of a request that was not passed on."""
     error = ErrorData(code=code, message=problem)
     body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
     return Response(body, status, headers, media_type="application/json")
+
+
+HEAD_SECONDS = 10.0  # For the head of a request to arrive: a client may never send it.
+
+
+class HttpConnection(H11Protocol):
+    """One connection; it ends if the head of a request does not arrive in time.
+
+    Attributes:
+        caller: Whose it is; empty until a request with a token came.
+        user: The user id at its other end, if it is a Unix socket's.
+    """
+
+    def __init__(self, admission: RequestMiddleware, **others: Any) -> None:
+        super().__init__(**others)
+        self.app_state = {**self.app_state, "connection": self}
+        self.caller = self.user = ""
+        self._admission = admission
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def busy(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer = transport.get_extra_info("socket")
+        if peer is not None and peer.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
+            found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            self.caller = self.user = f"uid {struct.unpack('3i', found)[1]}"
+        self._timer = self.loop.call_later(HEAD_SECONDS, transport.abort)
+        self._admission.accept(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.busy and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        elif not self.busy and self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._admission.connections.pop(self, None)
+        super().connection_lost(exc)

@@ -26,10 +26,9 @@ from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.clients import HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
-    RESULT_SIZE,
-    acting_tool,
     adapt_to_client,
     cleared_content,
+    make_tool,
     output_schema,
     result_or_error,
     to_result,
@@ -58,8 +57,8 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
-        with engine.servers.inventory.notifying(notices.changed):
-            async with notices.running():
+        with engine.servers.inventory.notifying(notices.note_change):
+            async with notices.open():
                 yield {}
 
     server = NotifyingServer(
@@ -79,7 +78,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     # Passed to the constructor it would warn: protocol 2026-07-28 has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
     changed = "notifications/roots/list_changed"
-    server.add_notification_handler(changed, types.NotificationParams, surface.change_roots)
+    server.add_notification_handler(changed, types.NotificationParams, surface.note_changed_roots)
     server.middleware.append(surface.introduce)
     server.extensions[EXTENSION] = {}
     server.add_request_handler("tasks/get", TaskParams, surface.get_task)
@@ -89,17 +88,13 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
 
 async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
-    """Return the tools as a client is shown them at this moment.
-
-    Args:
-        brief: For a client that loads tools on demand.
-    """
+    """Return the tools as a client is shown them at this moment."""
     settings, limits = engine.settings, limits_for(engine.settings)
-    tool = acting_tool(
+    tool = make_tool(
         TOOL,
         "Run Python with MCP tools",
         open_world=True,
-        _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT, **RESULT_SIZE},
+        _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT},
         description=await engine.guide.tool_description(brief=brief),
         input_schema=input_schema(
             limits.longest_timeout,
@@ -134,7 +129,7 @@ class _Surface:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         await self._engine.servers.refresh()
-        await self._notices.listed(context)
+        await self._notices.note_listing(context)
         tools = await tool_list(self._engine, brief=known_client(context).defers)
         # Not before: the first answers matter more.
         self._engine.servers.load_unknown_later()
@@ -177,12 +172,12 @@ class _Surface:
     def _result(self, context: Context, outcome: RunResult) -> types.CallToolResult:
         owner = self._runs.owner(context)
         if outcome.artifacts and owner:
-            self._notices.kept(owner)
+            self._notices.note_update("", owner)
         if outcome.session is not None and owner:
-            self._notices.updated(SESSIONS_URI, owner)
+            self._notices.note_update(SESSIONS_URI, owner)
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
 
-    async def change_roots(self, context: Context, params: types.NotificationParams) -> None:
+    async def note_changed_roots(self, context: Context, params: types.NotificationParams) -> None:
         self._engine.servers.pool.roots_changed()
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:

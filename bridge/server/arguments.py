@@ -44,9 +44,14 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     if given["reads"] != _UNSAID["reads"] and not retry_of:
         raise InvalidRequestError("`reads` says how a retry is answered, and needs `retry_of`.")
     session, ends = parse_session(given.get("session"), given["end_session"])
-    servers, timeout = given.get("servers"), given.get("timeout")
+    code, servers, timeout = (given.get(name) for name in ("code", "servers", "timeout"))
+    if code or not ends:
+        if code is None:
+            raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
+        if not code.strip():
+            raise InvalidRequestError("`code` is empty; pass the Python program to run.")
     return RunRequest(
-        code="" if ends and not given.get("code") else _code(given.get("code")),
+        code=code or "",
         session=session,
         end_session=ends,
         files=tuple(map(_file, given.get("files", ()))),
@@ -66,8 +71,8 @@ def checked_arguments(
 ) -> dict[str, Any]:
     """Return a call's arguments as their schema declares them, without those that are not used.
 
-    Where the meaning is certain they are converted: a JSON text of the declared type is that
-    value, one item for a list is a list of it, and a blank or "null" was left out.
+    Where the meaning is certain they are converted. A JSON text of the declared type is that value.
+    One item for a list is a list of it. A blank or "null" was left out.
 
     Args:
         texts: Names of the arguments that may be any text.
@@ -148,14 +153,6 @@ def _apply(given: Mapping[str, Json]) -> ApplyRequest:
 def _identifier(name: str, value: str) -> str:
     if value and not _ID.fullmatch(value):
         raise InvalidRequestError(f"`{name}` must be an id as a result had it, not {value!r:.80}.")
-    return value
-
-
-def _code(value: str | None) -> str:
-    if value is None:
-        raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
-    if not value.strip():
-        raise InvalidRequestError("`code` is empty; pass the Python program to run.")
     return value
 
 

@@ -1,9 +1,7 @@
 """The clients of the bridge's server, as the engine sees them, in both versions of the protocol.
 
-Owns what is sent to a client during its run, and what is not sent because it lacks the capability.
 With `initialize`, a question is a request of the server on the stream of the run's call. Since
-2026-07-28 it is part of the result of that call, which the client then repeats; see
-`bridge.runs.suspended_runs`.
+2026-07-28 it is part of the result of that call, which the client then repeats.
 """
 
 from __future__ import annotations
@@ -118,7 +116,6 @@ def known_client(context: Context) -> KnownClient:
 
 
 def has_roots(context: Context) -> bool:
-    """Return whether the client that sent a request declares roots."""
     capabilities = context.session.client_capabilities
     return capabilities is not None and capabilities.roots is not None
 
@@ -186,11 +183,7 @@ class RunClient:
         return await self._ask(_ELICITATION_METHOD, params)
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask its model (`sampling/createMessage`).
-
-        Raises:
-            CannotAskError: As for `elicit`, or it gave no answer.
-        """
+        """Ask its model (`sampling/createMessage`)."""
         return await self._ask(_SAMPLING_METHOD, params)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -218,11 +211,6 @@ class HandshakeClient(RunClient):
     """A client that used `initialize`."""
 
     def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
-        """Create the client of a request.
-
-        Args:
-            log_level: The level that it has set; empty if none.
-        """
         super().__init__(context, identity)
         self.log_level = log_level or DEFAULT_LEVEL
         # Only a client that has set a level itself gets output as messages.
@@ -335,7 +323,6 @@ class ModernClient(RunClient):
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
-    """Return a client's answers to questions as JSON, by the questions' keys."""
     return {key: _as_json(response) for key, response in (responses or {}).items()}
 
 

@@ -17,9 +17,8 @@ from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.arguments import checked_arguments, field
 from bridge.server.content import (
-    RESULT_SIZE,
     Kind,
-    acting_tool,
+    make_tool,
     output_schema,
     record_schema,
     tool_result,
@@ -50,11 +49,10 @@ COMMAND_OUTPUT_SCHEMA = record_schema(
 
 
 def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:
-    return acting_tool(
+    return make_tool(
         COMMAND_TOOL,
         "Run a command in a sandbox",
         open_world=any(profile.network for profile in profiles.values()),
-        _meta={**RESULT_SIZE},
         description=_description(profiles),
         input_schema=_input_schema(profiles),
         output_schema=output_schema(COMMAND_OUTPUT_SCHEMA, place),
@@ -71,7 +69,7 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
     ]
     for profile in profiles.values():
         names = [entry.rpartition("/")[2] for entry in profile.executables]
-        shown = _listed(names)
+        shown = _join_names(names)
         terms = (
             "network" if profile.network else "no network",
             f"writes: {_writable(profile)}",
@@ -94,10 +92,10 @@ def _writable(profile: CommandProfile) -> str:
             return "the whole workspace"
         # Nothing is looked up here; what has a suffix is most likely a file.
         found.append(str(path) if path.suffix else f"{path}/")
-    return _listed(found) or "nothing"
+    return _join_names(found) or "nothing"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 

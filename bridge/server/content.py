@@ -1,9 +1,7 @@
 """Makes MCP tool results: the content for the model, and the record for programs.
 
-Many clients show their model structured content in place of the text, so the record is in the
-result's `_meta`, which reaches no model, unless the user asked for structured content. Owns the
-order of the content blocks: the text, then pictures and tables, then links to artifacts.
-`bridge.render` makes the text.
+Many clients show their model structured content in place of the text. So the record is in the
+result's `_meta`, which reaches no model, unless the user asked for structured content.
 """
 
 from __future__ import annotations
@@ -54,15 +52,18 @@ def tool_result(
     return result
 
 
-def acting_tool(name: str, title: str, *, open_world: bool, **more: Any) -> types.Tool:
-    """Return a tool that may change anything."""
+def make_tool(
+    name: str, title: str, *, reads: bool = False, open_world: bool = False, **more: Any
+) -> types.Tool:
+    """Return a tool that only `reads`, or may change anything."""
     hints = types.ToolAnnotations(
         title=title,
-        read_only_hint=False,
-        destructive_hint=True,
-        idempotent_hint=False,
+        read_only_hint=reads,
+        destructive_hint=not reads,
+        idempotent_hint=reads,
         open_world_hint=open_world,
     )
+    more["_meta"] = {**RESULT_SIZE, **more.get("_meta", {})}
     return types.Tool(name=name, title=title, annotations=hints, **more)
 
 
@@ -77,11 +78,7 @@ def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
 async def result_or_error(
     what: str, work: Awaitable[Result], failed: Callable[[BridgeError], Result]
 ) -> Result:
-    """Return the result of `work`, or of `failed` if it raises.
-
-    Args:
-        failed: Makes the result that reports an error.
-    """
+    """Return the result of `work`, or what `failed` makes of the error that it raises."""
     try:
         return await work
     except BridgeError as error:
@@ -123,15 +120,6 @@ def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] 
     return schema if place == "content" else None
 
 
-_DESCRIPTIONS = {
-    "file": "A file that the program left.",
-    "stdout": "All that the program wrote to stdout.",
-    "stderr": "All that the program wrote to stderr.",
-    "result": "The result of a run whose client did not get it.",
-    "shown": "The original of something that the program showed.",
-}
-
-
 LINKS_SINCE = "2025-06-18"
 """Version of the protocol; to clients of an earlier one a link is no content, and the whole result
 none. The text names what is kept, too."""
@@ -163,13 +151,7 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
         result.meta[RECORD_KEY] = clear_value(result.meta[RECORD_KEY], redactor)
 
 
-def resource_fields(artifact: Artifact) -> dict[str, object]:
-    """Return what a list says of something that is kept."""
-    return {**link_fields(artifact), "description": _DESCRIPTIONS[artifact.kind]}
-
-
 def link_fields(artifact: Artifact) -> dict[str, object]:
-    """Return a link's description, which a result has in addition to its text."""
     return {
         "uri": artifact.uri,
         "name": artifact.name or artifact.kind,

@@ -117,15 +117,13 @@ def plain_initialize(line: bytes) -> tuple[int | str, str] | None:
             **more,
         } if not others and not more and not isinstance(number, bool):
             told = info.keys() <= _INFO and all(isinstance(each, str) for each in info.values())
-            routine = all(_is_routine(*each) for each in capabilities.items())
+            roots = capabilities.pop("roots", {})
+            routine = roots in ({}, {"listChanged": True}, {"listChanged": False}) and all(
+                name in _ROUTINE and _is_object(each, _ROUTINE[name])
+                for name, each in capabilities.items()
+            )
             return (number, version) if told and routine else None
     return None
-
-
-def _is_routine(name: str, value: Any) -> bool:
-    if name == "roots":
-        return value in ({}, {"listChanged": True}, {"listChanged": False})
-    return name in _ROUTINE and _is_object(value, _ROUTINE[name])
 
 
 def _is_object(value: Any, levels: int) -> bool:

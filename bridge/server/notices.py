@@ -1,8 +1,5 @@
 """Notifies clients that a list or a resource has changed.
 
-Owns which clients are notified, and when. Clients that used `initialize` are notified over their
-connection, others over a stream of `subscriptions/listen`.
-
 A client that is notified drops its prompt cache, so it is notified only if a list's text differs,
 and once for many changes together. Only the owner is notified of an owner's artifacts.
 """
@@ -41,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 MAX_URIS = 100  # Of 2,048 characters: a client can subscribe without end.
 
-Shown = Callable[[], Hashable]
-"""Returns a list's current content; equal values mean an unchanged list."""
-
 
 class NotifyingServer(Server[Any]):
     """A server that says in every handshake that its lists change, over HTTP as well."""
@@ -55,14 +49,12 @@ class NotifyingServer(Server[Any]):
     def create_initialization_options(
         self,
         notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
+        *more: Any,
+        **others: Any,
     ) -> InitializationOptions:
         """Return what the handshake says; transports of the SDK pass no options of their own."""
-        options = NotificationOptions(tools_changed=True, resources_changed=True)
-        return super().create_initialization_options(
-            notification_options or options, experimental_capabilities, extensions
-        )
+        own = NotificationOptions(tools_changed=True, resources_changed=True)
+        return super().create_initialization_options(notification_options or own, *more, **others)
 
 
 class OwnedBus(InMemorySubscriptionBus):
@@ -70,22 +62,19 @@ class OwnedBus(InMemorySubscriptionBus):
 
     def __init__(self) -> None:
         super().__init__()
-        self._owner: ContextVar[str] = ContextVar("owner", default="")
+        # Of the next stream that this task opens.
+        self.owner: ContextVar[str] = ContextVar("owner", default="")
         self._meant: str | None = None
-
-    def opening_for(self, owner: str) -> None:
-        """Assign the next stream that this task opens to an owner."""
-        self._owner.set(owner)
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Register a listener; see `SubscriptionBus`."""
-        owner = self._owner.get()
+        owner = self.owner.get()
 
-        def owned(event: ServerEvent) -> None:
+        def forward(event: ServerEvent) -> None:
             if self._meant in (None, owner):
                 listener(event)
 
-        return super().subscribe(owned)
+        return super().subscribe(forward)
 
     async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
         # All listeners are called before another task runs.
@@ -107,18 +96,16 @@ class _Subscriptions:
 
 
 class Notices:
-    """Notifies the clients of one server while `running` is open.
+    """Notifies the clients of one server while it is `open`.
 
     Args:
-        tools: Returns the content of `tools/list`.
         resources: Returns the content of `resources/list` that all clients see.
-        quiet_seconds: How long nothing may change before the lists are compared.
     """
 
     def __init__(
         self,
         tools: Callable[[], Awaitable[Hashable]],
-        resources: Shown,
+        resources: Callable[[], Hashable],
         *,
         owner: Callable[[ServerRequestContext[Any]], str] = lambda _: "",
         quiet_seconds: float = 0.5,
@@ -146,7 +133,7 @@ class Notices:
         uris = params.notifications.resource_subscriptions or ()
         if len(uris) > MAX_URIS or any(len(str(uri)) > 2048 for uri in uris):
             raise _too_much()
-        self._bus.opening_for(self._owner(context))
+        self._bus.owner.set(self._owner(context))
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
@@ -185,7 +172,7 @@ class Notices:
             known = self._connections[connection] = _Subscriptions(self._owner(context))
         return known
 
-    async def listed(self, context: ServerRequestContext[Any]) -> None:
+    async def note_listing(self, context: ServerRequestContext[Any]) -> None:
         """Record that a client has requested a list, and must be notified of its changes."""
         known = self._of(context)
         if known is not None:
@@ -196,40 +183,35 @@ class Notices:
         if self._told_resources is None:
             self._told_resources = self._resources()
 
-    def kept(self, owner: str) -> None:
-        self.updated("", owner)
-
-    def updated(self, uri: str, owner: str) -> None:
+    def note_update(self, uri: str, owner: str) -> None:
+        """Note that an owner's resource has changed; without `uri`, the list of them."""
         if len(self._news) < 1000:  # The rest is found by listing.
             self._news.add((uri, owner))
             self._changed.set()
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         self._changed.set()
 
-    def running(self) -> AbstractAsyncContextManager[None]:
+    def open(self) -> AbstractAsyncContextManager[None]:
         """Compare lists and notify clients while this is open."""
         return background_task(self._run)
 
     async def _run(self) -> None:
         while True:
             await self._changed.wait()
-            await self._wait_until_quiet()
+            with anyio.move_on_after(5.0):
+                quiet = False
+                while not quiet:
+                    self._changed = anyio.Event()
+                    with anyio.move_on_after(self._quiet_seconds) as wait:
+                        await self._changed.wait()
+                    quiet = wait.cancelled_caught
+            self._changed = anyio.Event()
             try:
                 await self._compare()
             except Exception:
                 # The same error is reported to a client when it requests the list.
                 logger.exception("clients could not be notified of a change")
-
-    async def _wait_until_quiet(self) -> None:
-        with anyio.move_on_after(5.0):
-            quiet = False
-            while not quiet:
-                self._changed = anyio.Event()
-                with anyio.move_on_after(self._quiet_seconds) as wait:
-                    await self._changed.wait()
-                quiet = wait.cancelled_caught
-        self._changed = anyio.Event()
 
     async def _compare(self) -> None:
         news, self._news = self._news, set()
@@ -251,7 +233,11 @@ class Notices:
             send = Connection.send_resource_list_changed
             if uri:
                 send = partial(Connection.send_resource_updated, uri=uri)
-            await self._notify(send, partial(_is_subscribed, uri, owner))
+
+            def concerns(known: _Subscriptions, uri: str = uri, owner: str = owner) -> bool:
+                return known.owner == owner and (uri in known.uris if uri else known.lists)
+
+            await self._notify(send, concerns)
 
     async def _notify(
         self, send: Callable[[Connection], Any], concerns: Callable[[_Subscriptions], bool]
@@ -264,10 +250,6 @@ class Notices:
             for connection, known in tuple(self._connections.items()):
                 if concerns(known):
                     tasks.start_soon(one, connection)
-
-
-def _is_subscribed(uri: str, owner: str, known: _Subscriptions) -> bool:
-    return known.owner == owner and (uri in known.uris if uri else known.lists)
 
 
 def _too_much() -> MCPError:

@@ -11,7 +11,6 @@ import base64
 import json
 import logging
 import re
-from collections.abc import Sequence
 from functools import partial
 from urllib.parse import quote, unquote
 
@@ -28,42 +27,10 @@ from bridge.model import Artifact, Json
 from bridge.render.structured import held_fields
 from bridge.runs import Engine
 from bridge.server.clients import Context, list_roots
-from bridge.server.content import resource_fields
+from bridge.server.content import link_fields
 from bridge.server.notices import Notices
 from bridge.server.runs import Runs
 from bridge.sessions import Listed
-
-
-async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
-    """Return name and address of each root that a client has; none where it cannot be asked.
-
-    Since 2026-07-28 a question is a result that makes the client ask again, which a guide is not
-    worth.
-    """
-    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return ()
-    roots = (await list_roots(context))[:40]
-    return tuple((root.get("name") or "", root["uri"]) for root in roots)
-
-
-def sessions_json(sessions: Sequence[Listed]) -> str:
-    """Return the sessions, those used last first."""
-    return json.dumps({"sessions": [_fields(session) for session in sessions]}, ensure_ascii=False)
-
-
-def _fields(session: Listed) -> dict[str, Json]:
-    fields: dict[str, Json] = {
-        "id": session.session_id,
-        "name": session.name,
-        "state": session.state,
-        "runs": session.runs,
-        "idleSeconds": round(session.idle_seconds),
-        "memoryLimitBytes": session.memory_bytes or None,
-        "holds": held_fields(session.holdings.holds),
-        "more": session.holdings.more or None,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
-
 
 logger = logging.getLogger(__name__)
 
@@ -81,33 +48,46 @@ _OWN = (
 )
 """What there is for everybody: address, title and type."""
 
-_TEMPLATES = (
+_PART = "{?offset,length,lines}"
+_LINES = "lines is 100-200, 100- or -50."
+
+_TEMPLATES = tuple(
     types.ResourceTemplate(
-        uri_template=TOOLS_URI + "{server}",
-        name="tools",
-        title="Tools of one server, with their schemas",
-        mime_type=_JSON,
-    ),
-    types.ResourceTemplate(
-        uri_template=STUBS_URI + "{server}",
-        name="stubs",
-        title="Tools of one server, as typed Python",
-        mime_type="text/x-python",
-    ),
-    types.ResourceTemplate(
-        uri_template=ARTIFACTS_URI + "{id}{?offset,length,lines}",
-        name="artifacts",
-        title="What a run left, or bytes or lines of it",
-        description="offset and length are bytes; lines is 100-200, 100- or -50.",
-    ),
-    types.ResourceTemplate(
-        uri_template=RUNS_URI + "{run}/{stream}{?offset,length,lines}",
-        name="outputs",
-        title="The whole output of a run, or bytes or lines of it",
-        description="stream is stdout, stderr or result; lines is 100-200, 100- or -50.",
-        mime_type="text/plain",
-    ),
+        uri_template=uri, name=name, title=title, description=description, mime_type=kind
+    )
+    for uri, name, title, description, kind in (
+        (TOOLS_URI + "{server}", "tools", "Tools of one server, with their schemas", None, _JSON),
+        (
+            STUBS_URI + "{server}",
+            "stubs",
+            "Tools of one server, as typed Python",
+            None,
+            "text/x-python",
+        ),
+        (
+            ARTIFACTS_URI + "{id}" + _PART,
+            "artifacts",
+            "What a run left, or bytes or lines of it",
+            f"offset and length are bytes; {_LINES}",
+            None,
+        ),
+        (
+            RUNS_URI + "{run}/{stream}" + _PART,
+            "outputs",
+            "The whole output of a run, or bytes or lines of it",
+            f"stream is stdout, stderr or result; {_LINES}",
+            "text/plain",
+        ),
+    )
 )
+
+_DESCRIPTIONS = {
+    "file": "A file that the program left.",
+    "stdout": "All that the program wrote to stdout.",
+    "stderr": "All that the program wrote to stderr.",
+    "result": "The result of a run whose client did not get it.",
+    "shown": "The original of something that the program showed.",
+}
 
 PAGE = 100  # Things that runs left, in one answer to a client that lists.
 
@@ -127,11 +107,12 @@ class Resources:
         cursor = params.cursor if params is not None else None
         page, after = _place(cursor)
         resources = [] if page else await self._own()
-        await self._notices.listed(context)
+        await self._notices.note_listing(context)
         kept, more = await self._kept(self._runs.owner(context), after)
         redactor = self._engine.servers.secrets.redactor
         for artifact in kept:
-            resource = types.Resource.model_validate(resource_fields(artifact))
+            fields = {**link_fields(artifact), "description": _DESCRIPTIONS[artifact.kind]}
+            resource = types.Resource.model_validate(fields)
             resource.name = redactor.text(resource.name)
             resources.append(resource)
         # Clients show the list to people, and some read all of it at each start.
@@ -169,7 +150,6 @@ class Resources:
     async def list_resource_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """Offer the tools of any server, what runs left, and parts of that."""
         return types.ListResourceTemplatesResult(resource_templates=list(_TEMPLATES))
 
     async def read_resource(
@@ -194,11 +174,19 @@ class Resources:
 
     async def _read(self, uri: str, context: Context) -> tuple[str, str]:
         if uri == SESSIONS_URI:
-            return _JSON, await self._sessions(context)
+            owner = self._runs.owner(context)
+            # A caller that cannot be told from others sees no session: the id alone opens one.
+            sessions = await self._engine.sessions.listed(owner) if owner else ()
+            document = {"sessions": [_session_fields(session) for session in sessions]}
+            return _JSON, json.dumps(document, ensure_ascii=False)
         await self._engine.servers.refresh()
         guide = self._engine.guide
         if uri == CAPABILITIES_URI:
-            return "text/markdown", guide.capabilities(roots=await client_roots(context))
+            # Since 2026-07-28 a question makes the client ask again, which a guide is not worth.
+            modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+            found = [] if modern else (await list_roots(context))[:40]
+            roots = tuple((root.get("name") or "", root["uri"]) for root in found)
+            return "text/markdown", guide.capabilities(roots=roots)
         if uri == SERVERS_URI:
             return _JSON, guide.servers_json()
         if uri.startswith(TOOLS_URI):
@@ -207,10 +195,19 @@ class Resources:
             return "text/x-python", await guide.server_stub(unquote(uri.removeprefix(STUBS_URI)))
         raise _unknown(uri, context)
 
-    async def _sessions(self, context: Context) -> str:
-        owner = self._runs.owner(context)
-        # A caller that cannot be told from others sees no session: the id alone opens one.
-        return sessions_json(await self._engine.sessions.listed(owner) if owner else ())
+
+def _session_fields(session: Listed) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "id": session.session_id,
+        "name": session.name,
+        "state": session.state,
+        "runs": session.runs,
+        "idleSeconds": round(session.idle_seconds),
+        "memoryLimitBytes": session.memory_bytes or None,
+        "holds": held_fields(session.holdings.holds),
+        "more": session.holdings.more or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 Contents = types.TextResourceContents | types.BlobResourceContents

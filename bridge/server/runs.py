@@ -1,10 +1,8 @@
 """Handles calls of `run_python`: starts runs, suspends them for questions, and resumes them.
 
-Owns the client's identity, and the difference between protocols. With `initialize`, a client is
-asked while its request is open. Since 2026-07-28, the client gets the questions as the request's
-result, and repeats the request. A cancelled request cancels its run, but a run may outlive a
-request that got an answer: if the client declares the tasks extension, a long run becomes a task;
-if the client would not wait for the end, its model reads it with `retry_of` and no code.
+A cancelled request cancels its run, but a run may outlive a request that got an answer: if the
+client declares the tasks extension, a long run becomes a task; if the client would not wait for the
+end, its model reads it with `retry_of` and no code.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -55,14 +53,10 @@ POLL_SECONDS = 2.0
 
 
 class TaskParams(types.RequestParams):
-    """Parameters of a request about a task."""
-
     task_id: str = Field(max_length=200)
 
 
 class UpdateParams(TaskParams):
-    """Parameters of `tasks/update`."""
-
     input_responses: types.InputResponses = Field(default_factory=dict)
 
 
@@ -74,23 +68,6 @@ def has_tasks(context: Context) -> bool:
 
 def is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-
-def continued_run_id(arguments: Mapping[str, Json] | None) -> str:
-    """Return the id of the run that a call continues to wait for; empty if it asks for another."""
-    given = arguments or {}
-    number = given.get("retry_of")
-    other = any(given.get(name) for name in ("code", "apply", "end_session"))
-    return number if isinstance(number, str) and not other else ""
-
-
-def running_result(run: SuspendedRun) -> RunResult:
-    """Return the answer to a client that does not wait for the run's end."""
-    summary = (
-        "The run continues, but its client stops waiting for an answer. Read the result within "
-        f'{WAIT_SECONDS / 60:g} minutes: run_python(retry_of="{run.run_id}"), without code.'
-    )
-    return RunResult(run_id=run.run_id, status="running", summary=summary)
 
 
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
@@ -137,8 +114,6 @@ logger = logging.getLogger(__name__)
 
 
 class Runs:
-    """The runs of one server's clients."""
-
     def __init__(self, engine: Engine, principal: str) -> None:
         self._engine = engine
         self.principal = principal
@@ -147,11 +122,7 @@ class Runs:
     async def call(
         self, context: Context, params: types.CallToolRequestParams
     ) -> RunResult | types.InputRequiredResult | dict[str, Any]:
-        """Run a program, or resume a suspended run. Every failure is a result.
-
-        Returns:
-            The run's result, a note that it continues, questions for its client, or its task.
-        """
+        """Run a program, or resume a suspended run. Every failure is a result."""
         try:
             run = await self._run_of(context, params)
             outcome = await self._follow(context, run)
@@ -189,7 +160,11 @@ class Runs:
             run.client.attach(context, answers=True)
             run.take(answers_of(params.input_responses))
             return run
-        if number := continued_run_id(params.arguments):
+        given = params.arguments or {}
+        number = given.get("retry_of")
+        other = any(given.get(name) for name in ("code", "apply", "end_session"))
+        if number and isinstance(number, str) and not other:
+            # It continues to wait for that run.
             run = suspended.task(number, owner)
             run.request = request
             assert isinstance(run.client, RunClient)
@@ -219,7 +194,12 @@ class Runs:
                 return outcome
             if has_tasks(context):
                 return {"resultType": "task", **_task(run, outcome), "status": "working"}
-            return running_result(run)
+            summary = (
+                "The run continues, but its client stops waiting for an answer. Read the result "
+                f'within {WAIT_SECONDS / 60:g} minutes: run_python(retry_of="{run.run_id}"), '
+                "without code."
+            )
+            return RunResult(run_id=run.run_id, status="running", summary=summary)
         finally:
             client.detach(context)
 
@@ -289,7 +269,6 @@ class Runs:
         return f"{self.principal}#{digest[:32]}"
 
     def introduction(self, context: Context) -> str:
-        """Return the client's name and version, redacted."""
         return introduction(context, self._engine.servers.secrets.redactor.text)
 
 

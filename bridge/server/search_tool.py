@@ -20,8 +20,8 @@ from bridge.inventory.guide import has_match, starting_line
 from bridge.inventory.project_servers import waiting_line
 from bridge.model import Json
 from bridge.runs import Engine
-from bridge.server.arguments import checked_arguments
-from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
+from bridge.server.arguments import checked_arguments, field
+from bridge.server.content import make_tool, result_or_error, tool_result
 
 SEARCH_TOOL = "search_tools"
 
@@ -30,7 +30,6 @@ MAX_TEXT_CHARS = 60_000  # Of an answer: servers may describe fifty hits at any 
 _GOOD = "Best first. Call them in run_python, each with `await`:"
 _ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."
 
-_TITLE = "Search the tools of all MCP servers"
 _HINT = "find tools of the user's MCP servers, to call with run_python"
 
 
@@ -45,10 +44,11 @@ class SearchRequest:
 
 
 def search_tool() -> types.Tool:
-    return types.Tool(
-        _meta={"anthropic/searchHint": _HINT, **RESULT_SIZE},
-        name=SEARCH_TOOL,
-        title=_TITLE,
+    return make_tool(
+        SEARCH_TOOL,
+        "Search the tools of all MCP servers",
+        reads=True,
+        _meta={"anthropic/searchHint": _HINT},
         description=(
             "Find tools of the user's MCP servers by what they do. Returns signatures that "
             "run_python programs can call, best first."
@@ -56,31 +56,24 @@ def search_tool() -> types.Tool:
         input_schema={
             "type": "object",
             "properties": {
-                "query": {"type": "string", "description": 'In a few words: "create issue".'},
+                "query": field("string", 'In a few words: "create issue".'),
                 "limit": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": MAX_LIMIT,
                     "default": DEFAULT_LIMIT,
                 },
-                "server": {"type": "string", "description": "Only this server's tools."},
-                "detail": {
-                    "type": "string",
-                    "enum": ["summary", "full"],
-                    "default": "summary",
-                    "description": '"full" adds schemas and examples.',
-                },
+                "server": field("string", "Only this server's tools."),
+                "detail": field(
+                    "string",
+                    '"full" adds schemas and examples.',
+                    enum=["summary", "full"],
+                    default="summary",
+                ),
             },
             "required": ["query"],
             "additionalProperties": False,
         },
-        annotations=types.ToolAnnotations(
-            title=_TITLE,
-            read_only_hint=True,
-            destructive_hint=False,
-            idempotent_hint=True,
-            open_world_hint=False,
-        ),
     )
 
 
@@ -93,10 +86,7 @@ async def search_result(
         principal: Who asks; empty if that is not known: then no skills are found.
     """
 
-    async def search() -> types.CallToolResult:
-        return await _search(engine, parse_search(arguments), principal)
-
-    return await result_or_error("search", search(), _failed)
+    return await result_or_error("search", _search(engine, arguments, principal), _error_result)
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
@@ -108,7 +98,10 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     return SearchRequest(**{**given, "limit": int(given.get("limit", DEFAULT_LIMIT))})
 
 
-async def _search(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
+async def _search(
+    engine: Engine, arguments: Mapping[str, Json] | None, principal: str
+) -> types.CallToolResult:
+    request = parse_search(arguments)
     servers = engine.servers
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)
@@ -118,7 +111,10 @@ async def _search(engine: Engine, request: SearchRequest, principal: str) -> typ
         names, request.query, request.limit, request.detail, server=only, skills=skills
     )
     starting = servers.starting(errors)
-    left_out = {name: _brief(error) for name, error in errors.items()}
+    left_out = {
+        name: clip((error.message.splitlines() or [error.code])[0], 160)
+        for name, error in errors.items()
+    }
     document: dict[str, Any] = {"tools": found}
     if left_out:
         document["leftOut"] = left_out
@@ -196,9 +192,5 @@ def _no_hits_text(request: SearchRequest, names: Sequence[str]) -> str:
     )
 
 
-def _brief(error: BridgeError) -> str:
-    return clip((error.message.splitlines() or [error.code])[0], 160)
-
-
-def _failed(error: BridgeError) -> types.CallToolResult:
+def _error_result(error: BridgeError) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)

@@ -1,10 +1,8 @@
 """One client's lines on stdin as messages, and messages to it as lines on stdout.
 
-Owns the claims on descriptors 0 and 1, the bound of a line, the order of lines, and the answer for
-each request that cannot be read. How a line is split and repaired is `bridge.upstream.framing`'s.
-The SDK's own reader drops a line that it cannot parse, and the client that sent it waits for ever;
-its writer hands each message to a task and from there twice to a thread, which costs as much as the
-rest of a small answer.
+The SDK's own reader drops a line that it cannot parse, and the client that sent it waits forever.
+Its writer hands each message to a task and then twice to a thread, which costs as much as the rest
+of a small answer.
 """
 
 from __future__ import annotations
@@ -19,10 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from mcp.types import (
     ErrorData,
@@ -36,6 +36,7 @@ from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
 from bridge.offload import LARGE, offload
+from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
@@ -49,6 +50,9 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
+
+STDIO = "stdio"
+"""Owner of the runs of the one client on stdio; over HTTP clients cannot be told apart."""
 
 PIECE_BYTES = select.PIPE_BUF
 """Written at once: as much as a pipe that says it is ready takes without blocking."""
@@ -81,22 +85,16 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         Raises:
             ClosedResourceError: The client has gone.
         """
-        if self._answered is not None and self._is_answered(item.message):
+        message = item.message
+        answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
+        if self._answered is not None and answers == self._answered:
+            self._answered = None
+            if isinstance(message, JSONRPCError):
+                logger.error("what was answered is refused: %s", message.error.message)
             return
-        await self._write(encode(item.message))
-
-    def _is_answered(self, message: JSONRPCMessage) -> bool:
-        if not isinstance(message, JSONRPCResponse | JSONRPCError) or message.id != self._answered:
-            return False
-        self._answered = None
-        if isinstance(message, JSONRPCError):
-            logger.error("what was answered is refused: %s", message.error.message)
-        return True
-
-    async def _write(self, text: str) -> None:
         async with self._lock:
             await self._write_rest()
-            self._rest = memoryview(text.encode() + b"\n")
+            self._rest = memoryview(encode(message).encode() + b"\n")
             await self._write_rest()
 
     async def _write_rest(self) -> None:
@@ -182,8 +180,6 @@ async def is_too_complex(line: Line) -> bool:
 
 @dataclass(frozen=True)
 class MessageRefusal:
-    """A request that cannot be read."""
-
     answer: JSONRPCError
 
 
@@ -275,7 +271,11 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                     return SessionMessage(message)
             if self._ended:
                 raise anyio.EndOfStream
-            chunk = await self._chunk()
+            chunk = b""
+            try:
+                chunk = await self._reader.read()
+            except OSError as error:
+                logger.warning("stdin cannot be read any more: %s", error)
             if chunk:
                 self._lines.extend(self._framer.feed(chunk))
             else:
@@ -296,15 +296,6 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
             case message:
                 return message
 
-    async def _chunk(self) -> bytes:
-        """Return what there is, waiting for it; nothing at the end."""
-        try:
-            return await self._reader.read()
-        except OSError as error:
-            if not self._ended:
-                logger.warning("stdin cannot be read any more: %s", error)
-            return b""
-
     def _read_now(self) -> bytes | None:
         """Return what there is without waiting, also if the descriptor may block; None for nothing.
 
@@ -320,3 +311,15 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._ended = True
         self._reader.close()
         self._lines.clear()
+
+
+async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
+    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
+    options = server.create_initialization_options()
+    over = anyio.CancelScope()
+    with claimed_stdout() as out, claimed_stdin() as into:
+        writer = StdoutMessages(out, over, greeting.answered)
+        with over:
+            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
+    if writer.failure is not None:
+        raise writer.failure

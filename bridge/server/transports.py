@@ -1,10 +1,9 @@
-"""How clients reach the server: stdio, or streamable HTTP on the loopback interface."""
+"""Serves clients over streamable HTTP, on the loopback interface or a Unix socket."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
-import logging
 import os
 import re
 import socket
@@ -16,46 +15,20 @@ from typing import Any
 
 import anyio
 import uvicorn
-from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
-from bridge.server.admission import BOUNDS, RequestAdmission
+from bridge.server.admission import BOUNDS, HttpConnection, Replica, RequestMiddleware
 from bridge.server.app import build_server
-from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.notices import NotifyingServer
-from bridge.server.replica import Replica
-from bridge.server.stdio import (
-    MAX_MESSAGE_BYTES,
-    StdinMessages,
-    StdoutMessages,
-    claimed_stdin,
-    claimed_stdout,
-)
+from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.tasks import background_task
-
-logger = logging.getLogger(__name__)
-
-STDIO = "stdio"
-"""Owner of the runs of the one client on stdio; over HTTP clients cannot be told apart."""
 
 SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled after this.
 
 HTTP_IDLE_SECONDS = 30 * 60  # Then a session ends: a client may begin many and use none.
-
-
-async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
-    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
-    options = server.create_initialization_options()
-    over = anyio.CancelScope()
-    with claimed_stdout() as out, claimed_stdin() as into:
-        writer = StdoutMessages(out, over, greeting.answered)
-        with over:
-            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
-    if writer.failure is not None:
-        raise writer.failure
 
 
 class HttpServer(uvicorn.Server):
@@ -65,7 +38,6 @@ class HttpServer(uvicorn.Server):
 
     Args:
         host: A name or address of this machine, or the path of a Unix socket.
-        listening: Told the port once clients can come.
         replica: Answers probes, and has a name among several; None for neither.
         token: What each request but probes has to carry; empty for nothing.
     """
@@ -92,15 +64,12 @@ class HttpServer(uvicorn.Server):
             session_idle_timeout=HTTP_IDLE_SECONDS,
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
-        self._streams = _Streams(app)
-        # Imported here: stdio does without it.
-        from bridge.server.connection import HttpConnection
-
-        admission = RequestAdmission(
-            self._streams if replica is None else replica.around(self._streams),
+        self._streams: set[anyio.CancelScope] = set()
+        admission = RequestMiddleware(
+            partial(self._answer, app),
             self._guard,
             token,
-            (lambda scope: None) if replica is None else replica.probe,
+            replica,
             lambda: server.session_manager._server_instances,
         )
         config = uvicorn.Config(
@@ -117,11 +86,6 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen.
-
-        Raises:
-            UsageError: The address is taken, or is not this machine's.
-        """
         host, port = self._address
         if "/" in host:
             self._listeners = [unix_listener(Path(host))]
@@ -145,33 +109,23 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for those under way."""
         self._notices.end_streams()
-        self._streams.end()
+        for stream in self._streams:
+            stream.cancel()
         await super().shutdown(self._listeners)
         if "/" in self._address[0]:
             await anyio.Path(self._address[0]).unlink(missing_ok=True)
 
-
-class _Streams:
-    """Answers GET: the streams of earlier protocols, which have no end but the server's."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._open: set[anyio.CancelScope] = set()
-
-    def end(self) -> None:
-        for stream in self._open:
-            stream.cancel()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; GET opens a stream of earlier protocols, which ends with the server."""
         if scope["type"] != "http" or scope["method"] != "GET":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         with anyio.CancelScope() as stream:
-            self._open.add(stream)
+            self._streams.add(stream)
             try:
-                await self._app(scope, receive, send)
+                await app(scope, receive, send)
             finally:
-                self._open.discard(stream)
+                self._streams.discard(stream)
         if stream.cancelled_caught:
             await send({"type": "http.response.body", "body": b""})
 
@@ -187,7 +141,6 @@ async def serve_http(
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
     Args:
-        listening: Told the port once clients can come.
         ending: Once set, no more runs begin; this returns when those under way have ended.
         token: What each request but probes has to carry; empty for nothing.
 
@@ -214,11 +167,7 @@ async def serve_http(
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of a host, all to the same port; 0 takes a free one.
-
-    Raises:
-        UsageError: The address is taken, or is not this machine's.
-    """
+    """Return sockets bound to every address of a host, all to the same port; 0 takes a free one."""
     try:
         addresses: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -249,11 +198,7 @@ def listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Return a Unix socket that this user alone can connect to; a dead bridge's is replaced.
-
-    Raises:
-        UsageError: Something else is there, or it cannot be made.
-    """
+    """Return a Unix socket that this user alone can connect to; a dead bridge's is replaced."""
     with ExitStack() as stack:
         try:
             quiet = suppress(FileNotFoundError, ConnectionRefusedError)
@@ -310,19 +255,13 @@ def parse_address(text: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise UsageError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765, nor unix:/PATH.")
     host = match[1] or match[2]
-    if not _is_loopback(host):
+    loopback = host == "localhost"
+    with suppress(ValueError):
+        loopback = loopback or ipaddress.ip_address(host).is_loopback
+    if not loopback:
         message = (
             f"{host} can be reached from other machines, and anyone who reaches the bridge can run "
             "code and use your servers."
         )
         raise UsageError(message, remedy="Bind to 127.0.0.1 and put an authenticating proxy ahead.")
     return host, int(match[3])
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -180,7 +180,7 @@ class EngineShelf:
             try:
                 self._ready[name] = self._bring_up(name)
             except (OSError, subprocess.SubprocessError, docker.errors.DockerException) as error:
-                self._ready[name] = f"{name} is wanted, and not to be had here: {error}"
+                self._ready[name] = f"{name} is wanted, and not available here: {error}"
         found = self._ready[name]
         if isinstance(found, str):
             pytest.fail(f"{found} (MCP_BRIDGE_TEST_ENGINES limits what is wanted)")

@@ -148,7 +148,7 @@ async def test_kill_ends_children_too(rig: Rig) -> None:
 
 
 async def test_children_end_with_the_first_process(rig: Rig) -> None:
-    """The end of the first process is the end of the stream, whoever else holds it."""
+    """The end of the first process is the end of the stream, even if others hold it."""
     program = "import os, time\nif not os.fork():\n    time.sleep(3600)\nprint('bye')\n"
     with anyio.fail_after(PATIENCE):
         async with rig.backend.launch(spec(program)) as sandbox:

@@ -1,4 +1,4 @@
-"""What is said of the host's directories in a sandbox, and how backends are told of them."""
+"""What is said of the host's directories in a sandbox, and how backends mount them."""
 
 from __future__ import annotations
 

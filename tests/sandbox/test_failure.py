@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bridge.errors import BridgeError
 from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.container import faults as engines
+from bridge.sandbox.container.command_runner import CompletedCommand
+from bridge.sandbox.container.image_engine import build_failure
+from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.failure import Ending, classify
+from bridge.sandbox.image import build
+from bridge.sandbox.process import faults
+from bridge.sandbox.process.faults import KernelSettings
+from tests.sandbox.golden import is_golden
 
 OK = Done(outcome="ok")
 LIMITS = Limits(timeout=5)
@@ -104,3 +117,46 @@ def test_what_was_done_to_a_sandbox_from_outside_is_told() -> None:
     assert "paused" in classify(Ending(deadline_passed=True), LIMITS).error
     stopped_itself = Ending(deadline_passed=True, exited=Exited(signal=9, timed_out=True))
     assert "paused" not in classify(stopped_itself, LIMITS).error
+
+
+SAID: dict[str, list[Any]] = json.loads(
+    (Path(__file__).parent / "testdata/said.json").read_text(encoding="utf-8")
+)
+
+ERRORS: Mapping[str, Callable[[Any], BridgeError]] = {
+    "an engine": lambda said: engines.from_text(said, doing="start it", engine="podman"),
+    "a build": lambda said: build_failure("docker", "build x", said),
+    "the Debian recipe": lambda said: build.failure(CompletedCommand(exit_code=1, stderr=said)),
+    "OpenSSH": SshTarget(destination="me@big", port="22", socket="/s").failure,
+    "bubblewrap": lambda row: faults.classify(row[0], KernelSettings(**row[1])),
+    "the stage": lambda row: faults.stage_failed(row[0], KernelSettings(**row[1])),
+}
+
+
+@pytest.mark.parametrize("who", SAID)
+def test_each_cause_has_its_code_and_remedy(who: str) -> None:
+    made = [ERRORS[who](said) for said in SAID[who]]
+    assert is_golden(f"remedies for {who}", [[error.code, error.remedy] for error in made])
+
+
+@pytest.mark.parametrize("who", ["an engine", "a build", "the Debian recipe"])
+def test_long_words_are_cut_and_the_cause_is_kept(who: str) -> None:
+    told = SAID[who][0]
+    assert told.split(":")[-1].strip() in ERRORS[who](told).message
+    assert len(ERRORS[who]("x" * 100_000).message) < 3000
+
+
+def test_the_words_of_bubblewrap_are_cut() -> None:
+    assert len(faults.classify("x" * 100_000, KernelSettings()).message) < 1000
+    assert "apt install bubblewrap" in faults.INSTALL_REMEDY
+
+
+def test_words_never_heard_before_are_passed_on() -> None:
+    found = engines.from_text("frobnication\n  failed. ", doing="attach", engine="docker")
+    assert found.message == "docker could not attach: frobnication failed."
+    assert "doctor" in found.remedy
+
+
+def test_a_recipe_that_takes_too_long_says_so() -> None:
+    late = CompletedCommand(exit_code=None, stderr="Get: 1 ...", timed_out=True)
+    assert "not built in time" in build.failure(late).message

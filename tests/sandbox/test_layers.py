@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from bridge.model import HostKernel, Isolation, Limits
-from bridge.sandbox.layers import MANDATORY, guest_limits, require_mandatory_layers, verified
+from bridge.sandbox.layers import (
+    MANDATORY,
+    brings_own_kernel,
+    guest_limits,
+    is_gvisor,
+    own_kernel,
+    require_mandatory_layers,
+    this_kernel,
+    verified,
+)
 from bridge.sandbox.syscalls import UNKNOWN, UNKNOWN_ERRNO
 from tests.raised import raises_code
 
@@ -81,29 +90,28 @@ def test_an_attempt_that_was_let_through_disproves_what_the_files_say(layer: str
     assert (seen.layers, len(seen.weaker)) == ((), 1)
 
 
-def test_an_attempt_that_failed_for_another_reason_proves_nothing() -> None:
-    """gVisor's read-only root answers EACCES, as one would that is merely not ours."""
-    asked = Isolation(backend="x", layers=("read-only-root", "landlock"))
-    facts = {"denials": {"read-only-root": "EACCES", "landlock": "ENOENT"}}
-    assert verified(asked, facts) == asked
-
-
 def test_what_is_tried_for_our_filter_is_on_no_list_of_ours() -> None:
     """Else the attempt would say that the filter is not in force."""
     assert "memfd_create" in UNKNOWN
     assert UNKNOWN_ERRNO == errno.ENOSYS
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_the_facts_say_nothing_of_is_left_as_the_backend_gave_it(layer: str) -> None:
-    seen = verified(Isolation(backend="x", layers=(layer,)), {})
-    assert (seen.layers, seen.verified) == ((layer,), ())
-
-
-@pytest.mark.parametrize("facts", [{"seccomp": 2}, {"seccomp": 1, "seccomp_filters": 1}])
-def test_a_filter_that_cannot_be_told_from_another_is_left_as_given(facts: dict[str, Any]) -> None:
-    layer = "own-seccomp"
-    assert verified(Isolation(backend="x", layers=(layer,)), facts).layers == (layer,)
+@pytest.mark.parametrize(
+    ("layers", "facts"),
+    [
+        # gVisor's read-only root answers EACCES, as one would that is merely not ours.
+        (("read-only-root", "landlock"), {"denials": {"read-only-root": "EACCES"}}),
+        (("read-only-root", "landlock"), {"denials": {"landlock": "ENOENT"}}),
+        (("own-seccomp",), {"seccomp": 2}),
+        (("own-seccomp",), {"seccomp": 1, "seccomp_filters": 1}),
+        *(((layer,), {}) for layer in LAYERS),
+    ],
+)
+def test_what_the_facts_do_not_show_is_left_as_the_backend_gave_it(
+    layers: tuple[str, ...], facts: dict[str, Any]
+) -> None:
+    asked = Isolation(backend="x", layers=layers)
+    assert verified(asked, facts) == asked
 
 
 HOST = HostKernel(release="6.1", version="#1 SMP", boot_id="a-b")
@@ -156,3 +164,62 @@ def test_the_guest_limits_itself_only_where_the_engine_does_not() -> None:
         "processes": 40,
         "open_files": 20,
     }
+
+
+OWN_HOST = HostKernel(release="6.1.0-9-amd64", version="#1 SMP Debian", boot_id="a-b-c")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "own"),
+    [
+        ("runsc", True),
+        ("runsc-kvm", True),
+        ("io.containerd.runsc.v1", True),
+        ("gvisor", True),
+        ("kata", True),
+        ("kata-qemu", True),
+        ("io.containerd.kata.v2", True),
+        ("krun", True),
+        ("crun-vm", True),
+        ("runc", False),
+        ("crun", False),
+        ("youki", False),
+        ("", False),
+    ],
+)
+def test_runtimes_are_known_by_name(runtime: str, own: bool) -> None:
+    assert brings_own_kernel(runtime) is own
+    assert own or not is_gvisor(runtime)
+
+
+@pytest.mark.parametrize(
+    ("facts", "own"),
+    [
+        # gVisor has no boot id; its build and release are its own.
+        ({"kernel": "4.4.0", "kernel_version": "#1 SMP Sun Jan 10 15:06:54 PST 2016"}, True),
+        # Kata may run the very build that the host runs; it booted by itself all the same.
+        ({"boot_id": "d-e", "kernel": OWN_HOST.release, "kernel_version": OWN_HOST.version}, True),
+        # A release can be lied about with a personality; neither the boot nor the build can.
+        ({"boot_id": "a-b-c", "kernel": "2.6.60", "kernel_version": "#9"}, False),
+        ({"kernel": "2.6.60", "kernel_version": OWN_HOST.version}, False),
+        ({"kernel": OWN_HOST.release}, False),
+        ({}, None),
+    ],
+)
+def test_a_kernel_is_told_by_its_boot_its_build_its_release(
+    facts: dict[str, Any], own: bool | None
+) -> None:
+    assert own_kernel(facts, OWN_HOST) is own
+
+
+def test_of_a_remote_engines_kernel_the_release_is_known() -> None:
+    remote = HostKernel(release="6.1.0-9-amd64")
+    assert own_kernel({"boot_id": "x", "kernel": "4.4.0"}, remote) is True
+    assert own_kernel({"boot_id": "x", "kernel": "6.1.0-9-amd64"}, remote) is False
+    assert own_kernel({"boot_id": "x", "kernel": "4.4.0"}, HostKernel()) is None
+
+
+def test_this_process_runs_on_this_kernel() -> None:
+    here = this_kernel()
+    facts = {"boot_id": here.boot_id, "kernel": here.release, "kernel_version": here.version}
+    assert own_kernel(facts, here) is False

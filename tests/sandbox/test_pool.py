@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.errors import LaunchError
 from bridge.sandbox.pool import (
     SETTLE_SECONDS,
+    PoolDecision,
     Reservation,
     WarmPool,
+    decide,
+    target_size,
 )
 from tests.fuzz import clock
+from tests.waiting import PATIENCE_SECONDS
 
 START_SECONDS = 0.2
 
@@ -307,3 +314,128 @@ async def test_draining_destroys_what_waits_and_nothing_else() -> None:
             assert factory.open_now == [0]
         await anyio.sleep(5)
         assert factory.open_now == []
+
+
+BURST = (10.0, 10.01, 10.02, 10.03)
+
+QUIET: dict[str, Any] = {
+    **dict.fromkeys(("waiting", "starting", "awaited", "running"), 0),
+    "wanted": 3,
+    "quiet": 9.0,
+    "cores": 2,
+}
+
+
+def _target(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
+    return target_size(claims, now, most=most, start_seconds=start)
+
+
+@pytest.mark.parametrize(
+    ("claims", "now", "number"),
+    [
+        ((), 100.0, 0),
+        ((10.0,), 10.0, 1),
+        ((10.0, 11.0, 12.0), 12.0, 1),
+        (BURST, 10.03, 4),
+        ((*BURST, 40.0), 40.0, 4),
+        (BURST, 131.0, 1),
+        (BURST, 610.1, 0),
+    ],
+    ids=["unused", "one", "apart", "burst", "burst before", "burst long ago", "forgotten"],
+)
+def test_as_many_wait_as_came_at_once_lately(
+    claims: tuple[float, ...], now: float, number: int
+) -> None:
+    assert _target(claims, now) == number
+
+
+def test_slow_starts_ask_for_more_to_wait() -> None:
+    claims = (0.0, 1.0, 2.0, 3.0)
+    assert [_target(claims, 3.0, start=seconds) for seconds in (0.2, 0.6, 1.1)] == [1, 2, 3]
+
+
+@given(
+    claims=st.lists(st.floats(0, 2000), max_size=64).map(sorted),
+    later=st.floats(0, 2000),
+    most=st.integers(0, 32),
+    start=st.floats(0, 30),
+)
+def test_never_more_than_the_most_and_never_more_for_waiting_longer(
+    claims: list[float], later: float, most: int, start: float
+) -> None:
+    now = claims[-1] if claims else 0.0
+    at_once = target_size(claims, now, most=most, start_seconds=start)
+    then = target_size(claims, now + later, most=most, start_seconds=start)
+    assert 0 <= then <= at_once <= min(most, len(claims))
+
+
+@pytest.mark.parametrize(
+    ("change", "decision"),
+    [
+        ({}, PoolDecision(start=1)),
+        ({"cores": 8}, PoolDecision(start=3)),
+        ({"starting": 1}, PoolDecision()),
+        ({"awaited": 1}, PoolDecision()),
+        ({"wanted": 1, "waiting": 1}, PoolDecision()),
+        ({"wanted": 1, "waiting": 3}, PoolDecision(drop=2)),
+        ({"quiet": 0.0}, PoolDecision(start=1)),
+        ({"quiet": 0.0, "running": 1}, PoolDecision(again=0.25)),
+        ({"quiet": 0.0, "running": 1, "cores": 8}, PoolDecision(start=3)),
+        ({"running": 1}, PoolDecision(start=1)),
+    ],
+    ids=str,
+)
+def test_starts_give_way_to_what_runs(change: dict[str, int], decision: PoolDecision) -> None:
+    assert decide(**{**QUIET, **change}) == decision
+
+
+def test_the_shortest_burst_does_not_depend_on_how_fast_sandboxes_start() -> None:
+    claims = (0.0, 0.1)
+    assert _target(claims, 1.0, start=0.02) == 2
+
+
+@dataclass(eq=False)
+class _Doomed:
+    died: anyio.Event = field(default_factory=anyio.Event)
+    closing: anyio.Event = field(default_factory=anyio.Event)
+    may_close: anyio.Event = field(default_factory=anyio.Event)
+
+
+async def test_a_sandbox_that_is_being_destroyed_is_not_handed_over() -> None:
+    opened: list[_Doomed] = []
+    grew = anyio.Event()
+
+    @asynccontextmanager
+    async def opener(_: str) -> AsyncIterator[_Doomed]:
+        nonlocal grew
+        thing = _Doomed()
+        opened.append(thing)
+        grew.set()
+        grew = anyio.Event()
+        try:
+            yield thing
+        finally:
+            thing.closing.set()
+            with anyio.CancelScope(shield=True):
+                await thing.may_close.wait()
+
+    async def wait_dead(thing: _Doomed) -> None:
+        await thing.died.wait()
+
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with WarmPool(opener, most=1, wait_dead=wait_dead) as pool:
+            async with pool.reserve("any") as reservation:
+                (await reservation.get()).may_close.set()
+            while pool.report.waiting == 0:
+                await grew.wait()
+                await anyio.wait_all_tasks_blocked()
+            dying = opened[1]
+            dying.died.set()
+            await dying.closing.wait()
+            async with anyio.create_task_group() as tasks:
+                async with pool.reserve("any") as reservation:
+                    tasks.start_soon(dying.may_close.wait)
+                    dying.may_close.set()
+                    fresh = await reservation.get()
+                    assert fresh is not dying
+                fresh.may_close.set()

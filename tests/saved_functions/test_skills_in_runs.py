@@ -11,7 +11,7 @@ from bridge.cli.run import TERMINAL
 from bridge.model import RunRequest
 from bridge.model.requests import owner_of, principal_of
 from bridge.runs import Engine
-from bridge.server.transports import STDIO
+from bridge.server.stdio import STDIO
 from bridge.settings import Settings
 from bridge.store import Store
 from tests.engine_rig import ListFinder, workshop

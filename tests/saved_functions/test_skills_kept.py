@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.runs import Engine
-from bridge.server.transports import STDIO
+from bridge.server.stdio import STDIO
 from bridge.settings import Settings
 from tests.fakes.client import FakeClient, deciding
 from tests.plans.plan_rig import audited, opened

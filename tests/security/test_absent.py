@@ -1,7 +1,7 @@
 """Attacks on what this version does not have: that it does not have it.
 
-Attack 39 needs a network that is partly open. Whoever adds one finds this test in the way, and
-writes the attack in its place.
+Attack 39 needs a network that is partly open. Its author finds this test in the way, and writes
+the attack in its place.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from bridge.errors import BridgeError
 from bridge.model import RunRequest, RunResult
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.process import landlock_backend
+from bridge.sandbox.process import landlock
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.sandbox.selection import probe_all, select_backend
@@ -83,7 +83,7 @@ class Ground:
 def ground() -> Iterator[Ground]:
     made = Path(tempfile.mkdtemp(dir="/var/tmp"))
     made.chmod(0o755)
-    # Where a program could write whoever it ran as.
+    # Where a program of any user could write.
     (made / "open").mkdir()
     (made / "open").chmod(0o777)
     try:
@@ -290,7 +290,7 @@ async def test_the_tier_with_rules_that_allow_everything_is_noticed(
 ) -> None:
     """It has nothing else to keep a program from the host's files."""
     async with LandlockBackend(environ=os.environ) as backend:
-        monkeypatch.setattr(landlock_backend, "ruleset", lambda *_: None)
+        monkeypatch.setattr(landlock, "ruleset", lambda *_: None)
         assert "landlock" in refused(await on(ground, backend), "isolation_broken")
 
 

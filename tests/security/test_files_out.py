@@ -42,7 +42,7 @@ async def box(
 async def left(
     box: Arena, code: str, *, timeout: float = 60.0
 ) -> tuple[RunResult, dict[str, bytes]]:
-    """Run a program; return its result, and what came out by name."""
+    """Run a program; return its result, and its files by name."""
     with anyio.fail_after(PATIENCE_SECONDS):
         result = await box.engine.run(RunRequest(code=code, servers=(), timeout=timeout))
     store = box.engine.artifacts
@@ -90,7 +90,7 @@ for name in ("secret", "own"):
 async def test_only_regular_files_come_out_and_no_link_is_followed(
     box: Arena, host: Mapping[str, object], tmp_path: Path
 ) -> None:
-    """A link in there would be read by whoever reads: the supervisor, or worse the host."""
+    """A link in there would be followed by the supervisor, or worse by the host."""
     plant = PLANT.format(secret=str(host["secret"]))
     naive = control(NAIVE.format(directory=str(tmp_path), plant=plant))
     assert str(host["canary"]) in naive.out, naive.err

@@ -1,4 +1,4 @@
-"""How runs end, whoever ends them, and that nothing outlives them: attacks 9 to 17."""
+"""How runs end, and that nothing outlives them: attacks 9 to 17."""
 
 from __future__ import annotations
 

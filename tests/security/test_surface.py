@@ -63,7 +63,7 @@ LAST_CALL = 600
 """Beyond the newest call of any architecture's table here."""
 
 UNFILTERED = {335, 336}
-"""`uretprobe` and `uprobe` of x86: no filter sees them, and they end whoever calls them."""
+"""`uretprobe` and `uprobe` of x86: no filter sees them, and they end their caller."""
 
 SWEEP = """
 import ctypes, json

@@ -51,7 +51,7 @@ async def listening(server: Any, mode: Any, *uris: str, tools: bool = True) -> A
     heard: Heard | None = None
 
     async def handle(message: Any) -> None:
-        # A client of the newer era is shown here as well what came over its stream.
+        # A client of the newer era is shown here as well the input of its stream.
         method = getattr(message, "method", "")
         if heard is not None and mode == "legacy" and method.endswith("list_changed"):
             heard.note(method.split("/")[1])

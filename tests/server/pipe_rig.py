@@ -12,8 +12,7 @@ import anyio
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.stdio import StdinMessages, StdoutMessages
-from bridge.server.transports import STDIO
+from bridge.server.stdio import STDIO, StdinMessages, StdoutMessages
 
 PATIENCE = 30
 

@@ -17,10 +17,9 @@ import httpx2
 import pytest
 
 from bridge.runs import Engine
-from bridge.server import connection
-from bridge.server.admission import BOUNDS
+from bridge.server import admission
+from bridge.server.admission import BOUNDS, Replica
 from bridge.server.app import build_server
-from bridge.server.replica import Replica
 from bridge.server.transports import HttpServer, parse_address
 from bridge.settings import http_token, load
 from tests.server.pipe_rig import hello
@@ -97,7 +96,7 @@ async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
 async def test_a_head_that_does_not_come_ends_its_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(admission, "HEAD_SECONDS", 0.1)
     async with guarded(engine) as web:
         host, port = web.base_url.host, web.base_url.port or 0
         probe = f"GET /healthz HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
+import httpx2
 import pytest
-from mcp import Client
-from mcp.shared.exceptions import MCPError
+from mcp import Client, MCPError
 from mcp.types import Implementation
 
 from bridge.errors import LaunchError
@@ -17,9 +20,13 @@ from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.audit_rig import records
+from tests.catalog.test_docs import CODEX_SHOWS
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of
+from tests.server.web_rig import web
 from tests.waiting import until, until_exists
+from tests.wire import NEWEST, OLDER, Wire
 
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
@@ -114,3 +121,128 @@ async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> 
 async def test_an_unknown_resource_is_a_protocol_error(client: Client, uri: str) -> None:
     with pytest.raises(MCPError, match="nothing|nobody"):
         await client.read_resource(uri)
+
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("tools/list", {}),
+    ("tools/call", {"name": "run_python", "arguments": {"code": "print(1)\n[1, {'a': None}]"}}),
+    ("tools/call", {"name": "run_python", "arguments": {"code": "1/0"}}),
+    ("tools/call", {"name": "run_python", "arguments": {"code": "await mcp_work_shop.add(a=1)"}}),
+    ("tools/call", {"name": "run_python", "arguments": {"timeout": "soon"}}),
+    ("tools/call", {"name": "search_tools", "arguments": {"query": "add"}}),
+    ("tools/call", {"name": "no_such_tool", "arguments": {}}),
+    ("resources/list", {}),
+    ("resources/templates/list", {}),
+    ("resources/read", {"uri": "bridge://capabilities"}),
+    ("resources/read", {"uri": "bridge://nothing"}),
+    ("no/such/method", {}),
+]
+"""Whatever the bridge has another kind of answer to."""
+
+
+@pytest.mark.parametrize("version", OLDER)
+async def test_a_client_of_each_version_is_answered_in_it(
+    engine: Engine, wire: Wire, version: str
+) -> None:
+    accept = {"accept": "application/json, text/event-stream"}
+    async with web(engine) as url, httpx2.AsyncClient(headers=accept) as client:
+
+        async def send(method: str, params: dict[str, Any], **rest: Any) -> httpx2.Response:
+            message = {"jsonrpc": "2.0", "method": method, "params": params, **rest}
+            return await client.post(url, json=message)
+
+        facts = {"name": "test", "version": "1"}
+        hello = {"protocolVersion": version, "capabilities": {}, "clientInfo": facts}
+        answer = await send("initialize", hello, id=0)
+        assert f'"protocolVersion":"{version}"' in answer.text
+        client.headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        client.headers["mcp-protocol-version"] = version
+        await send("notifications/initialized", {})
+        older = [("ping", {}), ("logging/setLevel", {"level": "debug"})]
+        for number, (method, params) in enumerate([*older, *CALLS], 1):
+            told = {"_meta": {"progressToken": number}}
+            answer = await send(method, {**params, **told}, id=number)
+            assert f'"id":{number}' in answer.text
+    assert wire.sent[version] >= len(CALLS) + 3
+
+
+async def test_a_client_of_the_newest_version_is_answered_in_it(engine: Engine, wire: Wire) -> None:
+    async with web(engine) as url, Client(url, mode=NEWEST) as client:
+        await client.list_tools()
+        for method, params in CALLS:
+            if method == "tools/call":
+                await _ignoring(client.call_tool(params["name"], params["arguments"]))
+            elif method == "resources/read":
+                await _ignoring(client.read_resource(params["uri"]))
+        await client.list_resources()
+        await client.list_resource_templates()
+    # All but the method that no client of the SDK sends.
+    assert wire.sent[NEWEST] >= len(CALLS) - 1
+
+
+async def _ignoring(call: Any) -> None:
+    with suppress(MCPError):
+        await call
+
+
+@pytest.fixture(params=["legacy", "auto"])
+def era(request: pytest.FixtureRequest) -> Any:
+    """How the client connects: by a handshake, or by `server/discover` of 2026-07-28."""
+    return request.param
+
+
+async def test_the_servers_are_known_before_the_first_request(engine: Engine, era: Any) -> None:
+    async with Client(build_server(engine), mode=era) as client:
+        said = await instructions_of(client)
+    assert "mcp_work_shop = work-shop: A workshop" in said.splitlines()
+    assert "run_python" in said
+    assert engine.servers.pool.states()["work-shop"].state == "idle", "nothing is started for it"
+
+
+async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
+    settings: Settings, backend: FakeBackend, era: Any
+) -> None:
+    """The bridge does not wait for its configuration before it answers; here it has to."""
+
+    finder = ListFinder(workshop())
+    async with engine_on(backend, settings, finder=finder, eager=False) as engine:
+        server = build_server(engine)
+        async with Client(server, mode=era) as client:
+            assert "mcp_work_shop = " in await instructions_of(client)
+        finder.specs = (replace(workshop("later"), description=""),)
+        async with Client(server, mode=era) as client:
+            assert "servers (later) are behind" in await instructions_of(client)
+
+
+async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_others(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, era: Any
+) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".mcp.json").write_text('{"mcpServers": {"shop": {"command": "shop"}}}')
+    async with (
+        engine_on(backend, settings, cwd=str(tmp_path)) as engine,
+        Client(build_server(engine), mode=era) as client,
+    ):
+        said = await instructions_of(client)
+    assert said.startswith("Not approved, so not started (servers of this project): shop. ")
+    assert "`mcp-code-bridge servers approve NAME`" in said[:CODEX_SHOWS]
+
+
+async def test_claude_code_is_told_to_load_run_python_and_to_show_results_whole(
+    engine: Engine, era: Any
+) -> None:
+    async with Client(build_server(engine), mode=era) as client:
+        run, search = (await client.list_tools()).tools
+    assert run.meta is not None
+    assert search.meta is not None
+    assert run.meta["anthropic/alwaysLoad"] is True
+    assert "anthropic/alwaysLoad" not in search.meta
+    for meta in (run.meta, search.meta):
+        assert "MCP servers" in meta["anthropic/searchHint"]
+        assert meta["anthropic/maxResultSizeChars"] == 500_000
+
+
+async def instructions_of(client: Client) -> str:
+    said = client.instructions
+    assert said is not None
+    return said

@@ -129,7 +129,7 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
         for _ in range(2):
             assert value_of(await call(me, f"{WRITE}\n{WRITE}"))["done"] == "write_note"
             assert person.count() == 1
-        # Whoever says no is not asked again in this run, whatever the program asks with.
+        # A user who says no is not asked again in this run, whatever the program asks with.
         before = len(tools_recorded(log))
         for answer in ("no", "decline", "cancel"):
             person.answers = [answer]

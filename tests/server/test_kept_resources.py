@@ -1,14 +1,15 @@
-"""What runs left, as resources: listed to its owner, read in ranges, and told of when it comes."""
+"""What runs left, as resources: listed to its owner, read in ranges, and announced when it comes."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import anyio
 import mcp_types as types
 import pytest
 from mcp import Client
@@ -22,8 +23,10 @@ from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import PAGE
 from bridge.store import Store
+from tests.engine_rig import ListFinder, workshop
 from tests.server.listening_rig import listening
 from tests.server.web_rig import connected, web
+from tests.waiting import PATIENCE_SECONDS
 
 ERAS = ["legacy", "2026-07-28"]
 RUN = "0123456789abcdef0123456789abcdef"
@@ -172,12 +175,12 @@ def told_server() -> tuple[NotifyingServer, Notices]:
     notices = Notices(tools, lambda: "", owner=lambda _: "me", quiet_seconds=0.05)
 
     async def listed(context: Any, _: Any) -> types.ListResourcesResult:
-        await notices.listed(context)
+        await notices.note_listing(context)
         return types.ListResourcesResult(resources=[])
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with notices.running():
+        async with notices.open():
             yield {}
 
     server = NotifyingServer(
@@ -197,19 +200,19 @@ async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) ->
     server, notices = told_server()
     sessions = "bridge://sessions"
     async with listening(server, mode, sessions, tools=False) as heard:
-        notices.kept("you")
-        notices.updated(sessions, "you")
-        notices.updated("bridge://other", "me")
-        notices.kept("me")
-        notices.updated(sessions, "me")
+        notices.note_update("", "you")
+        notices.note_update(sessions, "you")
+        notices.note_update("bridge://other", "me")
+        notices.note_update("", "me")
+        notices.note_update(sessions, "me")
         await heard.until("resources", sessions)
         if mode == "legacy":
             await heard.client.session.send_request(
                 types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=sessions)),
                 types.EmptyResult,
             )
-            notices.updated(sessions, "me")
-            notices.kept("me")
+            notices.note_update(sessions, "me")
+            notices.note_update("", "me")
             await heard.until("resources")
 
 
@@ -255,3 +258,85 @@ async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_
 
 def _owner_of(token: str) -> str:
     return "#" + hashlib.sha256(f"Bearer {token}".encode()).hexdigest()[:32]
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_nobody_is_told_of_a_change_that_reads_the_same(
+    engine: Engine, finder: ListFinder, mode: str
+) -> None:
+    async with listening(build_server(engine), mode) as heard:
+        finder.specs = (replace(workshop(), call_timeout=7.0),)
+        assert await engine.servers.refresh()
+        finder.specs = (replace(workshop(), description="Another"),)
+        assert await engine.servers.refresh()
+        await heard.until("tools")
+
+
+async def test_a_client_is_promised_in_the_handshake_that_it_will_be_told(engine: Engine) -> None:
+    server = build_server(engine)
+    async with Client(server, mode="legacy") as client:
+        handshake = client.server_capabilities
+    for promised in (handshake, server.get_capabilities(protocol_version="2026-07-28")):
+        assert promised.tools is not None
+        assert promised.tools.list_changed is True
+        assert promised.resources is not None
+        assert promised.resources.list_changed is True
+
+
+async def test_over_http_every_client_is_told_and_one_that_is_gone_is_no_hindrance(
+    engine: Engine, finder: ListFinder
+) -> None:
+    async with web(engine) as url, AsyncExitStack() as stack:
+        staying = [await stack.enter_async_context(listening(url, mode)) for mode in ERAS * 2]
+        async with listening(url, "legacy"):
+            pass
+        finder.specs = (workshop(), workshop("second"))
+        await engine.servers.refresh()
+        for heard in staying:
+            await heard.until("tools", "resources")
+            assert "mcp_second" in await heard.shown()
+
+
+class Session:
+    """A request's session, of a connection that counts what is sent over it."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+
+@dataclass
+class Context:
+    """What a handler is given."""
+
+    session: Session
+
+
+async def test_changes_that_come_together_are_told_once() -> None:
+    shown: list[Hashable] = ["first"]
+    looks: list[Hashable] = []
+    looked = anyio.Event()
+
+    async def tools() -> Hashable:
+        looks.append(shown[0])
+        if len(looks) > 1:
+            looked.set()
+        return shown[0]
+
+    made = Notices(tools, lambda: (), quiet_seconds=0.05)
+    told: list[object] = []
+    made._bus.subscribe(told.append)
+    await made.note_listing(_context())
+    async with made.open():
+        for text in ("second", "third", "first"):
+            shown[0] = text
+            made.note_change()
+        with anyio.fail_after(PATIENCE_SECONDS):
+            await looked.wait()
+        assert (looks, told) == (["first", "first"], [])
+
+
+def _context() -> Any:
+    class Modern:
+        protocol_version = "2026-07-28"
+
+    return Context(Session(Modern()))

@@ -5,26 +5,32 @@ from __future__ import annotations
 import gc
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
+import httpx2
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.log import AuditLog
 from bridge.runs import Engine
-from bridge.server import replica, transports
+from bridge.runs.suspended_runs import SuspendedRun
+from bridge.server import admission, transports
 from bridge.server.admission import BOUNDS
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http
 from bridge.tasks import background_task
+from tests.asker_rig import asker, call, text_of
+from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.ports import reserved_port
 from tests.record import record_of
 from tests.server.pipe_rig import hello
-from tests.server.web_rig import served
+from tests.server.web_rig import Proxy, connected, served, web
 from tests.waiting import until, until_exists
 
 HELLO = hello("2025-06-18")
@@ -50,7 +56,7 @@ def test_something_else_is_explained(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.0.0.0:80", "[::]:80", "192.0.2.1:80", "example.org:80"])
 def test_an_address_that_others_can_reach_is_refused(text: str) -> None:
-    """There is no authentication yet, and whoever reaches the bridge can use every server."""
+    """There is no authentication yet, and any caller of the bridge can use every server."""
     with pytest.raises(UsageError, match="can be reached from other machines"):
         parse_address(text)
 
@@ -190,8 +196,8 @@ async def test_a_replica_whose_engine_ended_is_not_ready_until_it_is_back(
         return said
 
     monkeypatch.setattr(backend, "problem", problem)
-    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.0)
-    made = replica.Replica(engine)
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.0)
+    made = admission.Replica(engine)
     async with background_task(made.tend):
         await until(lambda: made.missing == ["sandboxes"])
         said = ""
@@ -202,15 +208,15 @@ async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once a second, for as long as a database is away, would fill a disk."""
-    made, looks = replica.Replica(engine), 0
+    made, looks = admission.Replica(engine), 0
 
     async def full(log: AuditLog) -> int:
         nonlocal looks
         looks += 1
         raise AuditError("The audit log is full.")
 
-    monkeypatch.setattr(replica, "end_orphans", full)
-    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "end_orphans", full)
+    monkeypatch.setattr(admission, "LOOK_SECONDS", 0.0)
     file = engine.settings.state_dir / "store.db"
     file.parent.mkdir(0o700, parents=True, exist_ok=True)
     file.write_bytes(b"no database " * 1000)
@@ -219,7 +225,138 @@ async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
         assert made.missing == ["store"]
         file.unlink()
         await until(lambda: made.missing == [])
-    told = [record.getMessage() for record in caplog.records if record.name == replica.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == admission.__name__]
     assert len(told) == 2
     assert any("the database is damaged" in text for text in told)
     assert any("The audit log is full" in text for text in told)
+
+
+ERAS = ["legacy", "2026-07-28"]
+TASK = """
+import pathlib, time
+print("begun " * 3000, flush=True)
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.01)
+"""
+ASKS = """
+try:
+    await mcp_asker.name()
+except MCPError as error:
+    print("not asked:", error)
+6 * 7
+"""
+
+
+@pytest.fixture
+def finder() -> ListFinder:
+    return ListFinder(asker())
+
+
+@asynccontextmanager
+async def begun(
+    engine: Engine, url: str, code: str, *, progress: bool = True, era: str = "legacy"
+) -> AsyncIterator[tuple[SuspendedRun, anyio.CancelScope]]:
+    """Have a client start a run; yield it once the client has its id, before anything else."""
+    first: list[str] = []
+    came = anyio.Event()
+
+    async def log(params: Any) -> None:
+        hear(params.data)
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        hear(message)
+
+    def hear(text: Any) -> None:
+        first.append(str(text))
+        came.set()
+
+    async def start(client: Client) -> None:
+        callback = report if progress else None
+        with suppress(MCPError, httpx2.TransportError):
+            await client.call_tool("run_python", {"code": code}, progress_callback=callback)
+
+    async with connected(url, "mine", era, logging_callback=log) as client:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(start, client)
+                await came.wait()
+                (run,) = engine.suspended.runs()
+                assert run.run_id in first[0]
+                yield run, scope
+
+
+async def read(client: Client, run: SuspendedRun, stream: str = "stdout") -> str:
+    while True:
+        code = f"print(await runtime.read_output({run.run_id!r}, {stream!r}))"
+        text = text_of(await call(client, code))
+        if "is kept" not in text:
+            return text
+
+
+@pytest.mark.parametrize(("reset", "progress"), [(False, True), (True, False)])
+async def test_a_run_goes_on_without_its_connection_and_its_owner_reads_the_result(
+    engine: Engine, tmp_path: Path, reset: bool, progress: bool
+) -> None:
+    go, proxy = tmp_path / "go", Proxy()
+    code = TASK.format(go=str(go)) + ASKS
+    async with (
+        web(engine) as url,
+        proxy.before(url) as near,
+        begun(engine, near, code, progress=progress) as (run, _),
+    ):
+        proxy.cut(reset=reset)
+        async with connected(url, "mine") as mine, connected(url, "yours") as yours:
+            go.touch()
+            result = await read(mine, run, "result")
+            assert result.count("begun") > 100
+            assert "not asked:" in result
+            assert "42" in result
+            assert (await read(mine, run)).count("begun") > 100
+            for stream in ("stdout", "result"):
+                code = f"await runtime.read_output({run.run_id!r}, {stream!r})"
+                assert "is kept" in text_of(await call(yours, code))
+
+
+async def test_a_run_whose_connection_broke_can_be_waited_for(
+    engine: Engine, tmp_path: Path
+) -> None:
+    go, proxy = tmp_path / "go", Proxy()
+    async with (
+        web(engine) as url,
+        proxy.before(url) as near,
+        begun(engine, near, TASK.format(go=str(go))) as (run, _),
+    ):
+        proxy.cut(reset=True)
+        async with connected(url, "mine") as mine, connected(url, "yours") as yours:
+            waiting = {"retry_of": run.run_id}
+            refused = await yours.call_tool("run_python", waiting)
+            assert "There is no such task" in text_of(refused)
+            async with anyio.create_task_group() as tasks:
+
+                async def wait() -> None:
+                    assert "begun" in text_of(await mine.call_tool("run_python", waiting))
+
+                tasks.start_soon(wait)
+                await until(lambda: run.followers == 2)
+                go.touch()
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_cancels_ends_its_run(
+    engine: Engine, backend: FakeBackend, tmp_path: Path, era: str
+) -> None:
+    """With `notifications/cancelled`; since 2026-07-28, by ending the connection."""
+    async with web(engine) as url:
+        code = TASK.format(go=str(tmp_path / "go"))
+        async with begun(engine, url, code, era=era) as (run, scope):
+            scope.cancel()
+        await until(lambda: not backend.live and not engine.suspended.live)
+        async with connected(url, "mine", era) as mine:
+            code = f"await runtime.read_output({run.run_id!r}, 'result')"
+            assert "is kept" in text_of(await call(mine, code))
+
+
+async def test_a_result_that_its_client_got_is_not_kept(engine: Engine) -> None:
+    async with web(engine) as url, connected(url, "mine") as mine:
+        assert "42" in text_of(await call(mine, "6 * 7"))
+    assert engine.artifacts.listed(None) == ()

@@ -63,7 +63,6 @@ def _find(entry: str, search_path: str, home: str, place: str) -> Executable:
 
 
 def _chain(path: str, search_path: str, place: str) -> list[str]:
-    """Return a file and the interpreters that run it, in turn."""
     chain = [path]
     for _ in range(4):  # as many as the kernel allows
         words = shebang(_head(Path(chain[-1])))
@@ -81,7 +80,6 @@ def _chain(path: str, search_path: str, place: str) -> list[str]:
 
 
 def shebang(head: bytes) -> list[str]:
-    """Return the words of a script's first line; empty for what is no script."""
     if not head.startswith(b"#!"):
         return []
     return os.fsdecode(head[2:].partition(b"\n")[0]).split()

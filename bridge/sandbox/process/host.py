@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
-from bridge.sandbox.backend import WORKSPACE, Bind, LaunchSpec
+from bridge.sandbox.backend import WORKSPACE, LaunchSpec
 from bridge.sandbox.binds import group_of
 from bridge.sandbox.process.command import UID
 from bridge.sandbox.process.faults import KernelSettings
@@ -31,7 +31,7 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     return os.path.realpath(found) if found is not None else None
 
 
-def printed(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
     """Return what a command prints within ten seconds; None if it fails. Blocks."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
@@ -57,7 +57,7 @@ def find_setpriv(environ: Mapping[str, str]) -> str:
     found, look = find_command("setpriv", environ), find_command("id", environ)
     if not (found and look):
         return ""
-    said = printed([*become(UID, UID, setpriv=found), look]) or ""
+    said = output_of([*become(UID, UID, setpriv=found), look]) or ""
     return found if set(re.findall(r"\b\d+\b", said)) == {str(UID)} else ""
 
 
@@ -110,16 +110,15 @@ def find_subordinate_ids(uid: int, environ: Mapping[str, str]) -> SubordinateIds
         names = {pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())}
     except KeyError:
         return None
-    uids, gids = (_granted(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
+    uids, gids = (_first_range(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
     unshare, true = find_command("unshare", environ), find_command("true", environ)
     if not (uids and gids and unshare and true):
         return None
     found = SubordinateIds(unshare=unshare, uids=uids, gids=gids)
-    return found if printed([*found.command(uid), true]) is not None else None
+    return found if output_of([*found.command(uid), true]) is not None else None
 
 
-def _granted(table: str, names: set[str]) -> range:
-    """Return the first range of a table such as /etc/subuid that a user has."""
+def _first_range(table: str, names: set[str]) -> range:
     for line in table.splitlines():
         name, _, rest = line.partition(":")
         first, _, count = rest.partition(":")
@@ -128,23 +127,22 @@ def _granted(table: str, names: set[str]) -> range:
     return range(0)
 
 
-def kernel_settings(bwrap: str | None) -> KernelSettings:
+def kernel_settings(bwrap: str) -> KernelSettings:
+    setuid = False
+    with suppress(OSError):
+        setuid = bool(Path(bwrap).stat().st_mode & stat.S_ISUID)
     return KernelSettings(
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         in_container=in_container(),
-        setuid=bwrap is not None and _is_setuid(Path(bwrap)),
+        setuid=setuid,
     )
 
 
 def in_container() -> bool:
-    if Path("/run/.containerenv").exists() or Path("/.dockerenv").exists():
-        return True
-    try:
-        return b"container=" in Path("/proc/1/environ").read_bytes()
-    except OSError:
-        return False
+    marks = (Path("/run/.containerenv"), Path("/.dockerenv"))
+    return any(mark.exists() for mark in marks) or "container=" in text("/proc/1/environ")
 
 
 def is_mapped(uid: int, uid_map: str) -> bool:
@@ -170,17 +168,8 @@ def usable_cpus() -> int:
 
 
 def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-
-
-def _is_setuid(path: Path) -> bool:
-    try:
-        return bool(path.stat().st_mode & stat.S_ISUID)
-    except OSError:
-        return False
+    value = text(path).strip()
+    return int(value) if value.isdecimal() else None
 
 
 def text(path: str) -> str:
@@ -215,7 +204,18 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     uid, gid = nobody_uid, nobody_uid
     if spec.command is None:
         for bind in spec.binds:
-            require_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
+            remedy = "Remove `cache` from [dependencies], or set it to a directory that every user"
+            remedy += " may reach"
+            if not bind.executable:
+                change = (
+                    "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
+                )
+                remedy = f"{change}, in a place that every user may enter, such as /srv"
+            remedy = (
+                f"The bridge runs as root, and programs as nobody (65534). {remedy}; or run the "
+                "bridge as an ordinary user."
+            )
+            require_reachable(bind.source, uid, uid, bind.writable, remedy)
         return uid, gid
     for bind in spec.binds:
         if bind.inside == WORKSPACE:
@@ -230,22 +230,7 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     return uid, gid
 
 
-def _program_remedy(bind: Bind) -> str:
-    remedy = "The bridge runs as root, and programs as nobody (65534). "
-    if bind.executable:
-        return remedy + (
-            "Remove `cache` from [dependencies], or set it to a directory that every user may "
-            "reach; or run the bridge as an ordinary user."
-        )
-    mend = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
-    return remedy + (
-        f"{mend}, in a place that every user may enter, such as /srv; or run the bridge as "
-        "an ordinary user."
-    )
-
-
 def require_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
-    """Check that a user can reach a host path. Blocks."""
     problem = ""
     for parent in reversed(Path(path).parents):
         if not _may(parent, uid, gid, 0o1):

@@ -1,14 +1,9 @@
-"""Compiles the system call list into seccomp filter programs.
+"""Compiles the system call list into seccomp filter programs, by libseccomp through `ctypes`.
 
-Owns the calls into libseccomp through `ctypes`. libseccomp is maintained and on every distribution
-that has bubblewrap (systemd, podman and docker use it). Its Python bindings are no choice: the one
-on PyPI is such a `ctypes` wrapper too, unchanged since January 2021, and the distributions' own is
-bound to their interpreter. Eight functions are needed.
+libseccomp's Python bindings are bound to the distribution's interpreter.
 
 Enforces: calls of another architecture's table (i386, x32) kill the process. A name that libseccomp
 does not know gets the default, ENOSYS, which is the stricter answer.
-
-Verified: `tests/sandbox/test_syscalls.py` and `tests/security/test_surface.py`.
 """
 
 from __future__ import annotations
@@ -64,14 +59,14 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
     The first refuses calls by argument, the second is the allow-list. One program cannot be both:
     a rule without arguments overrides those with arguments.
 
-    Args:
-        name: The library's file, as the loader finds it.
-
     Raises:
         SandboxError: There is no libseccomp, or it fails.
     """
     library = _load(name)
-    return _arguments(library, ARGUMENTS), _list(library)
+    refused = ((_ERRNO | REFUSED_ERRNO, call, None) for call in REFUSED)
+    allowed = ((_ALLOW, call, None) for call in ALLOWED)
+    listed = _compile_filter(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
+    return _arguments(library, ARGUMENTS), listed
 
 
 @cache
@@ -87,12 +82,6 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
     return {name: number for name, number in found.items() if number >= 0}
 
 
-def _list(library: ctypes.CDLL) -> bytes:
-    refused = ((_ERRNO | REFUSED_ERRNO, name, None) for name in REFUSED)
-    allowed = ((_ALLOW, name, None) for name in ALLOWED)
-    return _compiled(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
-
-
 def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:
     made = []
     for rule in rules:
@@ -101,10 +90,10 @@ def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:
             first, second = rule.mask, rule.value
         compare = _Compare(rule.argument, _COMPARISONS[rule.comparison], first, second)
         made.append((_ERRNO | rule.error, rule.call, compare))
-    return _compiled(library, _ALLOW, made)
+    return _compile_filter(library, _ALLOW, made)
 
 
-def _compiled(
+def _compile_filter(
     library: ctypes.CDLL, default: int, rules: Iterable[tuple[int, str, _Compare | None]]
 ) -> bytes:
     """Return the program with an action for each call; calls without one get the default."""

@@ -44,22 +44,20 @@ class Pipes:
         self._stdout_open = self._stderr_open = True
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
-        # Both outputs behind one descriptor: waiting for two would take two tasks each time.
+        # Both outputs behind one descriptor: waiting for two would take two tasks each time. macOS
+        # has no epoll; a guest there writes to stderr only if it dies, and then stdout ends too.
         self._either = select.epoll() if hasattr(select, "epoll") else None
+        self._reader = Reader(stdout if self._either is None else self._either, self._take)
         if self._either is not None:
             try:
                 for descriptor in (stdout, stderr):
                     self._either.register(descriptor, select.EPOLLIN)
             except OSError:
-                for number in (stdin, stdout, stderr):
-                    os.close(number)
-                self._either.close()
+                self.close()
                 raise
-            self._reader = Reader(self._either, self._take)
 
-    @property
     def diagnostics(self) -> str:
-        """The end of what was written to stderr so far."""
+        """Return the end of what was written to stderr so far."""
         self._drain()
         return self._tail.decode("utf-8", "backslashreplace")
 
@@ -78,29 +76,21 @@ class Pipes:
         """Close stdin. Idempotent."""
         self._stdin = _let_go(self._stdin)
 
-    def end_output(self) -> None:
+    async def end_output(self) -> None:
         """Close stdout, so that the next write is answered with SIGPIPE. Idempotent."""
         self._stdout_open = False
         self._unwatch(self._stdout)
+        if self._either is None:
+            self._reader.close()
         self._stdout = _let_go(self._stdout)
+        await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
         try:
-            if self._either is None:
-                return await self._receive_from_two()
             return await self._reader.read()
         except OSError as error:
             message = f"The sandbox's output cannot be read. {failed_call(error)}"
             raise ChannelClosedError(message) from error
-
-    async def _receive_from_two(self) -> bytes:
-        while True:
-            # A flood must not starve other tasks.
-            await anyio.lowlevel.checkpoint()
-            data = self._take()
-            if data is not None:
-                return data
-            await self._output()
 
     def _take(self) -> bytes | None:
         data = read_now(self._stdout) if self._stdout_open else b""
@@ -116,8 +106,7 @@ class Pipes:
 
     def close(self) -> None:
         """Close all three and wake tasks that wait on them. Idempotent."""
-        if self._either is not None:
-            self._reader.close()
+        self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
             _let_go(descriptor)
         if self._either is not None:
@@ -149,20 +138,6 @@ class Pipes:
         if self._either is not None:
             with suppress(OSError, ValueError):
                 self._either.unregister(descriptor)
-
-    async def _output(self) -> None:
-        """Wait until either stream has something, or ends."""
-
-        async def first(descriptor: int) -> None:
-            await wait_ready(anyio.wait_readable, descriptor)
-            group.cancel_scope.cancel()
-
-        if not self._stderr_open:
-            await wait_ready(anyio.wait_readable, self._stdout)
-            return
-        async with anyio.create_task_group() as group:
-            group.start_soon(first, self._stdout)
-            group.start_soon(first, self._stderr)
 
 
 def _let_go(descriptor: int) -> int:

@@ -1,7 +1,4 @@
-"""A run's private directory on the host's disk, for backends without a tmpfs.
-
-Owns creating it, removing it whatever a program left in it, and finding those of dead bridges.
-Everything here blocks and is called in threads.
+"""A run's private directory on the host's disk, for backends without a tmpfs. All of it blocks.
 
 A program can leave names without permissions, links to anywhere and directories deeper than a path
 can be long. So nothing here follows a link, and everything is removed by directory descriptor.
@@ -28,22 +25,20 @@ FALLBACK = Path("/tmp")  # Where every user may make directories.
 
 @dataclass(frozen=True, kw_only=True)
 class RunDirectory:
-    """The directories that one run may write to.
-
-    Attributes:
-        path: The parent of the other two; the run cannot write there itself.
-    """
+    """The directories that one run may write to."""
 
     path: Path
 
     @property
     def workspace(self) -> Path:
-        """The program's working directory."""
         return self.path / "workspace"
 
     @property
     def tmp(self) -> Path:
         return self.path / "tmp"
+
+    def remove(self) -> bool:
+        return remove(self.path)
 
 
 def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:
@@ -59,7 +54,6 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
     """Make a directory that only the run and the bridge can read.
 
     Args:
-        owner: The bridge, which its name identifies.
         uid: The run's user; None for this one.
 
     Raises:
@@ -85,7 +79,13 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
 def remove(path: Path) -> bool:
     """Remove a directory that is no longer used and all in it; return whether it is gone."""
     try:
-        _empty(path)
+        top = _open(str(path), None)
+        try:
+            while names := os.listdir(top):  # noqa: PTH208 - by descriptor
+                for name in names:
+                    _remove_entry(top, name)
+        finally:
+            os.close(top)
         path.rmdir()
     except FileNotFoundError:
         return True
@@ -110,16 +110,6 @@ def reap(base: Path, judge: Owner) -> int:
                 logger.info("removing the directory of a bridge that died: %s", entry.path)
                 count += remove(Path(entry.path))
     return count
-
-
-def _empty(path: Path) -> None:
-    top = _open(str(path), None)
-    try:
-        while names := os.listdir(top):  # noqa: PTH208 - by descriptor
-            for name in names:
-                _remove_entry(top, name)
-    finally:
-        os.close(top)
 
 
 def _remove_entry(top: int, name: str) -> None:

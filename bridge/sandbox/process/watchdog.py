@@ -1,11 +1,8 @@
-"""Kills the launches that are under way when the bridge is killed.
+"""Kills the launches in progress when the bridge is killed.
 
-Owns one small process beside the bridge, and its list of process groups being launched. bubblewrap
-ties its own life to the bridge's before it tells its child to go on; killed between the two, it
-leaves that child waiting forever, and nothing inside can end it. Once a sandbox is in force the
-kernel ends it with the bridge, and it is taken off the list.
-
-Verified: `tests/sandbox/process/test_watchdog.py` and `test_lifetime.py`.
+bubblewrap ties its own life to the bridge's before it lets its child continue; killed between the
+two, it leaves that child waiting forever, and nothing inside can end it. So one small process next
+to the bridge lists the process groups being launched.
 """
 
 from __future__ import annotations

@@ -24,11 +24,14 @@ from bridge.sandbox.container.image import (
     local_name,
 )
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
-from bridge.sandbox.image.build import BuildRequest, assemble, build, with_guest
-from bridge.sandbox.image.rootfs import (
+from bridge.sandbox.image.build import (
+    BuildRequest,
     RootfsContext,
+    assemble,
+    build,
     debian_names,
     recipe_dir,
+    with_guest,
 )
 from tests.raised import raises_code
 

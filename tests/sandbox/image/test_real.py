@@ -35,8 +35,13 @@ from bridge.sandbox.container.image import (
     local_name,
 )
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
-from bridge.sandbox.image.build import BuildRequest, assemble, build
-from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir
+from bridge.sandbox.image.build import (
+    BuildRequest,
+    RootfsContext,
+    assemble,
+    build,
+    recipe_dir,
+)
 from tests.contract.rig import listens
 from tests.raised import raises_code
 

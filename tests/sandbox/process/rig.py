@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from bridge.model import Limits
 from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[3]
 
 LOOKS = 6000
 LOOK_SECONDS = 0.01
@@ -34,6 +41,49 @@ DAEMON = (
     "os.wait()\n"
     "os.write(1, b'ready\\n')\n"
 )
+
+
+BRIDGE = """
+import os, sys, anyio
+from tests.sandbox.process.rig import DAEMON, FOREVER, spec, wait_ready
+{imports}
+async def main():
+    async with {backend} as backend:
+        async with backend.launch(spec({program})) as sandbox:
+            await wait_ready(sandbox)
+            print(sandbox.id, flush=True)
+            await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+async def kill_bridge(code: str, word: str, directory: Path, mark: str = "") -> int:
+    """Kill a bridge that runs a program; return its id once the program's processes are gone."""
+    environ = {**os.environ, "TMPDIR": str(directory)}
+    argv = [sys.executable, "-c", code, word]
+    async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
+        assert bridge.stdout is not None
+        child = int(await bridge.stdout.receive())
+        await until(lambda: not mark or bool(with_argument(mark)))
+        bridge.kill()
+        await bridge.wait()
+        await until(lambda: not exists(child) and not (mark and with_argument(mark)))
+    return bridge.pid
+
+
+def json_by(become: list[str], python: list[str], code: str, environ: dict[str, str]) -> Any:
+    """Return the JSON that a Python program prints as another user."""
+    done = subprocess.run(
+        [*become, *python, "-c", code],
+        env=environ,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,8 @@ from bridge.sandbox.process.cgroups import (
     missing_controllers,
     oom_kills,
     reap,
+    scope_cgroups,
     scope_command,
-    scope_group,
     settings,
 )
 from tests.raised import raises_code
@@ -99,8 +99,9 @@ def test_both_versions_and_systemd_are_told_the_same_limits() -> None:
         assert is_golden(f"control groups of version {1 + unified}", told)
     assert settings(Limits(), "cpu", unified=True) == []
     assert is_golden("a scope of systemd's", scope_command("systemd-run", limits, "unit"))
-    group = scope_group("0::/user.slice/x.scope\n", UNIFIED_MOUNTS)
-    assert group == "/sys/fs/cgroup/user.slice/x.scope"
+    group = scope_cgroups("0::/user.slice/x.scope\n", UNIFIED_MOUNTS)
+    assert group is not None
+    assert group.counter == Path("/sys/fs/cgroup/user.slice/x.scope/memory.events")
 
 
 def test_kills_are_counted_in_both_versions() -> None:
@@ -142,10 +143,10 @@ def test_a_process_enters_its_groups_before_it_becomes_the_command_or_does_not(
     entries = tmp_path / "tasks", tmp_path / "procs"
     for file in entries:
         file.touch()
-    words = [*SandboxCgroups(entries=entries).entering(), "/bin/echo", "a  b"]
+    words = [*SandboxCgroups(entries=entries).entry_command(), "/bin/echo", "a  b"]
     assert subprocess.run(words, capture_output=True, check=True).stdout == b"a  b\n"
     assert [file.read_text() for file in entries] == ["0\n", "0\n"]
     none = tmp_path / "none" / "tasks"
-    words = [*SandboxCgroups(entries=(*entries, none)).entering(), "/bin/echo"]
+    words = [*SandboxCgroups(entries=(*entries, none)).entry_command(), "/bin/echo"]
     done = subprocess.run(words, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (71, b"")

@@ -8,7 +8,14 @@ import pytest
 
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.landlock import RUN, WRITE, LandlockRule, missing, ruleset, version
+from bridge.sandbox.process.landlock import (
+    RUN,
+    WRITE,
+    LandlockRule,
+    describe_gaps,
+    ruleset,
+    version,
+)
 from tests.sandbox.process.rig import run
 
 LIST_ROOT = "import os\nprint(len(os.listdir('/')) > 0)"
@@ -22,7 +29,7 @@ RULES = (
 
 def test_a_kernel_without_it_is_told_nothing() -> None:
     assert ruleset(RULES, 0) is None
-    assert "none" in missing(0)
+    assert "none" in describe_gaps(0)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +51,18 @@ def test_every_right_that_a_version_knows_is_handled(
     """What is not handled is allowed, so nothing may be forgotten; newer versions add to these."""
     made = ruleset(RULES, abi)
     assert made is not None
-    assert (made.files, made.network, made.scopes) == (files, network, scopes)
-    assert bool(missing(abi)) == (abi < 6)
+    assert (made["files"], made["network"], made["scopes"]) == (files, network, scopes)
+    connecting = ruleset(RULES, abi, connects=True)
+    assert connecting is not None
+    assert connecting["network"] == network & 1
+    assert bool(describe_gaps(abi)) == (abi < 6)
 
 
 @pytest.mark.parametrize("abi", [1, 3, 7])
 def test_no_rule_grants_what_is_not_handled(abi: int) -> None:
     made = ruleset(RULES, abi)
     assert made is not None
-    assert all(rights & ~made.files == 0 for _, rights in made.rules)
+    assert all(rights & ~made["files"] == 0 for _, rights in made["rules"])
 
 
 def test_nothing_can_be_both_written_and_executed() -> None:
@@ -64,7 +74,7 @@ def test_a_file_gets_no_rights_of_directories() -> None:
     """The kernel answers EINVAL to those, which is how a well-known project never had Landlock."""
     made = ruleset(RULES, 7)
     assert made is not None
-    assert dict(made.rules)["/usr/bin/python3"] == landlock.EXECUTE | landlock.READ_FILE
+    assert dict(made["rules"])["/usr/bin/python3"] == landlock.EXECUTE | landlock.READ_FILE
 
 
 @pytest.mark.skipif(version() < 1, reason="this kernel has no Landlock")

@@ -30,9 +30,12 @@ from bridge.settings import load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.sandbox.process.rig import (
+    BRIDGE,
     DAEMON,
     PATIENCE,
     exists,
+    json_by,
+    kill_bridge,
     left_groups,
     read_all,
     run,
@@ -44,7 +47,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
 
-ROOT = Path(__file__).parents[3]
 PYTHON = "/usr/bin/python3"
 
 
@@ -378,38 +380,20 @@ async def test_bombs_are_bounded_and_ended(backend: LandlockBackend) -> None:
     assert (await run(backend, "import os; print(os.listdir('.'))")).out == "[]\n"
 
 
-BRIDGE = """
-import os, sys, anyio
-from bridge.sandbox.process.landlock_backend import LandlockBackend
-from tests.sandbox.process.rig import DAEMON, spec, wait_ready
-async def main():
-    async with LandlockBackend(environ=os.environ) as backend:
-        async with backend.launch(spec(DAEMON.format(mark=sys.argv[1]) + "sys.stdin.read()")) as s:
-            await wait_ready(s)
-            print(s.id, flush=True)
-            await anyio.sleep_forever()
-anyio.run(main)
-"""
-
-
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: LandlockBackend, room: Path
 ) -> None:
     mark = f"landlock-orphan-{os.getpid()}-"
-    environ = {**os.environ, "TMPDIR": str(room)}
-    async with await anyio.open_process(
-        [sys.executable, "-c", BRIDGE, mark], stderr=None, cwd=ROOT, env=environ
-    ) as bridge:
-        assert bridge.stdout is not None
-        child = int(await bridge.stdout.receive())
-        await until(lambda: bool(with_argument(mark)))
-        bridge.kill()
-        await bridge.wait()
-        await until(lambda: not exists(child) and not with_argument(mark))
+    code = BRIDGE.format(
+        imports="from bridge.sandbox.process.landlock_backend import LandlockBackend",
+        backend="LandlockBackend(environ=os.environ)",
+        program='DAEMON.format(mark=sys.argv[1]) + "sys.stdin.read()"',
+    )
+    bridge = await kill_bridge(code, mark, room, mark)
     assert len(names(room)) == 1
     assert await backend.reap() >= 1
     assert names(room) == []
-    assert left_groups(bridge.pid) == []
+    assert left_groups(bridge) == []
 
 
 def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
@@ -484,17 +468,8 @@ def test_an_ordinary_user_gets_the_same(room: Path) -> None:
         place = directory / "runs"
         place.mkdir()
         shutil.chown(place, *_owner(directory))
-        done = subprocess.run(
-            [*become, *python, "-c", ORDINARY],
-            env={**environ, "TMPDIR": str(place)},
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    ok, summary, weaker, left, said, runs = json.loads(done.stdout)
+        found = json_by(become, python, ORDINARY, {**environ, "TMPDIR": str(place)})
+    ok, summary, weaker, left, said, runs = found
     assert ok, summary
     assert weaker[0] == TIER
     assert (left, runs) == ([], [])

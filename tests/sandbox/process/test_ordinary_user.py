@@ -1,9 +1,7 @@
-"""The same as an ordinary user, whoever runs the tests; and the refusals."""
+"""The same as an ordinary user, also where root runs the tests; and the refusals."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract.rig import ordinary_user, usable_python
-from tests.sandbox.process.rig import PATIENCE
+from tests.sandbox.process.rig import json_by
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux"),
@@ -91,17 +89,7 @@ def ask(*between: str) -> Told:
 
 
 def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Told:
-    done = subprocess.run(
-        [*become, *python, "-c", SCRIPT],
-        env=environ,
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Told(**json.loads(done.stdout))
+    return Told(**json_by(become, python, SCRIPT, environ))
 
 
 def test_an_ordinary_user_gets_the_same_isolation() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import sys
@@ -21,12 +22,15 @@ import pytest
 from bridge.errors import LaunchError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process import seatbelt_backend
-from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend, arguments, profile
 from tests.raised import raises_code
+from tests.sandbox.golden import is_golden
 from tests.sandbox.process.rig import (
+    BRIDGE,
     PATIENCE,
     READY,
     exists,
+    kill_bridge,
     processes_below,
     read_all,
     run,
@@ -42,8 +46,6 @@ shift 2
 while [ "$1" = -D ]; do shift 2; done
 exec "$@"
 """
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -157,31 +159,15 @@ async def test_what_detaches_itself_is_found_and_ended(
             assert not exists(daemon)
 
 
-BRIDGE = """
-import os, sys, anyio
-from tests.sandbox.process.rig import FOREVER, spec, wait_ready
-from tests.sandbox.process.test_seatbelt_backend import mac
-async def main():
-    async with mac(os.environ, sys.argv[1]) as backend:
-        async with backend.launch(spec(FOREVER)) as sandbox:
-            await wait_ready(sandbox)
-            print(sandbox.id, flush=True)
-            await anyio.sleep_forever()
-anyio.run(main)
-"""
-
-
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    argv = [sys.executable, "-c", BRIDGE, str(room / "sandbox-exec")]
-    environ = {**os.environ, "TMPDIR": str(room / "runs")}
-    async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
-        assert bridge.stdout is not None
-        child = int(await bridge.stdout.receive())
-        bridge.kill()
-        await bridge.wait()
-        await until(lambda: not exists(child))
+    code = BRIDGE.format(
+        imports="from tests.sandbox.process.test_seatbelt_backend import mac",
+        backend="mac(os.environ, sys.argv[1])",
+        program="FOREVER",
+    )
+    await kill_bridge(code, str(room / "sandbox-exec"), room / "runs")
     assert await backend.reap() == 1
 
 
@@ -214,3 +200,53 @@ def test_what_it_lacks_is_told() -> None:
     words = [text.partition(":")[0] for text in found.weaker]
     assert words == ["seatbelt", "memory limit", "processes", "pids limit", "disk", "cpu limit"]
     assert not {"no-network", "memory-limit", "pids-limit"} & set(found.layers)
+
+
+def test_the_profile_is_this() -> None:
+    """All is refused first; the last rule that fits decides: what is written is not executed."""
+    assert is_golden("Seatbelt's profile", profile(2).splitlines())
+
+
+def test_paths_are_parameters_and_never_text() -> None:
+    """A path with a quote in it would otherwise write rules."""
+    writable, readable = '/private/tmp/")(allow network*)', ['/x") (allow default) ("']
+    words = arguments("/opt/python", readable, writable, ["/opt/python", "-c", "1"])
+    assert words[:2] == ["/usr/bin/sandbox-exec", "-p"]
+    assert words[2] == profile(1)
+    assert "/x" not in words[2]
+    assert words[3:] == [
+        "-D",
+        "EXECUTABLE=/opt/python",
+        "-D",
+        'WRITABLE=/private/tmp/")(allow network*)',
+        "-D",
+        'READ_0=/x") (allow default) ("',
+        "/opt/python",
+        "-c",
+        "1",
+    ]
+
+
+def test_every_parameter_is_used_and_given_with_its_links_resolved() -> None:
+    """The kernel compares resolved paths."""
+    words = arguments(
+        "/tmp/p",
+        ["/tmp/a", "/private/tmp/a", "/b"],
+        "/tmp/w",
+        [],
+        resolve=lambda path: path.replace("/tmp", "/private/tmp") if path[:4] == "/tmp" else path,
+    )
+    given = dict(word.split("=") for word in words[4::2])
+    assert given == {
+        "EXECUTABLE": "/private/tmp/p",
+        "WRITABLE": "/private/tmp/w",
+        "READ_0": "/private/tmp/a",
+        "READ_1": "/b",
+    }
+    assert set(re.findall(r'\(param "(\w+)"\)', words[2])) == set(given)
+
+
+@pytest.mark.parametrize("path", ["relative", "", "/with\0null"])
+def test_a_path_that_is_none_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="no usable path"):
+        arguments("/p", (), path, ["/p"])
