@@ -1,11 +1,7 @@
 """What of the host a profile grants, and which words a stage may have. Pure but for `realpath`.
 
-Owns the rules of what may be granted at all, the way from a path inside to what it leads to, and
-the decision on a stage by its executable's name.
-
-Arguments are not the boundary: a program can make up paths that it was never given, and a pattern
-may look like a path. What is not mounted into the sandbox is not there, whatever a word says. When
-a command fails, `View.explain_failure` names the argument that leads out.
+Arguments are not the boundary: a program can make up paths that it was never given. What is not
+mounted into the sandbox is not there. `View.explain_failure` names the argument that leads out.
 """
 
 from __future__ import annotations
@@ -43,7 +39,6 @@ Readlink = Callable[[str], str | None]
 
 
 def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> None:
-    """Check that every stage may run."""
     if not stages:
         raise InvalidRequestError("There is no command.")
     if len(stages) > MAX_STAGES:
@@ -92,11 +87,7 @@ Judge = Callable[[str, bool], str]
 def grants(profile: CommandProfile, *, realpath: Realpath, refusal: Judge) -> tuple[Bind, ...]:
     """Return what a profile grants, shortest path first.
 
-    Args:
-        refusal: What holds for all that programs and commands may be given.
-
-    Raises:
-        SettingsError: It grants what must not be granted.
+    `refusal` judges what all programs and commands may be given.
     """
     workspace = realpath(str(profile.workspace))
     found = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
@@ -149,10 +140,8 @@ class View:
     """Paths as the sandbox of a profile's commands sees them.
 
     Args:
-        granted: What the profile grants.
         visible: Further paths that are inside, the system's.
-        hosts: Further directories of the host that are granted, each with its path inside; for
-            answers to those who give the host's paths.
+        hosts: Further granted directories of the host, each with its path inside, for messages.
     """
 
     def __init__(
@@ -170,7 +159,6 @@ class View:
         self._visible = (*self._roots, *visible)
 
     def host_path(self, inside: str) -> str | None:
-        """Return the path of the host for one inside; None if it is not the host's."""
         for grant in self._granted:
             if is_within(inside, (grant.inside,)):
                 return grant.source + inside[len(grant.inside) :]
@@ -185,11 +173,7 @@ class View:
         return self._readlink(host) if host is not None else None
 
     def workdir(self, given: str) -> str:
-        """Return the working directory inside for a path relative to the workspace.
-
-        Raises:
-            InvalidRequestError: It leads out of the workspace.
-        """
+        """Return the directory inside for a path below the workspace, which it cannot leave."""
         if "\0" in given or given.startswith("~"):
             message = f"`workdir` must be a path below the workspace, not {given!r:.200}."
             raise InvalidRequestError(message)
@@ -206,11 +190,7 @@ class View:
     def explain_failure(
         self, workdir: str, words: Sequence[str], exists: Callable[[str], bool]
     ) -> str:
-        """Return which argument of a failed command leads out; empty if none does.
-
-        Args:
-            workdir: The directory inside that relative paths start from.
-        """
+        """Return which argument of a failed command leads out of `workdir`; empty if none does."""
         for word in words[1:]:
             for piece in candidates(word):
                 if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
@@ -227,7 +207,6 @@ class View:
         return ""
 
     def _outside(self, path: PurePosixPath, real: str) -> str:
-        """Return what is wrong with a path that leads to `real`, as the rest of a sentence."""
         plain = posixpath.normpath(path)
         for host, inside in self._hosts.items():
             if is_within(plain, (host,)):

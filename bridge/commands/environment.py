@@ -1,8 +1,4 @@
-"""The environment of a command, and which of its values are secret. Pure.
-
-Owns the fixed part, the pass-through, and where credentials are found. Nothing is inherited: what
-is not named is not there.
-"""
+"""The environment of a command, and which of its values are secret. Nothing is inherited. Pure."""
 
 from __future__ import annotations
 
@@ -50,7 +46,6 @@ class CredentialFile:
     """A file of the host that holds credentials.
 
     Attributes:
-        path: Where it is.
         below: Where it is put, below the home inside.
         variable: What names it to the command, if anything.
         whole: Whether all of it is one secret.
@@ -64,11 +59,7 @@ class CredentialFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a command finds.
-
-    Attributes:
-        secrets: Values that are not shown, each with the name of what it was found in.
-    """
+    """What a command finds; `secrets` are not shown, each with the name of where it was found."""
 
     variables: Mapping[str, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
@@ -77,11 +68,7 @@ class Environment:
 def credential_files(
     profile: CommandProfile, environ: Mapping[str, str], home: str, cached: Iterable[str]
 ) -> tuple[CredentialFile, ...]:
-    """Return where credentials may be found, whether or not they are.
-
-    Args:
-        cached: File names in ~/.aws/sso/cache.
-    """
+    """Return where credentials may be found; `cached` are file names in ~/.aws/sso/cache."""
     if profile.credentials is None or profile.credentials.source == "env":
         return ()
     aws = PurePosixPath(home) / ".aws"
@@ -103,7 +90,6 @@ def credential_files(
 
 
 def secrets_in(file: CredentialFile, data: bytes) -> frozenset[str]:
-    """Return the values of a credentials file that must not be shown."""
     text = data.decode("utf-8", "replace")
     if file.whole:
         return frozenset({text.strip()})
@@ -117,14 +103,9 @@ def environment(
     home: str,
     files: Mapping[CredentialFile, bytes],
 ) -> Environment:
-    """Return a command's environment.
+    """Return a command's environment; refuse a secret that cannot be kept out of the output.
 
-    Args:
-        home: Inside the sandbox.
-        files: Credentials that were found.
-
-    Raises:
-        SettingsError: A secret cannot be kept out of the output.
+    `home` is the home inside the sandbox; `files` are the credentials that were found.
     """
     plain, secret = list(profile.env), list(profile.secrets)
     if profile.credentials is not None:

@@ -1,9 +1,7 @@
 """A command line as stages of words, by the shell's rules of quoting and none of its powers. Pure.
 
-Owns the parsing. Quotes, backslashes and an unquoted `|` mean what they mean in POSIX `sh`. All
-else that a shell would act on is refused, with what to do instead, rather than passed on as text:
-its author meant it to happen. In single quotes everything is plain text; in double quotes all
-but what a shell would expand there too.
+Quotes, backslashes and an unquoted `|` mean what they mean in POSIX `sh`. All else that a shell
+would act on is refused, with what to do instead: its author meant it to happen.
 """
 
 from __future__ import annotations
@@ -55,11 +53,6 @@ _IN_DOUBLE = re.compile(r'\\(?P<escaped>[$`"\\\n])|(?P<expanded>`|\$(?=[\w{(@*#?
 
 
 def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the stages of a command line, each as its words.
-
-    Raises:
-        InvalidRequestError: It asks for what only a shell does, or its quotes do not match.
-    """
     line = text.strip(" \t\r\n")
     if not line:
         raise InvalidRequestError("The command line is empty.")

@@ -1,8 +1,6 @@
 """Plans a `run_command` request: what a backend starts for it.
 
-Owns looking at the host's files for it: the paths and executables of a profile, its credentials;
-and the report of `doctor` on profiles, made without running a command. What follows from them is
-decided in `bridge.commands`.
+Looks at the host's files for it: the paths and executables of a profile, its credentials.
 """
 
 from __future__ import annotations
@@ -29,11 +27,7 @@ from bridge.settings.directories import refusal
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPlan:
-    """A request that can be carried out.
-
-    Attributes:
-        hints: For each stage what to say of its arguments if it fails; none if nothing is to be.
-    """
+    """A request that can be carried out; `hints` say of each stage why its arguments may fail."""
 
     profile: CommandProfile
     specs: tuple[LaunchSpec, ...]
@@ -44,12 +38,7 @@ class CommandPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandCheck:
-    """What was found out about one profile, without running a command.
-
-    Attributes:
-        summary: What it runs, where; or what is wrong with it.
-        notes: What is as likely meant as not.
-    """
+    """What `doctor` says of one profile, without running a command."""
 
     name: str
     ok: bool
@@ -73,7 +62,6 @@ class Planner:
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
     def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> CommandPlan:
-        """Decide all that there is to decide."""
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
             raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
@@ -121,13 +109,7 @@ class Planner:
         )
 
     def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
-        """Return what `doctor` tells of a profile.
-
-        What is wrong with it is said by those who would say it when a command is run.
-
-        Args:
-            probes: What was found out about backends; none of them is tried here.
-        """
+        """Return what `doctor` tells of a profile; what is wrong is what a run would say."""
         try:
             require_own_kernel(self._settings, profile)
             self._resolve(profile)
@@ -210,7 +192,6 @@ class Planner:
     def _environment(
         self, profile: CommandProfile
     ) -> tuple[Environment, dict[CredentialFile, bytes]]:
-        """Return a command's environment and the credentials that it has in files."""
         files = self._credentials(profile)
         made = environment(profile, self._environ, home=HOME, files=files)
         if len(made.secrets) > MAX_SECRETS:
@@ -239,7 +220,6 @@ class Planner:
 
 
 def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandCheck]:
-    """Return a report on each profile; see `Planner.report`. Blocks, shortly."""
     planner = Planner(settings)
     return [planner.report(profile, probes) for profile in settings.commands.values()]
 

@@ -1,15 +1,8 @@
-"""Runs `run_command`, from a request to its result.
+"""Runs `run_command`, from a request to its result, with the stages of a pipeline.
 
-Owns the composition: which profile, which paths, which environment, which backend, and what the
-outcome is called; and the stages of a pipeline, running side by side with bytes going from one to
-the next under one deadline. Nothing is gathered between stages: one piece is under way from each to
-the next, the rest waits in the kernel's pipes. How stages are kept in is `bridge.sandbox`'s. There
-is no way from here to running anything without a sandbox.
-
-Which stage failed: a stage succeeds with status 0. One that is not the last also succeeds when it
-could not write on because the stage after it had ended (`yes | head -1`): if SIGPIPE ended it, or
-if what it wrote was refused, whatever it then exited with. The first stage that did not succeed is
-the one that failed.
+Between stages nothing is gathered: the rest waits in the kernel's pipes. A stage succeeds with
+status 0. One that is not the last also succeeds when the stage after it ended first (`yes |
+head -1`). The first stage that did not succeed is the one that failed.
 """
 
 from __future__ import annotations
@@ -58,10 +51,9 @@ from bridge.tasks import background_task
 
 
 class CommandOutput:
-    """Keeps the head and the tail of a stream within `limit` bytes.
+    """Keeps the head and the tail of a stream within `limit` bytes, without secrets.
 
-    Secrets are taken out first, across the pieces that the stream comes in: neither a piece's end
-    nor the cut in the middle leaves half of one.
+    Neither a piece's end nor the cut in the middle leaves half of a secret.
     """
 
     def __init__(self, limit: int, redactor: Redactor) -> None:
@@ -79,11 +71,9 @@ class CommandOutput:
         self._keep(self._cleared.feed(data))
 
     def finish(self) -> None:
-        """Add what waited for more. Idempotent."""
         self._keep(self._cleared.finish())
 
     def text(self) -> str:
-        """Return what is kept, with a line about what is not."""
         if not self.dropped:
             return bytes(self._head + self._tail).decode("utf-8", "backslashreplace")
         # A cut may have gone through a character.
@@ -103,17 +93,12 @@ class CommandOutput:
 
 
 class Pipeline:
-    """The stages of one command; nothing of them is left afterwards.
-
-    They run side by side. Where they may write, they run one after another, up to a failure.
+    """The stages of one command. They run in parallel, or in turn where they may write.
 
     Attributes:
         ends: How each stage ended; None for one that was ended from here.
         stages: The sandboxes of those that were started.
         refused: Whether what a stage wrote could not be given to the next.
-        timed_out: Whether the deadline passed.
-        output: The last stage's stdout.
-        errors: Each stage's stderr.
     """
 
     def __init__(self, plan: CommandPlan) -> None:
@@ -129,11 +114,7 @@ class Pipeline:
         self.errors = [CommandOutput(limit, plan.redactor) for _ in plan.specs]
 
     async def run(self, backend: Backend, stdin: bytes) -> None:
-        """Run all stages to their end or the deadline.
-
-        Raises:
-            SandboxError: A stage could not be started, or was lost.
-        """
+        """Run all stages to their end or the deadline."""
         async with AsyncExitStack() as stack:
             with anyio.move_on_after(self._plan.timeout) as deadline:
                 every = list(range(len(self._plan.specs)))
@@ -165,7 +146,6 @@ class Pipeline:
             raise first_error(group) from None
 
     async def _follow(self, number: int) -> None:
-        """Pass on what a stage writes, until its end."""
         stage, following = self.stages[number], None
         if number + 1 < len(self.stages):
             following = self.stages[number + 1]
@@ -188,7 +168,6 @@ class Pipeline:
         self.ends[number] = await stage.wait()
 
     def truncated(self) -> dict[str, int]:
-        """Return how many bytes were dropped of which stream."""
         named = {"stdout": self.output, "stderr": self.errors[0]}
         if len(self.errors) > 1:
             numbered = enumerate(self.errors, 1)
@@ -223,7 +202,7 @@ class Commands:
     Args:
         choose: Opens what a profile's commands run in.
         audit_of: The records of one command, by its run's id and owner; none without.
-        queue: What gives commands and runs their places; one of their own without.
+        queue: What commands and runs wait in; one of their own without.
     """
 
     def __init__(
@@ -263,18 +242,7 @@ class Commands:
         principal: str = "",
         client: str = "",
     ) -> CommandResult:
-        """Run a command or pipeline and say how it went.
-
-        Args:
-            principal, client: Who asks; see `RunRequest`.
-
-        Raises:
-            KeyError: There is no such profile; `parse_command` says which there are.
-            AuditError: Its beginning cannot be recorded.
-            UsageError: The request is unusable, or the profile is.
-            BridgeError: Too many runs and commands are under way and wait.
-            SandboxError: There is no sandbox, or it was lost.
-        """
+        """Run a command or pipeline of an existing profile."""
         profile = self.profiles[request.profile]
         run_progress = RunProgress()
         async with AsyncExitStack() as stack:
@@ -336,7 +304,6 @@ class Commands:
 
 
 def _masked_options(request: CommandRequest, shown: Json) -> Json:
-    """Return the words as they are shown, with a mask where an option names a secret."""
     return [
         [
             _masked_option(hidden, words[max(0, at - 1) : at], word)

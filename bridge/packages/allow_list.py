@@ -1,6 +1,6 @@
 """Whether a package may be used here. Pure.
 
-What is asked for needs an entry of `allow` with its name. What that needs in turn is allowed with
+A requested package needs an entry of `allow` with its name. Its own requirements are allowed with
 it. The versions that an entry names hold for both.
 """
 
@@ -24,28 +24,14 @@ def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
 
 
 def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str) -> None:
-    """Check that the requested packages are allowed.
-
-    Args:
-        place: Of the settings file, for what to add to it.
-
-    Raises:
-        PackageRefusedError: Something may not; all of that is named.
-    """
+    """Check that the requested packages are allowed; `place` is the settings file, for errors."""
     missing = [one.name for one in wanted if not entries_for(one.name, allow)]
     if missing:
         raise _refused(tuple(dict.fromkeys(missing)), allow, place)
 
 
 def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
-    """Check the versions of resolved packages. What an allowed package needs is allowed.
-
-    Args:
-        found: Name to version.
-
-    Raises:
-        PackageRefusedError: One has entries in `allow`, and none with that version.
-    """
+    """Check the versions of resolved packages. What an allowed package needs is allowed."""
     for name, version in found.items():
         entries = entries_for(name, allow)
         if entries and not any(_has(entry, version) for entry in entries):
@@ -63,8 +49,8 @@ def _has(entry: Allowed, version: str) -> bool:
 def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ...]:
     """Return the versions that the entries leave, as requirements that ask for nothing.
 
-    Where several entries have a name, any of them will do, which no constraint can say; what is
-    found is then checked afterwards. The same goes for what a pattern has beside the given names.
+    A constraint cannot say that any of several entries will do, nor what a pattern names;
+    `check_resolved` does that.
     """
     exact = [entry.name for entry in allow if "*" not in entry.name]
     found = []
@@ -76,7 +62,6 @@ def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ..
 
 
 def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
-    """Return the refusal of packages where the configuration allows none."""
     message = f"No packages can be asked for here, so not {_some(names)} either."
     remedy = (
         f"The person who runs the bridge can allow them in {place}: [dependencies] with "

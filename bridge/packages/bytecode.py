@@ -1,7 +1,6 @@
 """Bytecode of installed packages: compiled once, in a sandbox, for all sets and bridges.
 
-A sandbox has one wheel at a time, and returns what its sources compile to. It can only return
-something for the sources of that wheel. Nothing of a package is executed or compiled on the host.
+A sandbox has one wheel at a time, and can only return something for the sources of that wheel.
 """
 
 from __future__ import annotations
@@ -28,12 +27,7 @@ async def compile_set(
 ) -> None:
     """Add bytecode to the wheels of a set, and to the set, as far as it is missing.
 
-    Raises:
-        BridgeError: There is no sandbox now; what is compiled stays.
-
-    Args:
-        tag: Of the Python, as names of compiled files have it.
-        most: Bytes of a wheel's bytecode.
+    `tag` is the Python's in names of compiled files; a wheel's bytecode has at most `most` bytes.
     """
     for wheel in wheels:
         # It is evicted, or has no metadata.
@@ -57,10 +51,7 @@ async def _compile(wheel: Path, tag: str, most: int, compiled: Compile) -> None:
 
 
 async def add_fonts(tree: Path, listed: Compile) -> None:
-    """Add matplotlib's list of fonts to a set that has matplotlib, as a sandbox makes it.
-
-    That runs code of the set, and only programs with the set read the list.
-    """
+    """Add matplotlib's list of fonts to a set that has matplotlib, as a sandbox makes it."""
     place = tree / ".matplotlib"
     if not (tree / "matplotlib").is_dir() or place.exists():
         return
@@ -78,11 +69,7 @@ def _marker(wheel: Path, tag: str) -> str:
 
 
 def add_bytecode(wheel: Path, data: bytes, tag: str, most: int) -> int:
-    """Write compiled files beside their sources; return how many are new. Blocks.
-
-    Args:
-        data: What a sandbox returned, which may be anything.
-    """
+    """Write compiled files next to their sources; return how many are new. `data` may lie."""
     added = 0
     sources = {
         str(Path(place, name).relative_to(wheel))

@@ -1,8 +1,4 @@
-"""Packages for a run: requested, resolved before there is a sandbox, and where that finds them.
-
-Owns the composition: requirements of the call and of the program's own text, the sandbox's Python,
-and the directory that both come to. How packages are found and kept is `bridge.packages`' business.
-"""
+"""Packages for a run: requested, resolved before there is a sandbox, and where that finds them."""
 
 from __future__ import annotations
 
@@ -38,7 +34,6 @@ class PackageSet:
     """The packages that a sandbox has.
 
     Attributes:
-        binds: The directory; nothing where no packages are needed.
         paths: What is joined to where imports look.
         target: The Python that it is for, as it was known then.
         versions: Of all packages in the sandbox, the image's too.
@@ -64,12 +59,7 @@ NOTHING = PackageSet()
 
 
 def packages_of(request: RunRequest) -> tuple[str, ...]:
-    """Return all that a run asks for, normalised and in order: equal for equal wishes.
-
-    Raises:
-        InvalidRequestError: A requirement or the program's metadata is malformed.
-        PackageRefusedError: Something is not asked for by its name.
-    """
+    """Return all that a run asks for, normalised and in order: equal for equal wishes."""
     if not request.may_need_packages:
         return ()
     return tuple(one.text for one in _wanted(request)[0])
@@ -86,8 +76,6 @@ def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
 
 
 class PackageSandboxes(Protocol):
-    """Where packages are looked at and compiled; see `bridge.runs.sandboxes`."""
-
     async def facts(self) -> tuple[Mapping[str, Any], Json]: ...
 
     async def look(self, source: Path, inside: str, task: str) -> bytes | None: ...
@@ -112,14 +100,7 @@ class Packages:
     ) -> PackageSet:
         """Return the packages of a run, resolved and installed.
 
-        Args:
-            pins: Requirements that ask for nothing and fix the versions of a session.
-
-        Raises:
-            InvalidRequestError: A requirement or the program's metadata is malformed.
-            PackageRefusedError: Something may not be used here.
-            PackageUnavailableError: A package could not be resolved or downloaded.
-            SandboxError: There is no sandbox whose Python could be asked for.
+        `pins` are requirements that ask for nothing and fix the versions of a session.
         """
         if not request.may_need_packages:
             return NOTHING
@@ -209,14 +190,9 @@ class Packages:
             return self._target
 
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
-        """Check that a sandbox has the Python that its packages were resolved for.
+        """Check that a sandbox has the Python that its packages were resolved for, and has them.
 
-        Args:
-            facts: What its guest tells.
-
-        Raises:
-            PackageUnavailableError: It has no packages, though it was given some; or it has another
-                Python, which is the known one from now on.
+        If it has another Python, that one is the known one from now on.
         """
         if packages.target is None:
             return

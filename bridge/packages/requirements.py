@@ -1,10 +1,7 @@
 """What a program asks for: requirements in the call, and script metadata in its text. Pure.
 
-The metadata is that of PEP 723: a comment block `# /// script` of TOML with `dependencies` and
-`requires-python`.
-
-`packaging` costs some 15 ms to import. This module is imported only when packages are asked
-for, and not before.
+The metadata is that of PEP 723: a comment block `# /// script` of TOML. Importing `packaging`
+takes 15 ms, so this module is imported only when packages are asked for.
 """
 
 from __future__ import annotations
@@ -32,13 +29,7 @@ _BLOCK = re.compile(r"(?m)^# /// script[ \t\r]*\n((?:^#(?: .*)?\r?\n)+)^# ///[ \
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """One requirement.
-
-    Attributes:
-        text: Normalised; equal for equal requirements.
-        name: As names are compared.
-        requirement: Parsed.
-    """
+    """One requirement; its `text` is normalised, and its `name` is as names are compared."""
 
     text: str
     name: str
@@ -47,19 +38,12 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What a program's text says of what it needs; `requires_python` is empty for any version."""
-
     dependencies: tuple[str, ...] = ()
     requires_python: str = ""
 
 
 def parse_requirements(texts: Iterable[str]) -> tuple[Wanted, ...]:
-    """Return the requirements, each once, in the order of their names.
-
-    Raises:
-        InvalidRequestError: One is no requirement.
-        PackageRefusedError: One is not asked for by name.
-    """
+    """Return the requirements, each once, in the order of their names."""
     texts = tuple(texts)
     if len(texts) > MAX_REQUIREMENTS:
         message = f"{len(texts)} packages are asked for; a run may have {MAX_REQUIREMENTS}."
@@ -96,11 +80,7 @@ def is_met(text: str, versions: Mapping[str, str]) -> bool:
 
 
 def script_metadata(code: str) -> Script:
-    """Return what a program's text says of what it needs.
-
-    Raises:
-        InvalidRequestError: Its metadata is malformed; the text says in which line.
-    """
+    """Return what a program's text says of what it needs; an error names the line."""
     lines = enumerate(code.splitlines(), 1)
     starts = [number for number, line in lines if line.rstrip() == SCRIPT_OPENING]
     if not starts:
@@ -144,7 +124,6 @@ def _malformed(line: int, why: str) -> InvalidRequestError:
 
 
 def refused_python(requires: str, version: str) -> PackageRefusedError | None:
-    """Return the refusal of a program that wants another Python than the sandbox's, if it does."""
     if not requires or SpecifierSet(requires).contains(version, prereleases=True):
         return None
     message = f"The program requires Python {requires}; the sandbox has {version}."

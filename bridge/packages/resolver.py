@@ -1,8 +1,4 @@
-"""From what a program asks for to a directory with it.
-
-Owns the order: the recorded choice if there is one, else uv; the judgement on all that it found;
-installing. What may be used is `allowed`'s business, what is kept `sets`', how uv is asked `uv`'s.
-"""
+"""From what a program asks for to a directory with it: the recorded choice, else uv."""
 
 from __future__ import annotations
 
@@ -39,10 +35,9 @@ class Resolver:
 
     Args:
         directory: Where packages are kept.
-        store: Where it is kept what requirements came to.
         environ: The bridge's environment: how the network is reached, and where uv is.
         place: The settings file, for errors.
-        executable: Stands in for the uv of this machine.
+        executable: Replaces the uv of this machine.
     """
 
     def __init__(
@@ -72,18 +67,11 @@ class Resolver:
         installed: Sequence[Installed] = (),
         pins: Sequence[str] = (),
     ) -> tuple[Path | None, Lock]:
-        """Return a directory with what is asked for, and what that is.
+        """Return a directory with what is asked for, and what that is; no directory for nothing.
 
         Args:
             installed: What the sandbox has without it.
             pins: Requirements that ask for nothing and fix the versions of a session.
-
-        Returns:
-            The directory is None where a target needs none of it.
-
-        Raises:
-            PackageRefusedError: Something may not be used.
-            PackageUnavailableError: Something could not be had.
         """
         check_wanted(wanted, self._dependencies.allow, self._place)
         texts = [one.text for one in wanted]
@@ -152,7 +140,6 @@ class Resolver:
         return lock
 
     async def _install(self, kept: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
-        """Unpack the wheels that are not there yet, and make a set of all."""
         most = self._dependencies.max_bytes
         sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
         try:
@@ -183,7 +170,6 @@ class Resolver:
         await anyio.to_thread.run_sync(kept.remember, lock)
 
     def _too_large(self, lock: Lock, message: str) -> PackageRefusedError:
-        """Return the refusal of packages that cannot be installed, with what to ask for instead."""
         names = {package.name for package in lock.packages}
         lighter = [f'for {name} "{LIGHTER[name]}"' for name in sorted(names & LIGHTER.keys())]
         ask = f"Ask {', '.join(lighter)}" if lighter else "Ask for less"
@@ -192,8 +178,6 @@ class Resolver:
 
 
 class _Finder:
-    """What is asked for, and the environment that it joins: both are resolved together."""
-
     def __init__(
         self, wanted: Sequence[Wanted], installed: Sequence[Installed], pins: Sequence[str]
     ) -> None:

@@ -5,8 +5,7 @@
     sets/work-*/       where a bridge's uv works meanwhile
     uv/                uv's cache, with what indexes answered
 
-Owns the names, what an unpacked wheel may be, and what is evicted when room is needed. A wheel and
-a set are complete before they have their names. Only bytecode is added to them later.
+A wheel and a set are complete before they have their names. Only bytecode is added to them later.
 """
 
 from __future__ import annotations
@@ -37,12 +36,7 @@ _WORK = "work-"
 
 @dataclass(frozen=True, kw_only=True)
 class Locked:
-    """One package that was chosen.
-
-    Attributes:
-        sha256: Of the wheel.
-        size: Of the wheel, in bytes; 0 where the index does not say.
-    """
+    """One chosen package: the wheel's hash, and its bytes; 0 where the index does not say."""
 
     name: str
     version: str
@@ -52,10 +46,9 @@ class Locked:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Which packages a set of requirements comes to.
+    """Which packages a set of requirements comes to, found out at `made`.
 
     Attributes:
-        made: When that was found out.
         refused: Why they are not installed, if they are too large.
         most: The limit for which that holds, in bytes.
     """
@@ -71,7 +64,6 @@ class StoredSet:
 
     Args:
         directory: Of all wheels and sets; made when needed.
-        store: Where what it came to is kept.
         texts: What the set is of; equal for the same set only.
     """
 
@@ -95,7 +87,6 @@ class StoredSet:
         return True
 
     def begin(self) -> Path:
-        """Return a new directory to work in, which the caller removes."""
         try:
             # Where a bridge is root, its programs are "nobody", who must be able to read packages.
             for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
@@ -124,12 +115,6 @@ class StoredSet:
             raise _unwritable(error) from None
 
     def keep_wheel(self, package: Locked, made: Path, max_bytes: int) -> None:
-        """Keep an unpacked wheel, for all sets from now on.
-
-        Raises:
-            PackageRefusedError: There is something in it that may not be.
-            PackageUnavailableError: It cannot be written.
-        """
         try:
             tidy(made, max_bytes)
             # Another bridge may have been faster, with the same.
@@ -139,12 +124,7 @@ class StoredSet:
             raise _unwritable(error) from None
 
     def keep(self, lock: Lock, work: Path, max_bytes: int) -> None:
-        """Keep a set of wheels that are there, for programs from now on.
-
-        Raises:
-            PackageRefusedError: They are too large together.
-            PackageUnavailableError: It cannot be written.
-        """
+        """Keep a set of wheels that are there, for programs from now on, unless it is too large."""
         made, tree = work / "set", self.tree(lock)
         try:
             sizes, entries = {}, 0
@@ -170,10 +150,7 @@ def _unwritable(error: OSError) -> PackageUnavailableError:
 
 
 def link_tree(source: Path, into: Path) -> None:
-    """Make a directory's files appear in another one, as hard links where that is possible.
-
-    A file that is there already stays.
-    """
+    """Make a directory's files appear in another one, as hard links where that is possible."""
     for place, _, files in os.walk(source):
         below = into / Path(place).relative_to(source)
         # Two wheels may have a file and a directory of one name; then the first stays.
@@ -195,10 +172,7 @@ def _link(source: Path, path: Path) -> None:
 
 
 def make_room(directory: Path, most: int) -> None:
-    """Evict the sets that were used longest ago, and wheels of no set, until the rest fits. Blocks.
-
-    A set that a sandbox has mounted stays, and so does one that was used a moment ago.
-    """
+    """Evict the sets used longest ago, and wheels of no set, until the rest fits. Blocks."""
     with in_use(directory / "wheels", alone=True) as alone:
         # Another bridge is installing: its wheels have no set yet. The next one makes room.
         if alone:
@@ -253,10 +227,7 @@ def _evict(path: Path) -> bool:
 def tidy(tree: Path, max_bytes: int) -> None:
     """Make an unpacked wheel plain files of fixed modes that everybody may read. Blocks.
 
-    What an interpreter would run at its start is removed.
-
-    Raises:
-        PackageRefusedError: There is a link or a device, or too much.
+    What an interpreter would run at its start is removed; a link or a device is refused.
     """
     for path in tree.iterdir():
         # What an interpreter with `site` would run at its start, and uv's own lock file.
@@ -283,13 +254,7 @@ def tidy(tree: Path, max_bytes: int) -> None:
 def too_large(
     most: int, sizes: Mapping[str, int] | None = None, what: str = "to download"
 ) -> PackageRefusedError:
-    """Return the refusal of packages beyond the bounds.
-
-    Args:
-        most: The limit, in bytes.
-        sizes: Bytes of each package, as far as they are known.
-        what: What these are of it.
-    """
+    """Return the refusal of packages beyond `most` bytes; `sizes` has them by package."""
     message = (
         f"The packages are larger than a run's may be (`max_bytes`: {_mib(most)}), or have more "
         f"than {MAX_ENTRIES:,} files."
@@ -307,10 +272,7 @@ def _mib(size: int) -> str:
 
 
 def within(place: Path, most: int) -> bool:
-    """Return whether what uv has written is within `most` bytes, and a bound on files. Blocks.
-
-    Called while it grows. A file of several names counts once.
-    """
+    """Return whether what uv has written is within `most` bytes, and a bound on files. Blocks."""
     size = entries = 0.0
     for found in _entries(place):
         size += found.st_size / found.st_nlink if stat.S_ISREG(found.st_mode) else 0
@@ -321,7 +283,6 @@ def within(place: Path, most: int) -> bool:
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """Return a name for a list of texts, the same for the same list only."""
     return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
 
 

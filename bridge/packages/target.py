@@ -35,11 +35,7 @@ _GLIBC = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """A package that a sandbox has of its own: its image's, or an environment's of the host.
-
-    Attributes:
-        requires: Names of the packages that it needs.
-    """
+    """A package that a sandbox has of its own, and the names of those that it needs."""
 
     name: str
     version: str
@@ -65,11 +61,7 @@ class PackageTarget:
 
     @property
     def uv_platform(self) -> str:
-        """What uv calls its machine and C library.
-
-        Raises:
-            PackageUnavailableError: uv cannot look for packages for it.
-        """
+        """What uv calls its machine and C library; an error if uv cannot look for it."""
         free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
         own = f"cp{''.join(self.version.split('.')[:2])}{free}" if _CPYTHON else ""
         if self.abi != own or not self.libc:
@@ -110,11 +102,7 @@ def installed_in(listed: object) -> tuple[Installed, ...]:
 
 
 def target_of(facts: Mapping[str, Any]) -> PackageTarget:
-    """Return the Python that a guest's facts tell of.
-
-    Raises:
-        PackageUnavailableError: They tell too little, or what cannot be.
-    """
+    """Return the Python that a guest's facts tell of; an error if they cannot be true."""
     told = {name: facts.get(name, "") for name in _FACTS}
     if not all(isinstance(told[name], str) and _FACTS[name].fullmatch(told[name]) for name in told):
         message = "The sandbox does not tell which Python it has, so nothing is found for it."

@@ -1,9 +1,8 @@
 """uv, which finds and installs packages: its command line, its process, its answers and errors.
 
-It builds nothing, and it has no PATH, so that nothing of a package can start a program. Where
-`index` is set it reads no configuration, variable or login of the user's. Where it is not, it
-reads uv's own configuration for where packages come from, but asks no keyring program. It works in
-"/", where no project's configuration can be in its way.
+It builds nothing, and has no PATH: nothing of a package can start a program. With `index` set it
+reads no configuration, variable or login of the user's; else it reads uv's own for where packages
+come from, but asks no keyring. It works in "/", where no project's configuration is in its way.
 """
 
 from __future__ import annotations
@@ -82,12 +81,8 @@ class Uv:
         environ: The bridge's environment.
         place: A directory of its own; the caller removes it.
         target: The Python that packages are for; None for the bridge's own.
-        say: Told what is downloaded.
-        executable: Stands in for the uv of this machine.
+        executable: Replaces the uv of this machine.
         cache: Where answers of indexes are kept; None for nowhere.
-
-    Raises:
-        PackageUnavailableError: There is no uv.
     """
 
     def __init__(
@@ -126,10 +121,6 @@ class Uv:
             limits: Requirements that ask for nothing and bound versions.
             alone: Whether to leave out what they need in turn.
             explain: Whether to look for what there is instead, for the error.
-
-        Raises:
-            PackageRefusedError: Something would come from elsewhere than the index.
-            PackageUnavailableError: Nothing fits; the error says what there is.
         """
         wanted, bounds = self._place / "wanted.txt", self._place / "bounds.txt"
         answer = self._place / "pylock.toml"
@@ -159,11 +150,7 @@ class Uv:
         return parse_answer(text)
 
     async def install(self, packages: Iterable[Locked], into: Path) -> None:
-        """Unpack wheels with the recorded hashes, and nothing else, each into `into/<sha256>`.
-
-        Raises:
-            PackageUnavailableError: They are not on the index, or not what was recorded.
-        """
+        """Unpack wheels with the recorded hashes, and nothing else, each into `into/<sha256>`."""
         several = anyio.CapacityLimiter(4)
         # Of its own, so that what a wheel comes to is bounded.
         cache = self._place / "cache"
@@ -191,7 +178,6 @@ class Uv:
 
     @asynccontextmanager
     async def _watched(self, place: Path) -> AsyncIterator[None]:
-        """End what is done inside when more is written to a directory than may be."""
         # What is installed is in the cache as well.
         most = 2 * self._dependencies.max_bytes + 2 * READ_BYTES
         small = True
@@ -210,10 +196,7 @@ class Uv:
             raise too_large(self._dependencies.max_bytes)
 
     async def _run(self, words: Sequence[str], cache: Path) -> tuple[int, str]:
-        """Run uv to its end; return its status and the end of what it wrote.
-
-        Cancelled, it and all that it started are killed first.
-        """
+        """Run uv to its end; return its status and the end of what it wrote."""
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
             # A start that is cut short leaves a process that must be reaped.
@@ -246,7 +229,6 @@ class Uv:
     async def _not_found(
         self, texts: Sequence[str], limits: Sequence[str], said: str, *, explain: bool
     ) -> PackageUnavailableError:
-        """Return the error on what uv did not find, with what there is instead."""
         words = _words(said, self._place)
         parts = [f"{', '.join(texts)[:200]} cannot be resolved. uv says: {words}"]
         if _UNREACHED.search(said):
@@ -322,12 +304,7 @@ def surroundings(
 
 
 def parse_answer(text: str) -> tuple[Locked, ...]:
-    """Return the packages that uv chose, from the lock file (PEP 751) that it wrote.
-
-    Raises:
-        PackageRefusedError: One is wanted from elsewhere than the index.
-        PackageUnavailableError: It is not understood, or there are too many.
-    """
+    """Return the packages that uv chose, from the lock file (PEP 751) that it wrote."""
     try:
         packages = tomllib.loads(text).get("packages", [])
         if len(packages) > MAX_PACKAGES:

@@ -4,8 +4,7 @@
     ab/<digest>         contents
 
 A file is complete before it gets its name. Files are named and removed only inside a write
-transaction of the database, so that none is removed that a new row refers to. Everything here
-blocks, and raises OSError. `bridge.store.postgresql` has contents in a database instead.
+transaction, so that none is removed that a new row refers to. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class Unfinished:
     path: Path
 
     def write(self, data: bytes) -> None:
-        """Append all of the data, with several system calls if needed."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]
@@ -82,7 +80,6 @@ class Blobs:
         self.root = root
 
     def exist(self) -> bool:
-        """Return whether anything was ever written."""
         return self.root.is_dir()
 
     def begin(self) -> Unfinished:
@@ -150,7 +147,6 @@ class Blobs:
         return found
 
     def remove_unfinished(self) -> int:
-        """Remove the files of bridges that are dead; return how many."""
         removed = 0
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._folder(_WRITING, make=False)):
@@ -180,7 +176,6 @@ class Blobs:
         return [self._folder(name) for name in names if _PREFIX.fullmatch(name)]
 
     def _folder(self, name: str, *, make: bool = True) -> Path:
-        """Return a subdirectory after checking that it is private."""
         for path in (self.root, self.root / name):
             if make:
                 make_directory(path)

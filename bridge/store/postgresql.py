@@ -1,8 +1,7 @@
 """The store on a PostgreSQL server, for several bridges on several machines.
 
-Owns connections, transactions, errors, and contents in pieces. A write transaction holds one
-advisory lock, so that it has the turn that SQLite's write lock gives: no other writer changes what
-it has read, and migrations run once. Imported only if the settings name a server.
+A write transaction holds one advisory lock, which gives the turn that SQLite's write lock gives: no
+other writer changes what it has read, and migrations run once.
 """
 
 from __future__ import annotations
@@ -66,11 +65,9 @@ class ServerStore(Store):
 
     @property
     def place(self) -> str:
-        """The server's address without a password."""
         return str(self._server)
 
     def check(self) -> None:
-        """Raise StoreError unless the database can be read and written."""
         with self.connected(writes=True):
             pass
 
@@ -93,7 +90,6 @@ class ServerStore(Store):
 
 
 def make_engine(url: str) -> Engine:
-    """Return the engine of a server's database. Connects when it is used."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -161,7 +157,6 @@ def _begin(connection: Connection) -> None:
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """Return a database error as a `StoreError` with the matching errno."""
     if isinstance(error, TimeoutError):
         return StoreError(errno.EBUSY, "all connections to the database are in use", _REMEDY)
     original = error.orig if isinstance(error, DBAPIError) else None
@@ -194,7 +189,6 @@ class ServerBlobs(Blobs):
         self._store = store
 
     def exist(self) -> bool:
-        """Return True: a server may have some of any bridge's."""
         return True
 
     def prepare(self, unfinished: Unfinished, digest: str) -> None:
@@ -220,13 +214,11 @@ class ServerBlobs(Blobs):
             return _OpenRows(connection, digest, int(found), stack.pop_all())
 
     def remove(self, kept: Transaction, digest: str) -> bool:
-        """Remove a content with its pieces; return whether it existed."""
         assert kept.connection is not None
         removed = pieces.delete().where(pieces.c.digest == digest)
         return kept.connection.execute(removed).rowcount > 0
 
     def all(self) -> set[str]:
-        """Return the digests of all contents."""
         first = pieces.select().with_only_columns(pieces.c.digest).where(pieces.c.number == 0)
         with self._store.connected(writes=False) as connection:
             return set(connection.execute(first).scalars())

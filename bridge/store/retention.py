@@ -1,8 +1,4 @@
-"""Decides which stored items of many owners to remove. Pure.
-
-Expired items are removed, and beyond the limits the oldest items of the owner with the most; see
-`bridge.fair_shares`.
-"""
+"""Decides which stored items of many owners to remove. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The tables, their migrations, and the connections to databases.
-
-Only opening a connection and beginning a transaction are specific to SQLite, and to servers in
-`bridge.store.postgresql`. Imported when it is needed, because SQLAlchemy is slow to import.
-"""
+"""The tables, their migrations, and the connections to databases; SQLAlchemy is slow to import."""
 
 from __future__ import annotations
 
@@ -247,7 +243,6 @@ def _begin(connection: Connection) -> None:
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """Return a database error as a `StoreError` with the matching errno."""
     original = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(original, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:

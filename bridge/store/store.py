@@ -1,8 +1,7 @@
 """The store: a SQLite database, a directory of contents, and transactions on both.
 
-A write transaction holds the database's only write lock from its beginning to its end, so that no
-other writer changes what it has read; a read transaction sees one snapshot. Everything here blocks:
-call it in threads. `bridge.store.postgresql` is the same on a server.
+A write transaction holds the database's only write lock, so that no other writer changes what it
+has read; a read transaction sees one snapshot. Everything here blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -62,10 +61,6 @@ def owner_digest(owner: str) -> str:
 class Store:
     """One database. Several bridges, and several of these, may use it at once.
 
-    Args:
-        directory: Of the database; made at the first write.
-        name: Of the database's file.
-
     Attributes:
         shared: Whether it is a server's, so that only asking it tells whether it has changed.
     """
@@ -80,7 +75,6 @@ class Store:
 
     @property
     def place(self) -> Path | str:
-        """Where it is, for messages."""
         return self.directory
 
     @contextmanager
@@ -110,11 +104,7 @@ class Store:
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
         """Open a write transaction, after waiting for the lock; an exception inside rolls it back.
 
-        Args:
-            durable: Whether its changes have to survive a power cut; waits for the disk.
-
-        Raises:
-            OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
+        A `durable` one survives a power cut, and waits for the disk.
         """
         self._make()
         with self.connected(writes=True, durable=durable) as connection:
@@ -150,8 +140,7 @@ class Store:
     def drop(self, digests: Iterable[str]) -> int:
         """Remove those of the contents that no row refers to; return how many.
 
-        Works in transactions of `BATCH` contents, so that no new row can refer to one meanwhile and
-        other writers need not wait for all.
+        In transactions of `BATCH` contents, so that other writers need not wait for all.
         """
         left, removed = sorted(set(digests)), 0
         while left:
@@ -167,7 +156,6 @@ class Store:
             sys.modules["bridge.store.schema"].databases.close(self._url)
 
     def check(self) -> None:
-        """Raise StoreError unless the database can be read; nothing is made."""
         with self.reading():
             pass
 
@@ -184,8 +172,7 @@ class Store:
     ) -> Iterator[Connection]:
         """Open a transaction in a database that exists; see `reading` and `writing`.
 
-        Args:
-            locked: Whether a write transaction waits for its turn; only on a server it need not.
+        On a server, a write transaction that is not `locked` does not wait for its turn.
         """
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -214,19 +201,13 @@ class Store:
 
 
 class Transaction:
-    """One transaction, with operations on documents.
-
-    Args:
-        connection: None if there is no database.
-        now: Returns seconds since the epoch.
-    """
+    """One transaction, with operations on documents; without a connection there is no database."""
 
     def __init__(self, connection: Connection | None, now: Callable[[], float]) -> None:
         self.connection = connection
         self._now = now
 
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
-        """Return the data of a document; None if there is none."""
         return dict(self.all(kind, owner, [name])).get(name)
 
     def put(
@@ -240,7 +221,6 @@ class Transaction:
         self.connection.execute(_documents().insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
-        """Remove a document; return whether it existed."""
         if self.connection is None:
             return False
         removed = _documents().delete().where(*_where(kind, owner, name))

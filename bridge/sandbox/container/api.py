@@ -1,10 +1,6 @@
 """The Engine API calls that a sandbox needs, awaitable and with the bridge's errors.
 
-Owns the docker SDK's client: its creation, the threads for its blocking calls, their timeouts, and
-the translation of its exceptions. Knows nothing of runs.
-
-All threads share one client. requests' session is shared only for its connection pool, which is
-made for that; the session is not changed after its creation.
+All threads share one docker SDK client, which does not change after its creation.
 """
 
 from __future__ import annotations
@@ -44,8 +40,6 @@ _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException,
 
 
 class EngineApi:
-    """One engine at one endpoint. Made by `connect`; closed by `close`."""
-
     def __init__(
         self, client: docker.APIClient, kind: EngineKind, endpoint: EngineEndpoint
     ) -> None:
@@ -56,7 +50,6 @@ class EngineApi:
 
     @property
     def client(self) -> docker.APIClient:
-        """The SDK's client, whose calls are passed to `ask`."""
         return self._client
 
     async def facts(self) -> EngineFacts:
@@ -65,11 +58,7 @@ class EngineApi:
         return facts.podman_facts(await self.ask("describe itself", self._libpod, "/info"))
 
     async def create(self, config: Mapping[str, Json], name: str) -> str:
-        """Create a container and return its id. Never left half-way by cancellation.
-
-        anyio's cancellation waits for the answer. Should the waiting be torn down harder than
-        that (the event loop is going), the thread removes what it created.
-        """
+        """Create a container and return its id. Cancellation waits for the answer."""
         lost = threading.Event()
 
         def make() -> str:
@@ -88,13 +77,8 @@ class EngineApi:
     async def attach(self, container: str, *, separately: bool = False) -> AttachedStream:
         """Connect to a created container's stdin, stdout and stderr.
 
-        podman's monitor ends a connection by a reset when the container ends with input unread, and
-        what was printed and not yet read of that connection is lost. One that carries no input is
-        read to its end.
-
-        Args:
-            separately: Whether to connect twice: what it prints comes by another way than its
-                stdin.
+        podman's monitor resets a connection when the container ends with unread input, and unread
+        output is lost. So `separately` connects twice: output comes by a connection without input.
         """
 
         def open_streams() -> AttachedStream:
@@ -119,15 +103,10 @@ class EngineApi:
         return attach(self._endpoint, target, engine=self.kind, feeding=feeding)
 
     async def start(self, container: str) -> None:
-        """Start a created container.
-
-        Cancelled, it returns at once: removing the container, which must follow, waits in the
-        engine for a start that is under way.
-        """
+        """Start a container. Cancelled, it returns at once; the removal waits for the engine."""
         await self.ask("start a container", self._client.start, container)
 
     async def inspect(self, container: str) -> Mapping[str, Json] | None:
-        """Return what the engine knows of a container, or None if there is no such."""
         look = self._client.inspect_container
         seen = await self.ask("inspect a container", look, container, harmless=(faults.is_gone,))
         return cast("Mapping[str, Json] | None", seen)
@@ -144,8 +123,7 @@ class EngineApi:
     async def kill(self, container: str) -> None:
         """Kill everything in a container. Harmless when it has ended or is gone.
 
-        podman is asked by its own API: by Docker's it answers only when its monitor has cleaned up,
-        and where that fails, as with a configuration that is gone by then, after 20 seconds.
+        podman's Docker-like API answers only after its monitor's clean-up, or after 20 seconds.
         """
 
         def kill() -> None:
@@ -197,12 +175,11 @@ class EngineApi:
         change: bool = False,
         harmless: Sequence[Callable[[BaseException], bool]] = (),
     ) -> Any:
-        """Call in a thread; cancelled, the thread continues and no one waits for it.
+        """Call in a thread; an error of the kinds `harmless` becomes None.
 
         Args:
             doing: What it does, for errors.
-            change: Whether its result must not be lost: then cancellation waits for it.
-            harmless: The errors for which it returns None.
+            change: Whether cancellation waits for the result, which must not be lost.
         """
         try:
             return await anyio.to_thread.run_sync(
@@ -215,11 +192,7 @@ class EngineApi:
 
 
 async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
-    """Connect to an engine, which may be another one than `asked`.
-
-    Raises:
-        SandboxError: It does not answer, or refuses this user.
-    """
+    """Connect to an engine, which may be another one than `asked`."""
 
     def open_client() -> tuple[docker.APIClient, EngineKind]:
         headers = ping(endpoint)
@@ -236,11 +209,7 @@ async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
 
 
 def ping(endpoint: EngineEndpoint) -> Mapping[str, str]:
-    """Return the headers of an engine's answer to a ping. Blocks.
-
-    Raises:
-        OSError: No engine answers there.
-    """
+    """Return the headers of an engine's answer to a ping. Blocks; raises OSError without one."""
     with closing(HTTPConnection("engine")) as http:
         http.sock = endpoint.connect(HELLO_SECONDS)
         try:

@@ -1,9 +1,5 @@
 """docker and podman: sandboxes as containers.
 
-Owns launching, probing, resolving the image and reaping what dead bridges left. The engines' client
-libraries are imported from here on only. The connection is in `connection`, one container's life in
-`sandbox`, its configuration in `hardening`.
-
 Enforces: a demanded OCI runtime is checked after each start. A layer that an engine declines is
 requested no more and reported as missing; a mandatory one that is seen missing ends the launch.
 """
@@ -69,12 +65,8 @@ class ContainerBackend(Backend):
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
-        runtime_dir: This user's private directory, for sockets and logs.
-        environ: The bridge's environment, which locates engines and configures podman.
         user: "uid:gid" inside containers.
         oci_runtime: The required OCI runtime; None allows any.
-        machine: Makes podman's virtual machine answer, on systems where it needs one.
-        run: Runs command lines; None runs them as processes of this machine.
     """
 
     def __init__(
@@ -111,7 +103,6 @@ class ContainerBackend(Backend):
         return self._connector.name
 
     async def aclose(self) -> None:
-        """Close connections, end the bridge's own service, release the machine. Idempotent."""
         with anyio.CancelScope(shield=True):
             connection = self._connector.connection
             if connection is not None and self._unremoved:
@@ -119,7 +110,6 @@ class ContainerBackend(Backend):
             await self._connector.aclose()
 
     async def images(self) -> ImageEngine:
-        """Return the engine's images, over this backend's connection."""
         connection = await self._connector.connected()
         command = self._connector.command(connection)
         return ImageEngine(connection.api, command=command, run=self._connector.run)
@@ -144,7 +134,6 @@ class ContainerBackend(Backend):
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Keep podman's machine up."""
         machine = self._connector.machine
         if machine is None:
             yield
@@ -262,11 +251,7 @@ class ContainerBackend(Backend):
     async def require_shared_files(self, image: str = "") -> None:
         """Refuse host paths to an engine of another machine, where they are other files.
 
-        Args:
-            image: Of the container that looks; the programs' if empty.
-
-        Raises:
-            SettingsError: The engine is of another machine, or in a virtual one.
+        `image` is the image of the container that looks; the programs' if empty.
         """
         connection = await self._connector.connected()
         if connection.shares_files is None:
@@ -305,7 +290,6 @@ class ContainerBackend(Backend):
     async def _verify_runtime(
         self, connection: EngineConnection, sandbox: ContainerSandbox
     ) -> None:
-        """Check the OCI runtime that the engine used; once, or always if one is required."""
         named = self._connector.oci_runtime
         if connection.proven and named is None:
             return
@@ -362,7 +346,6 @@ NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of th
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
-    """Return the backend for one engine, without starting or connecting to anything."""
     machine = None
     # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
     remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
@@ -396,8 +379,7 @@ progress = logging.getLogger(f"{__name__}.progress")
 async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bool = True) -> Probe:
     """Choose the image, pull it if necessary, and probe it.
 
-    Args:
-        pull: Whether to; else a missing image is an error, since a caller waits who cannot be told.
+    Without `pull` a missing image is an error: the caller waits and sees no progress.
     """
     try:
         images = await backend.images()

@@ -1,8 +1,6 @@
-"""The connection to an engine: found or started.
+"""The one connection to an engine: found or started.
 
-Owns the one connection in use, the podman service started for it and podman's machine. `backend`
-launches over it. An OCI runtime that the user named is never replaced; without a name the engine
-uses its own.
+An OCI runtime that the user named is never replaced; without a name the engine uses its own.
 """
 
 from __future__ import annotations
@@ -49,8 +47,7 @@ class EngineConnection:
         service: The podman service, or the forward by SSH, that the bridge started for it.
         proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
         local: Whether it sees this machine's files and is under its limits.
-        shares_files: Whether a path means the same file for it as for the bridge; None until a
-            container's boot id was compared.
+        shares_files: Whether a path means the same file for it; None until boot ids are compared.
         examinations: Results of examining containers for commands.
     """
 
@@ -71,7 +68,6 @@ class EngineConnection:
         return self.service is None or self.service.running
 
     async def aclose(self) -> None:
-        """Close it and end the service behind it."""
         self.api.close()
         if self.service is not None:
             await self.service.aclose()
@@ -81,10 +77,6 @@ class Connector:
     """Keeps one connection to an engine, made at first use.
 
     Retired connections stay open until `aclose`: a sandbox may still use them.
-
-    Attributes:
-        machine: podman's virtual machine, if one is involved.
-        oci_runtime: The OCI runtime that the user requires; None for the engine's own.
     """
 
     def __init__(
@@ -124,11 +116,7 @@ class Connector:
         return [self._engine, option, connection.endpoint.url]
 
     async def connected(self) -> EngineConnection:
-        """Return the connection, made again if there is none or it is dead.
-
-        Raises:
-            SandboxError: There is no engine, or none that answers.
-        """
+        """Return the connection, made again if there is none or it is dead."""
         async with self._connecting:
             if self._connection is not None and not self._connection.alive:
                 self._give_up()
@@ -137,7 +125,6 @@ class Connector:
             return self._connection
 
     async def retire(self, dead: EngineConnection) -> None:
-        """Retire the connection to an engine that has gone, so that the next use reconnects."""
         async with self._connecting:
             if self._connection is dead:
                 self._give_up()
@@ -145,7 +132,6 @@ class Connector:
                 self.machine.lost()
 
     async def aclose(self) -> None:
-        """Close every connection and the machine. Idempotent."""
         with anyio.CancelScope(shield=True):
             if self._connection is not None:
                 self._give_up()
@@ -284,10 +270,7 @@ class Connector:
 def _shares_files(
     endpoint: EngineEndpoint, service: SocketService | None, oci_runtime: str
 ) -> bool | None:
-    """Return whether an engine shares this machine's files, as far as is known without a look.
-
-    Where nothing has a boot id to compare, a socket of this machine is taken at its word.
-    """
+    """Return whether an engine shares this machine's files; None if only a container can tell."""
     if endpoint.elsewhere:
         return False
     ours = isinstance(service, PodmanService) or brings_own_kernel(oci_runtime)

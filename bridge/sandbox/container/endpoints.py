@@ -1,9 +1,4 @@
-"""Where an engine listens.
-
-Owns the list of endpoints to try, in order. Decides from values (an environment mapping, a
-platform, a user id); starts nothing and speaks no API. `service` starts a podman service, `machine`
-podman's virtual machine; `connection` tries them.
-"""
+"""Where an engine listens: the endpoints to try, in order. Starts nothing and speaks no API."""
 
 from __future__ import annotations
 
@@ -43,7 +38,7 @@ class EngineEndpoint:
         explicit: Whether the user named it; then no other place is tried.
         certificates: Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
         verify: Whether the engine's certificate is checked.
-        target: What the address names, if it is an ssh:// one; such an endpoint is forwarded first.
+        target: Of an ssh:// address, which is forwarded first.
         remote: Whether it is the forwarded socket of another machine.
     """
 
@@ -68,7 +63,6 @@ class EngineEndpoint:
 
     @property
     def socket_path(self) -> Path | None:
-        """The socket's path; None when the endpoint is not a local socket."""
         scheme, _, rest = self.url.partition("://")
         return Path("/" + rest.lstrip("/")) if scheme == "unix" else None
 
@@ -79,11 +73,7 @@ class EngineEndpoint:
         return host.strip("[]"), int(port or 2375)
 
     def connect(self, seconds: float) -> socket.socket:
-        """Return a connection with that timeout. Blocks.
-
-        Raises:
-            OSError: No one is there, or not whom the certificates name.
-        """
+        """Return a connection with that timeout. Blocks; raises OSError."""
         path, here = self.socket_path, self.certificates
         with ExitStack() as stack:
             if path is not None:
@@ -106,14 +96,7 @@ class EngineEndpoint:
 def candidates(
     kind: EngineKind, environ: Mapping[str, str], *, uid: int | None = None
 ) -> tuple[EngineEndpoint, ...]:
-    """Return where `kind` may listen, the likeliest first; only there, if the user named a place.
-
-    Args:
-        uid: The user's; this process's unless given.
-
-    Raises:
-        EngineDownError: The named address cannot be used.
-    """
+    """Return where `kind` may listen, the likeliest first; only there, if the user named one."""
     named = named_address(kind, environ)
     if named is not None:
         return (_explicit(*named, kind, environ),)
@@ -191,12 +174,8 @@ async def podman_connection(
 ) -> EngineEndpoint | None:
     """Return the connection that podman is set to use, unless it is its own machine's.
 
-    As podman itself does, a default connection is used only where podman is a remote client:
-    elsewhere than on Linux, with `remote = true` in containers.conf, or if CONTAINER_CONNECTION
-    names one.
-
-    Raises:
-        SandboxError: There is no connection of that name, or its address cannot be used.
+    Podman uses its default connection only as a remote client: elsewhere than on Linux, with
+    `remote = true` in containers.conf, or if CONTAINER_CONNECTION names one.
     """
     name = environ.get("CONTAINER_CONNECTION", "")
     remote = name or platform != "linux" or _is_remote_client(environ)
@@ -220,7 +199,6 @@ async def podman_connection(
 
 
 def _is_remote_client(environ: Mapping[str, str]) -> bool:
-    """Return whether containers.conf makes podman a remote client."""
     named = environ.get("CONTAINERS_CONF")
     own = _home(environ) / ".config/containers/containers.conf"
     remote: object = False

@@ -1,11 +1,7 @@
 """The isolation of a command's container, as seen from inside.
 
-A command is the first process of its container, with no code of ours before it. So the examination
-that guests make of themselves runs in another container of the same configuration, once per
-configuration and connection, by the image's own Python.
-
-Enforces: the mandatory layers of `layers`, before the first such command starts. An image without
-Python cannot be examined; then the isolation is what was requested, marked as unverified.
+A command is the first process of its container. So the guest's self-examination runs in another
+container of the same configuration, by the image's own Python, once per connection.
 """
 
 from __future__ import annotations
@@ -50,14 +46,8 @@ async def examined_isolation(
 ) -> Isolation:
     """Return the isolation of a container as seen from inside a like one, before it is made.
 
-    Args:
-        config: The body of the create call.
-        examinations: Results so far; this one is added.
-
     Raises:
-        SandboxError: A mandatory layer does not hold.
-        LaunchError: A kernel of its own is required and was not seen.
-        SandboxError: Such a container does not start.
+        SandboxError: A mandatory layer does not hold, or such a container does not start.
     """
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
@@ -76,7 +66,6 @@ def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
 
 
 def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the create call's body for the container that is examined instead of a command's."""
     # This attempt would write to the user's workspace; the mount options show it as well.
     argv = probe_argv(untried=("sized-tmpfs-noexec",))
     return {**config, "Entrypoint": list(argv), "Cmd": [], "Env": [], "WorkingDir": "/"}
@@ -110,5 +99,4 @@ async def look_inside(
 
 
 def lacks_python(said: str) -> bool:
-    """Return whether an engine's error means that the image has no Python."""
     return _NO_PYTHON.search(said) is not None

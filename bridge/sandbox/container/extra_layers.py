@@ -1,17 +1,8 @@
-"""Layers that engines put in force only if asked for more than their defaults.
+"""What is requested of an engine beyond its defaults: our seccomp profile, host ids per sandbox.
 
-Owns what is requested of an engine: our seccomp profile, and unused host ids for a user namespace
-(podman's "auto"); the file that podman reads the profile from; and what an engine declined, which
-is requested once and then reported as missing.
-
-Does not: request ids of their own where they are expensive. Where the kernel maps the owners of an
-image's files (5.19, overlay storage) they cost 0.215 s instead of 0.20 s for a podman run,
-measured. Elsewhere podman copies and chowns the image once per set of ids in use. Where podman has
-no ids to give, which is how distributions ship it, it says so to the first request: that is not
-reported as missing. Docker's remapping is a setting of its daemon; rootless engines always remap.
-
-Verified: `tests/sandbox/container/test_extra_layers.py`; "own-seccomp" and "user-namespace" from
-inside (`layers`).
+Ids of their own (podman's "auto") are requested only where the kernel maps the owners of an image's
+files: elsewhere podman copies the image per set of ids. If podman has no ids to give, that is not
+reported as missing. Docker's remapping is its daemon's; rootless engines always remap.
 """
 
 from __future__ import annotations
@@ -55,7 +46,6 @@ _DECLINED = (
 
 @cache
 def profile_text(purpose: Purpose) -> str:
-    """Return the bridge's seccomp profile as JSON."""
     return json.dumps(oci_profile(purpose), separators=(",", ":"))
 
 
@@ -75,9 +65,8 @@ class ExtraLayers:
     def declined(self, error: SandboxError, *, proven: bool) -> bool:
         """Remove the layer that `error` is about; return whether there was one.
 
-        Args:
-            proven: Whether containers have started with all this on the engine. Then an error
-                about filters has another cause; ids were there and have run out.
+        If containers have started with all this (`proven`), an error about filters has another
+        cause, and ids have run out.
         """
         for layer, about in _DECLINED:
             if not about.search(error.message):
@@ -103,13 +92,7 @@ def choose_extra_layers(
     local: bool,
     owner: int = 0,
 ) -> ExtraLayers:
-    """Return the layers to request of an engine; write the file that podman reads.
-
-    Args:
-        runtime_dir: This user's private directory, for podman's file.
-        local: Whether the engine sees this machine's files.
-        owner: The user id that runs the engine.
-    """
+    """Return the layers to request of an engine, run by the user `owner`; write podman's file."""
     made = ExtraLayers()
     if brings_own_kernel(oci_runtime):
         # gVisor loads no profile; in a virtual machine it would protect the machine's kernel.
@@ -134,7 +117,6 @@ def choose_extra_layers(
 
 
 def maps_cheaply(facts: EngineFacts) -> bool:
-    """Return whether this podman remaps ids at little cost."""
     release = re.match(r"(\d+)\.(\d+)", facts.kernel)
     return (
         facts.kind == "podman"
@@ -147,11 +129,6 @@ def maps_cheaply(facts: EngineFacts) -> bool:
 
 
 def write_profile(directory: Path, purpose: Purpose) -> Path:
-    """Write the bridge's profile to a file for podman, unless it exists; return its path.
-
-    Raises:
-        OSError: It cannot be written, or others could replace it.
-    """
     text = profile_text(purpose).encode()
     path = directory / f"seccomp-{hashlib.sha256(text).hexdigest()[:16]}.json"
     make_private(directory)

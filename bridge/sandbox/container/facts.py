@@ -1,7 +1,4 @@
-"""What an engine is and what it can enforce, from its `/info`. Pure.
-
-Engines' claims are upper bounds: what they say they cannot do is not requested.
-"""
+"""What an engine is and what it can enforce, from its `/info`. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ EngineKind = Literal["docker", "podman"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """One engine, as reached through one socket.
+    """One engine, as reached through one socket. Its claims are upper bounds.
 
     Attributes:
         kind: The engine that answers, whatever its socket's name.
@@ -27,7 +24,6 @@ class EngineFacts:
         mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
         remaps_ids: Whether its daemon puts every container into a user namespace.
         kernel: The host kernel's release; empty if unknown.
-        storage: Its storage driver ("overlay", "vfs"); empty if unknown.
         unlimited: The OCI runtimes that are configured to apply no limits.
     """
 
@@ -50,7 +46,6 @@ class EngineFacts:
 
 
 def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
-    """Return the engine, from a ping's headers; podman often replaces Docker."""
     return "podman" if "Libpod-Api-Version" in ping_headers else "docker"
 
 
@@ -84,8 +79,7 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
 def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
     """Return the facts from `/info` of podman's own API.
 
-    The Docker-like one claims every limit, even where rootless podman applies none; this one lists
-    the delegated controllers.
+    The Docker-like one claims every limit, even where rootless podman applies none.
     """
     host: Mapping[str, Json] = info.get("host") or {}
     security: Mapping[str, Json] = host.get("security") or {}
@@ -112,7 +106,6 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
 
 
 def runtime_name(runtime: str) -> str:
-    """Return an OCI runtime's short name, from a name or a path."""
     return PurePosixPath(runtime).name
 
 

@@ -1,14 +1,8 @@
 """The configuration of a sandbox's container, and its layers. Pure, but for `with_host_paths`.
 
-Enforces, through the body of the create call: no network, read-only root, sized tmpfs without
-execution, no capabilities, no new privileges, private IPC, an unprivileged user, our seccomp
-profile where the engine takes it, resource limits, no logs on disk. Every field is explicit, even
-engines' defaults, so a changed default or the user's engine configuration does not loosen a
-sandbox.
-
-Limits that an engine cannot apply are not requested, and `isolation` reports them as weaker.
-Engines add to the environment: docker PATH, HOSTNAME and HOME; podman also TERM and
-container=podman; both what the image sets. None of it comes from the host.
+Every field of the create call is explicit, even engines' defaults: a changed default or the user's
+engine configuration does not loosen a sandbox. Limits that an engine cannot apply are not
+requested, and `isolation` reports them as weaker. No environment comes from the host.
 """
 
 from __future__ import annotations
@@ -52,10 +46,9 @@ class Placement:
     """Where and as whom a sandbox runs.
 
     Attributes:
-        image: The image's name, present on the engine.
         user: "uid:gid" inside the container.
         oci_runtime: The runtime requested of docker; empty for docker's default. podman has no
-            such option per container, so there it only names the one in use.
+            such option per container.
         seccomp: The engine's seccomp option; empty for the engine's own profile.
         user_namespace: podman's mode; empty for the engine's default.
         tasks_per_process: How many tasks of the pids limit one process inside takes.
@@ -92,9 +85,6 @@ def with_host_paths(
     Files written there must belong to the right user outside, with no more access than that user
     has: the bridge's own user, or the owner of the workspace or of the writable directories; never
     root. A command's image is its profile's and may contain anything.
-
-    Args:
-        seccomp: The bridge's filters, those that the engine accepts.
     """
     command = spec.command
     if command is not None:
@@ -197,7 +187,6 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
 
 
 def _masks(facts: EngineFacts, placement: Placement) -> list[str]:
-    """Return the paths to mask; none for a runtime with a kernel of its own."""
     if brings_own_kernel(placement.oci_runtime or facts.oci_runtime):
         return []
     return proc_entries.masked_by_engines(local=placement.local)
@@ -252,8 +241,8 @@ def _given(
     """Return the host's directories as `Binds` for a local podman, or as `Mounts` for others.
 
     Only podman's binds have nosuid, nodev and noexec. But podman creates a missing directory, which
-    would be wrong on another machine, so only a local one gets binds. Elsewhere "no_new_privs"
-    replaces nosuid, and dropped capabilities prevent device nodes.
+    would be wrong on another machine. There "no_new_privs" replaces nosuid, and dropped
+    capabilities prevent device nodes.
     """
     words: list[str] = []
     mounts: list[Json] = []
@@ -301,8 +290,7 @@ def isolation(
 ) -> Isolation:
     """Return the layers that `container_config` puts in force on an engine, and what is weaker.
 
-    Args:
-        lacking: Layers not requested because the engine cannot apply them, with causes.
+    `lacking` has the layers that the engine cannot apply, with causes.
     """
     layers = [
         *(() if _networked(spec) else ("no-network",)),

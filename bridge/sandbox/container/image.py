@@ -1,8 +1,4 @@
-"""The runtime image: its names and labels, which one a run uses, and its status.
-
-Decides among the setting, a built image and the public image. `image_build` builds; `image_engine`
-speaks to engines.
-"""
+"""The runtime image: its names and labels, which one a run uses, and its status."""
 
 from __future__ import annotations
 
@@ -33,16 +29,11 @@ LABEL_PACKAGES = "org.mcp-code-bridge.image.packages"  # Those of `image build -
 
 
 def local_name(flavour: Flavour) -> str:
-    """Return the name that `image build` gives its result."""
     return f"{REPOSITORY}:{flavour}"
 
 
 async def choose(setting: str | None, engine: ImageEngine) -> str:
-    """Return the image a run gets on `engine`: the one set, else a built one, else the public one.
-
-    Args:
-        setting: MCP_BRIDGE_IMAGE; empty or None when unset.
-    """
+    """Return the image that a run gets: the one set, else a built one, else the public one."""
     if setting:
         return setting
     built = await engine.names(REPOSITORY)
@@ -53,14 +44,9 @@ async def choose(setting: str | None, engine: ImageEngine) -> str:
 async def ensure_present(
     name: str, engine: ImageEngine, *, progress: Progress | None, place: str = "MCP_BRIDGE_IMAGE"
 ) -> None:
-    """Pull an image unless the engine has it.
+    """Pull an image unless the engine has it; `place` is where it is set, for errors.
 
-    Args:
-        progress: Notified of the pull, which takes minutes on a slow line; None pulls nothing.
-        place: Where the image is set, for errors.
-
-    Raises:
-        ImageMissingError: It is not to be pulled, is a local name, or could not be pulled.
+    Without `progress` a missing image is an error: a pull takes minutes on a slow line.
     """
     if await engine.inspect(name) is not None:
         return
@@ -92,7 +78,7 @@ class ImageStatus:
         flavour, version: From the bridge's labels; empty for other images.
         packages: Those that `image build --package` added, as they were asked for.
         guest_matches: Whether it contains this bridge's guest, compiled; None for other images.
-        stale: Why to rebuild it; empty if there is no reason.
+        stale: Why to rebuild it; empty if there is no reason. A stale image still works.
     """
 
     engine: EngineKind
@@ -111,11 +97,6 @@ class ImageStatus:
 async def describe(
     engine: ImageEngine, name: str, *, guest_digest: str, version: str
 ) -> ImageStatus:
-    """Return an image's status.
-
-    A stale image still works: a run always uses the bridge's own guest, and the image's copy only
-    if its digest is the same.
-    """
     facts = await engine.inspect(name)
     if facts is None:
         return ImageStatus(engine=engine.kind, name=name, present=False)

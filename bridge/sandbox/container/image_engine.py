@@ -1,7 +1,4 @@
-"""Images on an engine: looked at over its API; pulled, built and imported by its own command.
-
-The command is told the endpoint of the connection, so it reaches the same engine. Decides no names.
-"""
+"""Images on an engine: looked at over its API; pulled, built and imported by its own command."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFacts:
-    """What an engine knows of an image."""
-
     id: str
     names: tuple[str, ...] = ()
     size: int = 0
@@ -33,10 +28,7 @@ class ImageFacts:
 class ImageEngine:
     """One engine's images, over a connection that it does not close.
 
-    What is looked at raises `SandboxError` when the engine does not answer.
-
-    Args:
-        command: The engine's command, with the options that lead it to this engine.
+    `command` is the engine's command, with the options that lead it to this engine.
     """
 
     def __init__(self, api: EngineApi, *, command: Sequence[str], run: SystemRunner) -> None:
@@ -46,7 +38,6 @@ class ImageEngine:
         self._run = run
 
     async def inspect(self, name: str) -> ImageFacts | None:
-        """Return what is known of an image; None if there is no such."""
         look, harmless = self._api.client.inspect_image, (faults.is_no_image,)
         seen = await self._api.ask("look for an image", look, name, harmless=harmless)
         if seen is None:
@@ -71,7 +62,6 @@ class ImageEngine:
         )
 
     async def pull(self, name: str, *, progress: Progress) -> None:
-        """Fetch an image, or raise `ImageMissingError`."""
         done = await self._order("pull", name, seconds=1800.0, progress=progress)
         if not done.ok:
             message = f"{self.kind} could not pull {name}: {faults.shorten(_told(done))}."
@@ -111,7 +101,7 @@ class ImageEngine:
         await self._api.ask("tag an image", self._api.client.tag, name, repository, tag)
 
     async def remove(self, name: str) -> None:
-        """Take a name or id away, and with the last name the image. Harmless if gone or in use."""
+        """Remove a name or id, and with the last name the image. Harmless if gone or in use."""
         # What a container uses goes with `image prune`.
         harmless = (faults.is_no_image, faults.is_in_use)
         remove = self._api.client.remove_image
@@ -124,14 +114,12 @@ class ImageEngine:
 
 
 def _told(done: CompletedCommand) -> str:
-    """Return why a command failed: the end of what it wrote, as its cause comes last."""
     if done.timed_out:
         return "it was not done in time"
     return done.stderr.strip() or done.stdout.strip() or "it named no image"
 
 
 def build_failure(engine: str, doing: str, told: str) -> SandboxError:
-    """Return the error for a build or an import that an engine refused, with its remedy."""
     low = told.lower()
     remedy = "Run `mcp-code-bridge doctor` to see whether the engine works at all."
     if "no space left on device" in low or "disk quota exceeded" in low:

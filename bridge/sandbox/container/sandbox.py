@@ -1,10 +1,4 @@
-"""One container with a program in it, as the engine reports it.
-
-Owns its life: create, attach, start, removal whatever happens; and reading how its first process
-ended. Engine, image and limits were chosen elsewhere.
-
-Verified: `tests/sandbox/container/test_sandbox.py`, and `tests/contract` on real engines.
-"""
+"""One container with a program in it, as the engine reports it: start, end, and removal."""
 
 from __future__ import annotations
 
@@ -35,8 +29,6 @@ def pauses() -> Iterator[float]:
 
 
 class ContainerSandbox:
-    """A started container."""
-
     def __init__(
         self,
         api: EngineApi,
@@ -63,7 +55,6 @@ class ContainerSandbox:
         return self._isolation
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        """Pass stderr to `take` from now on."""
         self._stream.on_error(take)
 
     def end_input(self) -> None:
@@ -73,10 +64,7 @@ class ContainerSandbox:
         await self._stream.send(data)
 
     async def end_output(self) -> None:
-        """Kill the command: both outputs share a connection, so one cannot be closed alone.
-
-        The connection is closed first: engines wait for their monitor, which waits for a reader.
-        """
+        """Kill the command: both outputs share a connection, so one cannot be closed alone."""
         self._refused = True
         self._stream.close()
         await self.kill()
@@ -88,7 +76,6 @@ class ContainerSandbox:
         return data
 
     def diagnostics(self) -> str:
-        """Return the end of stderr, as far as it was read."""
         return self._stream.stderr
 
     async def kill(self) -> None:
@@ -96,7 +83,6 @@ class ContainerSandbox:
         self._ending.set()
 
     async def wait(self) -> ExitReport:
-        """Wait for the first process's end."""
         hurried, pause = False, pauses()
         while True:
             seen = await self._api.inspect(self._container)
@@ -146,8 +132,7 @@ async def run_container(
 
     Args:
         not_removed: Called with the name if the engine does not remove it now.
-        separate_streams: Whether stdin and the outputs get a connection each; see
-            `EngineApi.attach`.
+        separate_streams: See `EngineApi.attach`.
         drained: Whether its output is read until it is removed. Through OpenSSH, closing a
             connection that is full both ways reaches no one: the engine's monitor would wait.
     """

@@ -1,8 +1,5 @@
 """A podman service of the bridge's own where none listens, and OpenSSH's client as a forward.
 
-Owns the process, the private directory with its socket and log, and the removal of both, also of
-those that dead bridges left. Speaks no API.
-
 The service ends with the bridge: at `aclose`; when the bridge is killed, by a signal from the
 kernel (on Linux); failing that, by the next bridge.
 """
@@ -69,10 +66,9 @@ def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str
 
 
 def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return a service's environment: the bridge's, without what would make it a remote client.
+    """Return the bridge's environment without what would make podman a remote client.
 
-    Proxies stay, since images are fetched through it; its Docker-like API passes none of them on
-    to containers.
+    Proxies stay: images come through them, and podman's Docker-like API passes none on.
     """
     return {
         name: value
@@ -82,12 +78,7 @@ def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class SocketService:
-    """A process that gives an engine a socket in a private directory of its own.
-
-    Args:
-        runtime_dir: The parent of its directory; private to this user.
-        endpoint: What is behind it; its address is that of the socket.
-    """
+    """A process that gives an engine a socket in a private directory of its own."""
 
     def __init__(
         self, prefix: str, runtime_dir: Path, environ: Mapping[str, str], endpoint: EngineEndpoint
@@ -125,7 +116,6 @@ class SocketService:
         return replace(self._endpoint, url=f"unix://{self.socket}")
 
     async def aclose(self) -> None:
-        """End the service and remove its directory. Idempotent; done even when cancelled."""
         with anyio.CancelScope(shield=True):
             process, self._process = self._process, None
             if process is not None:
@@ -133,7 +123,6 @@ class SocketService:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def failure(self) -> SandboxError:
-        """Return the error for an engine that does not answer behind it."""
         return self._failure(self._log_tail(), timed_out=False)
 
     def _argv(self) -> list[str]:
@@ -183,13 +172,6 @@ class SocketService:
 
 
 class PodmanService(SocketService):
-    """One `podman system service`. Started by `start`, ended by `aclose`.
-
-    Args:
-        environ: The bridge's environment, which configures podman.
-        oci_runtime: The OCI runtime of its containers; None for podman's default.
-    """
-
     def __init__(
         self,
         *,
@@ -240,11 +222,7 @@ class SshForward(SocketService):
 
 
 def make_owned(directory: Path) -> None:
-    """Make a private directory of this bridge, which `reap_services` removes once that is dead.
-
-    Raises:
-        OSError: It cannot be made, or others may write to its parent.
-    """
+    """Make a private directory of this bridge, which `reap_services` removes once that is dead."""
     make_private(directory.parent)
     directory.mkdir(mode=0o700)
     (directory / _OWNER_FILE).write_text(str(current_owner()), encoding="utf-8")
@@ -255,11 +233,10 @@ def make_private(directory: Path) -> Path:
 
     Raises:
         PermissionError: Another user owns it, or may write to it or replace it, or it is a link.
-        OSError: It cannot be made.
     """
     make_directory(directory)
     found = directory.lstat()
-    # Whoever may rename a directory above it could put another in its place.
+    # Who may rename a directory above it could replace it.
     others, _ = exposure(directory)
     if found.st_uid != os.getuid() or others or not stat.S_ISDIR(found.st_mode):
         reason = others or "it belongs to another user or is a link"

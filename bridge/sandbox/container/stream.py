@@ -1,14 +1,8 @@
 """The attached connection: a container's stdin, stdout and stderr on one socket.
 
-Owns asking the engine to upgrade an HTTP connection to a raw stream, and non-blocking reads and
-writes on it, whether it is local, TCP or TLS.
-
-stdout and stderr arrive in frames: an eight-byte header (stream number, three zero bytes,
-big-endian length) and a payload. Engines cut frames anywhere, so a frame means nothing for lines or
-messages, and a payload is passed on as it arrives.
-
-Nothing is read ahead: bytes stay in the kernel's buffers until `receive` is called, so a flood
-stops at the kernel's bounds and not at the host's memory.
+Outputs arrive in frames: an eight-byte header (stream number, three zero bytes, big-endian length)
+and a payload. Engines cut frames anywhere. Nothing is read ahead: a flood stops at the kernel's
+buffers and not at the host's memory.
 """
 
 from __future__ import annotations
@@ -61,11 +55,7 @@ class FrameDecoder:
         return not self._left and not self._unread
 
     def feed(self, data: bytes) -> bytes:
-        """Return the stdout bytes in the next piece of the stream.
-
-        Raises:
-            ValueError: A header names no stream that there is.
-        """
+        """Return the stdout bytes in the next piece; ValueError if it is no attach stream."""
         out: list[bytes] = []
         self._unread += data
         while self._unread:
@@ -111,7 +101,7 @@ _READ, _WRITE, _WAIT = "read from", "write to", "wait for"
 
 
 class AttachedStream:
-    """A raw connection to one container. Closed by `aclose`; not safe for two readers or writers.
+    """A raw connection to one container. Not safe for two readers or two writers.
 
     Args:
         leftover: Bytes already read from it, after the engine's HTTP header.
@@ -166,7 +156,6 @@ class AttachedStream:
             return b""
 
     async def discard(self) -> None:
-        """Discard all data until the connection ends."""
         with suppress(ChannelClosedError):
             while await self.receive():
                 pass
@@ -208,7 +197,6 @@ class AttachedStream:
                 view = view[sent:]
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        """Pass all that is read of stderr to `take` from now on."""
         self._decoder.on_error = take
 
     def end_input(self) -> None:

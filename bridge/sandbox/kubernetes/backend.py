@@ -1,8 +1,5 @@
 """Kubernetes: sandboxes as plain pods, each used once.
 
-Owns launching, probing and removing pods. The connection is in `cluster`, a pod's manifest in
-`pod`, its stream in `stream`, its end in `sandbox`.
-
 Enforces: a pod whose first step does not report everything in force runs nothing. A pod that is
 lost before its program began is replaced, twice at most; later it is an error.
 """
@@ -50,10 +47,9 @@ CONFINE_SECONDS = 20.0  # A pod may never report its first step; milliseconds on
 
 
 class KubernetesBackend(Backend):
-    """Runs sandboxes as pods. Enter it before use; it connects at first use.
+    """Runs sandboxes as pods. It connects at first use.
 
-    Args:
-        user: "uid:gid" inside; empty for one of each pod's own.
+    `user` is "uid:gid" inside; empty for one of each pod's own.
     """
 
     name = pod.NAME
@@ -80,7 +76,7 @@ class KubernetesBackend(Backend):
         return self._warm.problem if self._warm is not None else ""
 
     async def aclose(self) -> None:
-        """Delete this bridge's pods and close the connection. Idempotent."""
+        """Delete this bridge's pods and close the connection."""
         warm, self._warm = self._warm, None
         if warm is None:
             return
@@ -122,14 +118,12 @@ class KubernetesBackend(Backend):
         )
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Keep pods waiting, and sweep those of dead bridges, until cancelled."""
         await (await self._connected()).tend()
 
     async def reap(self) -> int:
         return await (await self._connected()).sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
-        """Start a program in a pod; replace one that is lost before that."""
         for _ in range(2):
             try:
                 return await stack.enter_async_context(self._launch(spec))
@@ -160,7 +154,6 @@ class KubernetesBackend(Backend):
 
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
-        """Give a pod that runs, and is this launch's alone; leaving deletes it."""
         warm = await self._connected()
         cluster = warm.cluster
         found = await warm.take(spec.limits)
@@ -177,7 +170,6 @@ class KubernetesBackend(Backend):
             warm.mine.discard(name)
 
     async def _running(self, cluster: Cluster, seen: Document) -> Document:
-        """Return a pod once it runs; bounded by the time that a run may wait for room."""
         path = f"{cluster.pods}/{seen['metadata']['name']}"
         with anyio.move_on_after(self._settings.room_seconds):
             while not faults.is_running(seen):
@@ -193,7 +185,6 @@ class KubernetesBackend(Backend):
         raise faults.no_room(seen)
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:
-        """Send the first step, and wait until it says that all is in force."""
         step = pod.first_step(spec, self._filters, own_user=not self._template.user)
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):
@@ -254,7 +245,6 @@ class KubernetesBackend(Backend):
 
 
 def kubernetes_backend(settings: Settings) -> KubernetesBackend:
-    """Return the backend that the settings ask for, without connecting to anything."""
     table = settings.kubernetes
     return KubernetesBackend(
         table,

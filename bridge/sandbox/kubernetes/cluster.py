@@ -1,8 +1,7 @@
 """The connection to a cluster's API server: what the backend asks of it, as plain JSON.
 
-kubeconfig files, contexts, service accounts, exec plugins, certificates and the renewal of tokens
-are lightkube's; its HTTP client is the one that the bridge has already. Streams to pods go through
-`websockets`, which takes a third of that client's time for a message.
+lightkube reads kubeconfig files and credentials. Streams to pods go through `websockets`, which
+takes a third of lightkube's client's time for a message.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send more; a listed pod
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
-    """Return the cluster, its user and its namespace. Blocks."""
     remedy = "Set `kubeconfig` and `context` in [kubernetes], or KUBECONFIG."
     try:
         if not (settings.kubeconfig or settings.context or "KUBECONFIG" in environ):
@@ -83,7 +81,6 @@ class _PluginAuth(ExecAuth):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send the last token, and a new one if there was none or it is refused."""
         if self._last_bearer:
             request.headers["Authorization"] = self._last_bearer
             response = yield request
@@ -105,14 +102,7 @@ class _PluginAuth(ExecAuth):
 
 
 class Cluster:
-    """One namespace of one cluster. Close it after use; making one loads files, and blocks.
-
-    Args:
-        namespace: Where pods are; the context's if empty.
-
-    Raises:
-        SettingsError: Its certificates or keys cannot be loaded.
-    """
+    """One namespace of one cluster; the context's if none is given. Making one loads files."""
 
     def __init__(self, config: SingleConfig, namespace: str = "") -> None:
         self.config = config
@@ -135,7 +125,6 @@ class Cluster:
             raise SettingsError(message) from error
 
     async def aclose(self) -> None:
-        """Close its connections. Idempotent."""
         await self._http.aclose()
 
     def now(self) -> datetime:
@@ -146,7 +135,6 @@ class Cluster:
         return _object(await self._ask("POST", path, json=document))
 
     async def get(self, path: str) -> Document | None:
-        """Return an object; None if there is none."""
         try:
             return _object(await self._ask("GET", path))
         except faults.ClusterAnswerError as error:
@@ -161,11 +149,7 @@ class Cluster:
         return [_object(each) for each in (items if isinstance(items, list) else [None])]
 
     async def patch(self, path: str, document: Document) -> Document:
-        """Merge a document into an object.
-
-        Raises:
-            RefusedError: It has changed since the resource version that the document names.
-        """
+        """Merge a document into an object, unless it has another resource version than named."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return _object(await self._ask("PATCH", path, json=document, headers=headers))
 
@@ -201,7 +185,6 @@ class Cluster:
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
-        """Open a stream to a pod's first process."""
         stream = await self._attached(
             f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
         )

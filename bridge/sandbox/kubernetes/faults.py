@@ -62,7 +62,6 @@ class ClusterAnswerError(SandboxError):
 
 
 def is_gone(error: BaseException) -> bool:
-    """Return whether an object is not there, or not as it was seen."""
     return isinstance(error, ClusterAnswerError) and error.status in (404, 409)
 
 
@@ -72,7 +71,6 @@ _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupE
 
 @contextmanager
 def translated(server: str) -> Iterator[None]:
-    """Raise the clients' errors, and those of reading an answer, as the bridge's."""
     try:
         yield
     except ConfigError as error:
@@ -152,7 +150,6 @@ def ended_by_cluster(pod: Document) -> SandboxError | None:
 
 
 def exit_report(pod: Document) -> ExitReport | None:
-    """Return how a pod's process ended; None while it is not known to have."""
     ended = _state(pod).get("terminated")
     if ended is None:
         return ExitReport(detail=_words(pod)) if has_ended(pod) else None
@@ -197,5 +194,4 @@ def _words(pod: Document) -> str:
 
 
 def cut(text: object) -> str:
-    """Return what a cluster or a pod says, on one line, bounded."""
     return " ".join(str(text or "no reason given").split()).rstrip(".")[:500]

@@ -1,16 +1,7 @@
 """A sandbox's pod: its manifest, its first step, and its layers. Pure.
 
-Enforces, through the manifest: no capabilities, no new privileges, an unprivileged user, a
-read-only root, sized writable directories in memory, limits, no token, no service links, no
-restart, an end at a deadline. Through the first step, in the pod: the bridge's own system call
-filters, which leave a program no network whatever the cluster gives its pods, and limits per
-process.
-
-Does not: mount anything without execution (Kubernetes has no options for volumes in memory), bound
-a pod's processes by a control group (kubelets do, for all alike), or keep what passes through the
-channel out of the node's log files, which kubelets delete with the pod. `isolation` says so.
-
-Verified: from inside in every sandbox (`layers`), and `tests/sandbox/kubernetes/test_backend.py`.
+The manifest isolates; the first step, in the pod, adds the bridge's own system call filters, which
+leave a program no network whatever the cluster gives its pods, and limits per process.
 """
 
 from __future__ import annotations
@@ -77,7 +68,6 @@ USERS = range(10_000, 60_000)
 
 
 def pod_name(run_id: str) -> str:
-    """Return a new pod's name, known before it exists so that it can always be deleted."""
     safe = re.sub(r"[^a-z0-9-]+", "-", run_id.lower())[:34].strip("-")
     return f"{APP}-{safe or 'run'}-{secrets.token_hex(4)}"
 
@@ -206,11 +196,7 @@ def _seccomp(profile: str) -> dict[str, str]:
 def first_step(spec: LaunchSpec, filters: Sequence[bytes], *, own_user: bool) -> bytes:
     """Return what is written to a pod's stdin ahead of everything else.
 
-    Args:
-        own_user: Whether no other pod has its user, so that processes are counted for it alone.
-
-    Raises:
-        LaunchError: It is no program for the pod's own interpreter.
+    If the pod has its `own_user`, processes are counted for it alone.
     """
     if spec.argv[:-1] != INTERPRETER:
         raise LaunchError(f"Pods run programs of `{' '.join(INTERPRETER)}`, not {spec.argv[0]}.")
@@ -256,8 +242,7 @@ _LAYERS = (
 def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:
     """Return the layers that a pod and its first step put in force, and what is weaker.
 
-    Args:
-        node: The kernel of the pod's node; None if the bridge may not know it.
+    `node` is the kernel of the pod's node; None if the bridge may not know it.
     """
     layers, weaker = [*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS]
     if limits.cpus is not None:

@@ -1,8 +1,4 @@
-"""One pod with a program in it.
-
-Owns what is said of its end. A stream that ends says only that; the pod's status says how, about a
-second later, and the pod is deleted only once it was asked for.
-"""
+"""One pod with a program in it: how it ended, as the cluster says about a second later."""
 
 from __future__ import annotations
 
@@ -22,8 +18,6 @@ STATUS_SECONDS = 3.0  # A cluster may never know of an end; kubelets take about 
 
 
 class PodSandbox:
-    """A pod whose program runs."""
-
     def __init__(
         self, cluster: Cluster, placed: Document, stream: PodStream, isolation: Isolation
     ) -> None:
@@ -65,7 +59,7 @@ class PodSandbox:
         return self._stream.stderr
 
     async def kill(self) -> None:
-        """Delete the pod. How it ended is asked for before, if it has."""
+        """Delete the pod, after asking how it ended, if it has."""
         if self._ended and self._verdict is None:
             await self._judge()
         if not self._killed:
@@ -91,7 +85,6 @@ class PodSandbox:
         return self._verdict
 
     async def _judge(self) -> None:
-        """Wait for the cluster to know how the pod ended, within bounds."""
         self._ended = True
         with anyio.move_on_after(STATUS_SECONDS):
             try:

@@ -1,7 +1,7 @@
 """A pod's stdin, stdout and stderr over one websocket.
 
 Speaks `v5.channel.k8s.io`, which can end stdin alone, and `v4.channel.k8s.io`, which cannot. Each
-message begins with its channel's number. Why a stream broke is for `sandbox` to find out.
+message begins with its channel's number.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
 
 class PodStream:
-    """The stream to one pod's first process."""
-
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._stderr = self._unread = b""
@@ -46,11 +44,7 @@ class PodStream:
         self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
 
     async def receive(self) -> bytes:
-        """Return the next of stdout; empty at the end.
-
-        Raises:
-            ConnectionError: The stream ended without the server's saying so.
-        """
+        """Return the next of stdout, empty at the end; ConnectionError if the stream broke."""
         if self._unread:
             data, self._unread = self._unread, b""
             return data
@@ -76,11 +70,9 @@ class PodStream:
         return b""
 
     def unread(self, data: bytes) -> None:
-        """Give back the end of what was received."""
         self._unread = data
 
     async def close(self) -> None:
-        """Close it; who waits in `receive` gets the end. Idempotent."""
         self._closed = True
         await close_socket(self._socket)
 

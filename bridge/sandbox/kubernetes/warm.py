@@ -1,11 +1,8 @@
 """Pods that wait, started, each for one run; and the pods that dead bridges left.
 
-A bridge has a lease, which it renews. Bridges of one service whose leases are fresh share the warm
-pods: each starts its part of them, and any may take any, by a patch of the version it has seen, so
-that one of two wins. What belongs to a bridge without a fresh lease is deleted by the others.
-
-Looks at everything every few seconds instead of watching: one list is all that this needs, and a
-missed event cannot leave it wrong.
+Each bridge renews a lease. Bridges of one service with fresh leases share the warm pods; a pod is
+taken by a patch of the version seen, so that one of two wins. The others delete what belongs to a
+bridge without a fresh lease. One list every few seconds is enough: a missed event would be wrong.
 """
 
 from __future__ import annotations
@@ -115,7 +112,6 @@ class WarmPods:
             logger.info("fewer pods wait than could: %s", error.message)
 
     async def sweep(self) -> int:
-        """Delete what no living bridge uses; return how many pods that were."""
         return (await self._swept())[2]
 
     async def _swept(self) -> tuple[list[Document], set[str], int]:
@@ -169,7 +165,6 @@ class WarmPods:
                     raise
 
     async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
-        """Return the service's objects of a collection, of those with further labels."""
         return await self.cluster.list(path, {**self._labels, **(labels or {})})
 
     def _is_fresh(self, lease: Document) -> bool:
