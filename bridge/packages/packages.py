@@ -139,7 +139,7 @@ class Packages:
         target, tree = packages.target, "".join(bind.source for bind in packages.binds)
         if target is None or not tree or tree in self._compiled or not target.abi:
             return
-        from bridge.packages.bytecode import add_fonts, compile_set
+        from bridge.packages.sets import add_fonts, compile_set
 
         self._compiled.add(tree)
         tag = "cpython-{}{}".format(*target.version.split("."))
@@ -165,7 +165,7 @@ class Packages:
             )
             raise PackageRefusedError(message, remedy=remedy)
         if not self._settings.dependencies.allow:
-            from bridge.packages.allow_list import nothing_allowed
+            from bridge.packages.requirements import nothing_allowed
 
             raise nothing_allowed(names, SETTINGS_FILE)
         if self._resolver is None:

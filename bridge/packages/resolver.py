@@ -16,8 +16,7 @@ import anyio.to_thread
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol.distributions import LIGHTER
-from bridge.packages.allow_list import check_resolved, check_wanted, constraints
-from bridge.packages.requirements import Wanted
+from bridge.packages.requirements import Wanted, check_resolved, check_wanted, constraints
 from bridge.packages.sets import Lock, Locked, StoredSet, make_room, too_large
 from bridge.packages.target import Installed, PackageTarget
 from bridge.packages.uv import Say, Uv

@@ -3,7 +3,6 @@
 SQLAlchemy is imported when something is first kept or looked for in a database that is there.
 """
 
-from bridge.store.server_url import ServerUrl
-from bridge.store.store import Document, Store, StoreError, Transaction, owner_digest
+from bridge.store.store import Document, ServerUrl, Store, StoreError, Transaction, owner_digest
 
 __all__ = ["Document", "ServerUrl", "Store", "StoreError", "Transaction", "owner_digest"]

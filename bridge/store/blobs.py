@@ -15,10 +15,12 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bridge.private_files import make_directory
 
@@ -45,32 +47,17 @@ class Unfinished:
             view = view[os.write(self.descriptor, view) :]
 
 
-class OpenBlob(Protocol):
-    """A content that is open for reading."""
+@dataclass(frozen=True, kw_only=True)
+class OpenBlob:
+    """A content that is open for reading.
 
-    @property
-    def size(self) -> int: ...
+    Attributes:
+        read: Returns at most `size` bytes from `start`; empty at the end.
+    """
 
-    def read(self, size: int, start: int) -> bytes:
-        """Return a range of it, which may be shorter than asked for; empty at the end."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _OpenFile:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    def read(self, size: int, start: int) -> bytes:
-        return os.pread(self._descriptor, size, start)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+    size: int
+    read: Callable[[int, int], bytes]
+    close: Callable[[], None]
 
 
 class Blobs:
@@ -121,10 +108,12 @@ class Blobs:
     def open(self, digest: str) -> OpenBlob:
         """Open a content; raise FileNotFoundError if there is none, and OSError if it is a link."""
         descriptor = os.open(self.root / digest[:2] / digest, _READ)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a plain file")
-        return _OpenFile(descriptor)
+        read, close = partial(os.pread, descriptor), partial(os.close, descriptor)
+        return OpenBlob(size=found.st_size, read=read, close=close)
 
     def remove(self, kept: Transaction, digest: str) -> bool:
         """Remove a content, or the link in its place; return whether it existed."""
@@ -137,9 +126,12 @@ class Blobs:
     def all(self) -> set[str]:
         """Return the digests of all contents; remove entries that are none, such as links."""
         found: set[str] = set()
-        for folder in self._folders():
-            for entry in os.scandir(folder):
-                whole = _DIGEST.fullmatch(entry.name) and entry.name.startswith(folder.name)
+        if not self.root.exists():
+            return found
+        folders = [each.name for each in os.scandir(self.root) if each.is_dir()]
+        for prefix in filter(_PREFIX.fullmatch, folders):
+            for entry in os.scandir(self._folder(prefix)):
+                whole = _DIGEST.fullmatch(entry.name) and entry.name.startswith(prefix)
                 if whole and entry.is_file(follow_symlinks=False):
                     found.add(entry.name)
                 elif not entry.is_dir(follow_symlinks=False):
@@ -167,13 +159,6 @@ class Blobs:
                 finally:
                     os.close(descriptor)
         return removed
-
-    def _folders(self) -> list[Path]:
-        try:
-            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir()]
-        except FileNotFoundError:
-            return []
-        return [self._folder(name) for name in names if _PREFIX.fullmatch(name)]
 
     def _folder(self, name: str, *, make: bool = True) -> Path:
         for path in (self.root, self.root / name):

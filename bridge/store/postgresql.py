@@ -18,8 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, Timeou
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.schema import DURABLE, LOCKED, WRITES, databases, pieces
-from bridge.store.server_url import ServerUrl
-from bridge.store.store import BLOBS, BUSY_SECONDS, Store, StoreError, Transaction
+from bridge.store.store import BLOBS, BUSY_SECONDS, ServerUrl, Store, StoreError, Transaction
 
 POOL = 8  # Connections of one bridge at most; a transaction takes a few milliseconds.
 ANSWER_SECONDS = 45.0  # For a server, which may be stopped, or its disk.
@@ -78,7 +77,7 @@ class ServerStore(Store):
         pass
 
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), shared=True, make=make_engine)
+        return databases.engine(self._url, (0, 0), make_engine)
 
     def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         found = as_store_error(error)
@@ -205,13 +204,31 @@ class ServerBlobs(Blobs):
         unfinished.path.unlink(missing_ok=True)
 
     def open(self, digest: str) -> OpenBlob:
+        """Open a content in one transaction: it stays readable if it is removed meanwhile."""
         size = pieces.select().with_only_columns(func.sum(func.octet_length(pieces.c.data)))
         with ExitStack() as stack:
             connection = stack.enter_context(self._store.connected(writes=False))
             found = connection.execute(size.where(pieces.c.digest == digest)).scalar()
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, "it is not in the database")
-            return _OpenRows(connection, digest, int(found), stack.pop_all())
+            transaction = stack.pop_all()
+
+        def read(wanted: int, start: int) -> bytes:
+            wanted = max(min(wanted, int(found) - start), 0)
+            first, last = start // PIECE, (start + wanted - 1) // PIECE
+            chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
+            ours = (pieces.c.digest == digest, pieces.c.number.between(first, last))
+            try:
+                data = b"".join(connection.execute(chosen.where(*ours)).scalars())
+            except SQLAlchemyError as error:
+                raise as_store_error(error) from None
+            return data[start - first * PIECE :][:wanted]
+
+        def close() -> None:
+            with suppress(OSError):  # it has only read
+                transaction.close()
+
+        return OpenBlob(size=int(found), read=read, close=close)
 
     def remove(self, kept: Transaction, digest: str) -> bool:
         assert kept.connection is not None
@@ -233,31 +250,3 @@ def _send(connection: Connection, unfinished: Unfinished, digest: str) -> None:
         if connection.execute(added).first() is None:
             # It is there, whole: after its first piece who sent it has sent all.
             return
-
-
-class _OpenRows:
-    """A content, read in one transaction: it stays readable if it is removed meanwhile."""
-
-    def __init__(
-        self, connection: Connection, digest: str, size: int, transaction: ExitStack
-    ) -> None:
-        self.size = size
-        self._connection = connection
-        self._digest = digest
-        self._transaction = transaction
-
-    def read(self, size: int, start: int) -> bytes:
-        wanted = max(min(size, self.size - start), 0)
-        first, last = start // PIECE, (start + wanted - 1) // PIECE
-        chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
-        ours = (pieces.c.digest == self._digest, pieces.c.number.between(first, last))
-        try:
-            data = b"".join(self._connection.execute(chosen.where(*ours)).scalars())
-        except SQLAlchemyError as error:
-            raise as_store_error(error) from None
-        return data[start - first * PIECE :][:wanted]
-
-    def close(self) -> None:
-        # It has only read.
-        with suppress(OSError):
-            self._transaction.close()

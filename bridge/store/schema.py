@@ -33,14 +33,10 @@ from sqlalchemy.pool import QueuePool
 
 from bridge.store.store import BUSY_SECONDS, StoreError
 
-WRITES = "bridge_writes"
-"""The execution option of write transactions, which take the write lock before they read."""
-
-LOCKED = "bridge_locked"
-"""The execution option of write transactions without it: they wait for no turn, on a server."""
-
-DURABLE = "bridge_durable"
-"""The execution option of those that have to survive a power cut: they wait for the disk."""
+# Execution options of transactions.
+WRITES = "bridge_writes"  # It takes the write lock before it reads.
+LOCKED = "bridge_locked"  # If false on a server, it waits for no turn.
+DURABLE = "bridge_durable"  # It waits for the disk, to survive a power cut.
 
 metadata = MetaData()
 
@@ -95,45 +91,32 @@ CONTENTS = (artifacts, sessions)
 """The tables with a digest of a file. A file that none of them names is unused."""
 
 
-server_metadata = MetaData()
-
 pieces = Table(
     "pieces",
-    server_metadata,
+    metadata,
     Column("digest", String(64), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Contents, where they are not files: each has at least one row, all of one size but the last."""
+"""Contents on a server, not files: each has at least one row, all of one size but the last."""
 
 
-def _create_tables(connection: Connection, shared: bool) -> None:
-    metadata.create_all(connection)
-    if shared:
-        server_metadata.create_all(connection)
-
-
-MIGRATIONS: tuple[Callable[[Connection, bool], None], ...] = (_create_tables,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all,)
 """Each changes a database of one version into the next. A released one never changes: a difference
 is a new one at the end. The first makes all tables of an empty database."""
 
 
-def prepare(connection: Connection, shared: bool) -> None:
+def _prepare(connection: Connection) -> None:
     """Migrate the database to this version; raise StoreError if a later one has written it."""
-    found = number(connection)
+    found = 0
+    if inspect(connection).has_table(migrations.name):
+        found = max((row.number for row in connection.execute(migrations.select())), default=0)
     if found > len(MIGRATIONS):
         message = "a later version of the bridge has written it; use that one, or remove it"
         raise StoreError(errno.EINVAL, message)
     for each, migrate in enumerate(MIGRATIONS[found:], start=found + 1):
-        migrate(connection, shared)
+        migrate(connection)
         connection.execute(migrations.insert().values(number=each))
-
-
-def number(connection: Connection) -> int:
-    """Return the number of the last migration of a database; 0 for an empty one."""
-    if not inspect(connection).has_table(migrations.name):
-        return 0
-    return max((row.number for row in connection.execute(migrations.select())), default=0)
 
 
 class Databases:
@@ -148,11 +131,7 @@ class Databases:
         self._changing = threading.Lock()
 
     def engine(
-        self,
-        url: str,
-        file: tuple[int, int],
-        shared: bool,
-        make: Callable[[str], Engine] | None = None,
+        self, url: str, file: tuple[int, int], make: Callable[[str], Engine] | None = None
     ) -> Engine:
         """Return the engine of a database, migrated to this version.
 
@@ -176,7 +155,7 @@ class Databases:
             try:
                 options = {WRITES: True, DURABLE: make is not None}
                 with engine.execution_options(**options).begin() as connection:
-                    prepare(connection, shared)
+                    _prepare(connection)
             except BaseException as error:
                 engine.dispose()
                 if make is not None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,6 +37,47 @@ BLOBS = "blobs"
 VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
 BUSY_SECONDS = 30.0  # For another bridge's transaction. Most take a millisecond.
 BATCH = 500  # Contents removed in one transaction.
+
+
+SCHEMES = ("postgresql", "postgres")
+
+_ADDRESS = re.compile(
+    r"""
+    \w+://
+    ((?P<user> LETTER*) (: (LETTER | :)*)? (?P<at> @))?
+    (?P<hosts> HOST (, HOST)*)
+    (?P<path> /[^@?]*)?
+    (\?[^@]*)?
+    """.replace("LETTER", r"([^]%/?\#@:[\x80-\U0010FFFF] | %[0-9A-Fa-f]{2})").replace(
+        "HOST", r"(\[[0-9A-Fa-f:.]*\] | [^][%/?\#@:,]*) (:\d*)?"
+    ),
+    re.VERBOSE,
+)
+"""What cannot be taken for another address, in which a part of the password is shown."""
+
+
+@dataclass(frozen=True)
+class ServerUrl:
+    """An address as libpq reads it; as text it is without password and parameters."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        found = _ADDRESS.fullmatch(self.text)
+        shown = found.group("user", "at", "hosts", "path") if found else ()
+        return f"postgresql://{''.join(part or '' for part in shown)}"
+
+
+def server_url(text: str) -> ServerUrl:
+    """Return an address; raise ValueError if libpq cannot read it, or the driver is missing."""
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(
+            "has characters in its login that must be escaped, such as / as %2F, or no number as "
+            "its port"
+        )
+    if find_spec("psycopg") is None:
+        raise ValueError("needs psycopg: install mcp-code-bridge[postgresql]")
+    return ServerUrl(text)
 
 
 class StoreError(OSError):
@@ -81,10 +125,10 @@ class Store:
     def reading(self) -> Iterator[Transaction]:
         """Open a read transaction, which is empty without a database."""
         if not self._is_there():
-            yield Transaction(None, time.time)
+            yield Transaction(None)
             return
         with self.connected(writes=False) as connection:
-            yield Transaction(connection, time.time)
+            yield Transaction(connection)
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
         """Return the data of documents by their names, from one snapshot.
@@ -108,7 +152,7 @@ class Store:
         """
         self._make()
         with self.connected(writes=True, durable=durable) as connection:
-            yield Transaction(connection, time.time)
+            yield Transaction(connection)
 
     @contextmanager
     def writing_blob(
@@ -191,7 +235,8 @@ class Store:
     def _engine(self) -> Engine:
         from bridge.store.schema import databases
 
-        return databases.engine(self._url, _identity(self._file), shared=False)
+        found = self._file.stat()
+        return databases.engine(self._url, (found.st_dev, found.st_ino))
 
     def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         """Return the store's error; a transaction that was `ending` may have been committed."""
@@ -203,9 +248,8 @@ class Store:
 class Transaction:
     """One transaction, with operations on documents; without a connection there is no database."""
 
-    def __init__(self, connection: Connection | None, now: Callable[[], float]) -> None:
+    def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
-        self._now = now
 
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
         return dict(self.all(kind, owner, [name])).get(name)
@@ -217,7 +261,7 @@ class Transaction:
         assert self.connection is not None
         self.delete(kind, owner, name)
         row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
-        moment = self._now() if updated is None else updated
+        moment = time.time() if updated is None else updated
         self.connection.execute(_documents().insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
@@ -311,11 +355,6 @@ def _exists(file: Path) -> bool:
         return file.stat().st_size > 0
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def _identity(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_dev, found.st_ino
 
 
 def _read_without_sqlalchemy(

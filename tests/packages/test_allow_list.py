@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bridge.errors import PackageRefusedError
-from bridge.packages.allow_list import check_resolved, check_wanted, constraints, nothing_allowed
-from bridge.packages.requirements import parse_requirements
+from bridge.packages.requirements import (
+    check_resolved,
+    check_wanted,
+    constraints,
+    nothing_allowed,
+    parse_requirements,
+)
 from tests.packages.rig import allowing
 
 ALLOW = allowing("/wheels", "polars", "pandas==2.*", "types-*", "Zope.Interface").allow

@@ -16,7 +16,7 @@ import pytest
 from bridge.errors import BridgeError
 from bridge.sandbox.container import faults as engines
 from bridge.sandbox.container.command_runner import CompletedCommand
-from bridge.sandbox.container.image_engine import build_failure
+from bridge.sandbox.container.image import build_failure
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.image import rootfs
 from bridge.sandbox.process import faults

@@ -39,13 +39,17 @@ from bridge.sandbox.container.connection import (
     EngineConnection,
     EnsureMachine,
 )
-from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
+from bridge.sandbox.container.image import ImageEngine, ensure_present
 from bridge.sandbox.container.image import choose as choose_image
-from bridge.sandbox.container.image import ensure_present
-from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
-from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
+from bridge.sandbox.container.sandbox import (
+    ContainerSandbox,
+    examined_isolation,
+    look_inside,
+    remove_with_retries,
+    run_container,
+)
 from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.limits import limits_for

@@ -25,11 +25,12 @@ from bridge.sandbox.container.image import (
     LABEL_PACKAGES,
     LABEL_VERSION,
     Flavour,
+    ImageEngine,
     ImageStatus,
+    Progress,
     describe,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageEngine, Progress
 from bridge.sandbox.image import rootfs as image_rootfs
 from bridge.sandbox.image.rootfs import RootfsContext, recipe_version
 

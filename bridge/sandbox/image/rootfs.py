@@ -23,8 +23,7 @@ import anyio.to_thread
 from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest, write_guest_tree
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
-from bridge.sandbox.container.image import LABEL_GUEST, Flavour
-from bridge.sandbox.container.image_engine import Progress
+from bridge.sandbox.container.image import LABEL_GUEST, Flavour, Progress
 
 SCRIPT = "build-rootfs.sh"
 

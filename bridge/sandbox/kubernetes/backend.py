@@ -29,8 +29,7 @@ from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, find_config
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.sandbox import PodSandbox
-from bridge.sandbox.kubernetes.stream import PodStream
+from bridge.sandbox.kubernetes.sandbox import PodSandbox, PodStream
 from bridge.sandbox.kubernetes.warm import WarmPods
 from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.limits import limits_for

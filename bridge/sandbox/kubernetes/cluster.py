@@ -30,11 +30,12 @@ from bridge.errors import EngineDownError, SandboxError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.stream import CLOSE_SECONDS, PROTOCOLS, close_socket
 from bridge.settings.kubernetes import Kubernetes
 
 logger = logging.getLogger(__name__)
 
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+CLOSE_SECONDS = 0.5  # A kubelet may not answer; the pod is gone by then.
 REQUEST_SECONDS = 10.0  # An API server may not answer; milliseconds, but for a busy etcd's.
 PLUGIN_SECONDS = 30.0  # A kubeconfig's plugin may hang; it may have to fetch its token.
 MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send more; a listed pod takes 10 kB.
@@ -242,6 +243,14 @@ class Cluster:
             if not isinstance(found, dict):
                 raise ValueError("its answer is no object")
             return found
+
+
+async def close_socket(socket: ClientConnection) -> None:
+    """Close a websocket, also one whose other end takes nothing more. Idempotent."""
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(2 * CLOSE_SECONDS):
+            await socket.close()
+        socket.transport.abort()
 
 
 async def _whole(response: httpx2.Response) -> bytes:

@@ -5,14 +5,77 @@ from __future__ import annotations
 from signal import SIGKILL
 
 import anyio
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
-from bridge.errors import SandboxError, SandboxLostError
+from bridge.errors import ChannelClosedError, SandboxError, SandboxLostError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.kubernetes import faults
-from bridge.sandbox.kubernetes.cluster import Cluster
+from bridge.sandbox.kubernetes.cluster import PROTOCOLS, Cluster, close_socket
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.stream import PodStream
+
+SEND_BYTES = 512 * 1024  # Most of stdin in one message; servers take a megabyte.
+DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end.
+
+_STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
+
+
+class PodStream:
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._stderr = self._unread = b""
+        self._closed = self._finished = self._input_ended = False
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.decode("utf-8", "backslashreplace")
+
+    async def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            for start in range(0, len(view), SEND_BYTES):
+                await self._socket.send(_STDIN + view[start : start + SEND_BYTES])
+        except ConnectionClosed as error:
+            raise ChannelClosedError("The pod's stream has ended.") from error
+
+    def end_input(self) -> None:
+        """End stdin with the next `receive`, if the protocol can."""
+        self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
+
+    async def receive(self) -> bytes:
+        """Return the next of stdout, empty at the end; ConnectionError if the stream broke."""
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
+        while not self._closed:
+            try:
+                if self._input_ended:
+                    self._input_ended = False
+                    await self._socket.send(b"\xff\0")
+                message = await self._socket.recv(decode=False)
+            except ConnectionClosedOK:
+                break
+            except ConnectionClosed as error:
+                if self._finished or self._closed:
+                    break
+                raise ConnectionError(str(error)) from error
+            channel, data = message[:1], message[1:]
+            if channel == _STDOUT and data:
+                return data
+            if channel == _STDERR:
+                self._stderr = (self._stderr + data)[-DIAGNOSTIC_BYTES:]
+            self._finished = self._finished or channel == _STATUS
+        self._closed = True
+        return b""
+
+    def unread(self, data: bytes) -> None:
+        self._unread = data
+
+    async def close(self) -> None:
+        self._closed = True
+        await close_socket(self._socket)
+
 
 STATUS_SECONDS = 3.0  # A cluster may never know of an end; kubelets take about a second.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.model import Isolation
-from bridge.sandbox.container.examination import (
+from bridge.sandbox.container.sandbox import (
     UNEXAMINED,
     examination_config,
     judged,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.sandbox.container.extra_layers import (
+from bridge.sandbox.container.connection import (
     AUTO_NAMESPACE,
     PURPOSES,
     ExtraLayers,

@@ -14,16 +14,14 @@ from bridge.sandbox.container.image import (
     LABEL_GUEST,
     LABEL_VERSION,
     REPOSITORY,
+    ImageEngine,
+    ImageFacts,
+    Progress,
     choose,
     describe,
     ensure_present,
     local_name,
     status,
-)
-from bridge.sandbox.container.image_engine import (
-    ImageEngine,
-    ImageFacts,
-    Progress,
 )
 from tests.raised import raises_code
 

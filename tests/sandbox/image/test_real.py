@@ -30,11 +30,13 @@ from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.image import (
     REPOSITORY,
+    ImageEngine,
+    ImageFacts,
     ImageStatus,
+    Progress,
     choose,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import BuildRequest, assemble, build
 from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir
 from tests.contract.rig import listens
