@@ -6,7 +6,6 @@ All threads share one docker SDK client, which does not change after its creatio
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -27,12 +26,9 @@ from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineFacts, EngineKind
 from bridge.sandbox.container.stream import ANSWER_SECONDS, AttachedStream, attach
 
-HELLO_SECONDS = 10.0
-"""For the first answer, which is all that a dead engine behind a live socket may cost."""
+HELLO_SECONDS = 10.0  # A dead engine behind a live socket may never answer a ping.
 
-THREADS = 16
-"""Calls under way at once. Each takes 5 to 300 ms, so this is hundreds a second; more would only
-queue in the engine."""
+THREADS = 16  # Concurrent calls of 5 to 300 ms each; more would only queue in the engine.
 
 LIBPOD_PREFIX = "/v4.0.0/libpod"  # podman's own API, oldest version that podman 4 and 5 both serve.
 
@@ -43,36 +39,21 @@ class EngineApi:
     def __init__(
         self, client: docker.APIClient, kind: EngineKind, endpoint: EngineEndpoint
     ) -> None:
-        self._client = client
+        self.client = client
         self._endpoint = endpoint
         self._limiter = anyio.CapacityLimiter(THREADS)
         self.kind: EngineKind = kind
 
-    @property
-    def client(self) -> docker.APIClient:
-        return self._client
-
     async def facts(self) -> EngineFacts:
         if self.kind == "docker":
-            return facts.docker_facts(await self.ask("describe itself", self._client.info))
+            return facts.docker_facts(await self.ask("describe itself", self.client.info))
         return facts.podman_facts(await self.ask("describe itself", self._libpod, "/info"))
 
     async def create(self, config: Mapping[str, Json], name: str) -> str:
         """Create a container and return its id. Cancellation waits for the answer."""
-        lost = threading.Event()
-
-        def make() -> str:
-            create = cast("Callable[..., Any]", self._client.create_container_from_config)
-            container = str(create(dict(config), name)["Id"])
-            if lost.is_set():
-                self._client.remove_container(container, force=True, v=True)
-            return container
-
-        try:
-            return str(await self.ask("create a container", make, change=True))
-        except BaseException:
-            lost.set()
-            raise
+        create = cast("Callable[..., Any]", self.client.create_container_from_config)
+        made = await self.ask("create a container", create, dict(config), name, change=True)
+        return str(made["Id"])
 
     async def attach(self, container: str, *, separately: bool = False) -> AttachedStream:
         """Connect to a created container's stdin, stdout and stderr.
@@ -98,16 +79,16 @@ class EngineApi:
 
     def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
         stdin = "" if feeding is not None else "&stdin=1"
-        target = f"/v{self._client.api_version}/containers/{container}/attach"
+        target = f"/v{self.client.api_version}/containers/{container}/attach"
         target += f"?stream=1&stdout=1&stderr=1{stdin}"
         return attach(self._endpoint, target, engine=self.kind, feeding=feeding)
 
     async def start(self, container: str) -> None:
         """Start a container. Cancelled, it returns at once; the removal waits for the engine."""
-        await self.ask("start a container", self._client.start, container)
+        await self.ask("start a container", self.client.start, container)
 
     async def inspect(self, container: str) -> Mapping[str, Json] | None:
-        look = self._client.inspect_container
+        look = self.client.inspect_container
         seen = await self.ask("inspect a container", look, container, harmless=(faults.is_gone,))
         return cast("Mapping[str, Json] | None", seen)
 
@@ -128,33 +109,33 @@ class EngineApi:
 
         def kill() -> None:
             if self.kind == "podman":
-                address = f"{self._client.base_url}{LIBPOD_PREFIX}/containers/{container}/kill"
-                self._send(self._client.post, f"{address}?signal=SIGKILL")
+                address = f"{self.client.base_url}{LIBPOD_PREFIX}/containers/{container}/kill"
+                self._send(self.client.post, f"{address}?signal=SIGKILL")
             else:
-                self._client.kill(container, "SIGKILL")
+                self.client.kill(container, "SIGKILL")
 
         harmless = (faults.is_gone, faults.is_not_running)
         await self.ask("kill a container", kill, harmless=harmless)
 
     async def remove(self, container: str) -> None:
         """Kill and remove a container with its volumes. Harmless when it is gone."""
-        remove = partial(self._client.remove_container, force=True, v=True)
+        remove = partial(self.client.remove_container, force=True, v=True)
         harmless = (faults.is_gone, faults.is_being_removed)
         await self.ask("remove a container", remove, container, harmless=harmless)
 
     async def labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
         """List containers in any state that carry a label, as (id, labels)."""
-        look = partial(self._client.containers, all=True, filters={"label": label})
+        look = partial(self.client.containers, all=True, filters={"label": label})
         found = await self.ask("list containers", look)
         return [(str(c["Id"]), dict(c.get("Labels") or {})) for c in found]
 
     def close(self) -> None:
         """Close the connections. Streams handed out stay open."""
-        self._client.close()
+        self.client.close()
 
     def _libpod(self, path: str) -> Mapping[str, Any]:
-        address = f"{self._client.base_url}{LIBPOD_PREFIX}{path}"
-        return cast("Mapping[str, Any]", self._send(self._client.get, address).json())
+        address = f"{self.client.base_url}{LIBPOD_PREFIX}{path}"
+        return cast("Mapping[str, Any]", self._send(self.client.get, address).json())
 
     @staticmethod
     def _send(method: Callable[..., requests.Response], address: str) -> requests.Response:
@@ -196,8 +177,9 @@ async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
 
     def open_client() -> tuple[docker.APIClient, EngineKind]:
         headers = ping(endpoint)
+        kind: EngineKind = "podman" if "Libpod-Api-Version" in headers else "docker"
         # Asked before it is made: the SDK leaves a socket open that cannot connect.
-        return _client(endpoint, headers.get("Api-Version", "1.40")), facts.engine_kind(headers)
+        return _client(endpoint, headers.get("Api-Version", "1.40")), kind
 
     try:
         # Not abandoned: no one else would close the client.

@@ -34,15 +34,13 @@ from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi, ping
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.connection import (
-    NAMED_RUNTIME_REMEDY,
     Connector,
     EngineConnection,
-    EnsureMachine,
 )
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import ImageEngine, ensure_present
 from bridge.sandbox.container.image import choose as choose_image
-from bridge.sandbox.container.machine import MachineContext, ensure_machine
+from bridge.sandbox.container.machine import MachineContext
 from bridge.sandbox.container.sandbox import (
     ContainerSandbox,
     examined_isolation,
@@ -82,7 +80,7 @@ class ContainerBackend(Backend):
         environ: Mapping[str, str],
         user: str = "65534:65534",
         oci_runtime: str | None = None,
-        machine: EnsureMachine | None = None,
+        machine: MachineContext | None = None,
         run: SystemRunner | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -91,7 +89,7 @@ class ContainerBackend(Backend):
             runtime_dir=runtime_dir,
             environ=environ,
             oci_runtime=oci_runtime,
-            ensure_machine=machine,
+            machine=machine,
             run=run or SystemRunner(env=environ),
         )
         self._image = image
@@ -115,7 +113,8 @@ class ContainerBackend(Backend):
 
     async def images(self) -> ImageEngine:
         connection = await self._connector.connected()
-        command = self._connector.command(connection)
+        option = "--host" if connection.facts.kind == "docker" else "--url"
+        command = [self._connector.engine, option, connection.endpoint.url]
         return ImageEngine(connection.api, command=command, run=self._connector.run)
 
     def use_image(self, image: str) -> None:
@@ -300,7 +299,9 @@ class ContainerBackend(Backend):
         real = await connection.api.oci_runtime_of(sandbox.id)
         if named is not None and real != runtime_name(named):
             message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {named}."
-            raise LaunchError(message, remedy=NAMED_RUNTIME_REMEDY, code="oci_runtime_broken")
+            remedy = "An OCI runtime that was named is never replaced. Start the engine with it, or"
+            remedy += " unset MCP_BRIDGE_OCI_RUNTIME."
+            raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
         connection.proven = True
 
     async def _ownership(self) -> Owner:
@@ -354,15 +355,12 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
     remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
     if remote and engine != "docker":
-        machine = partial(
-            ensure_machine,
-            MachineContext(
-                run=SystemRunner(env=settings.environ),
-                env=settings.environ,
-                podman=engine,
-                idle_timeout=settings.runtime_idle_timeout or math.inf,
-                progress=logger.info,
-            ),
+        machine = MachineContext(
+            run=SystemRunner(env=settings.environ),
+            env=settings.environ,
+            podman=engine,
+            idle_timeout=settings.runtime_idle_timeout or math.inf,
+            progress=logger.info,
         )
     return ContainerBackend(
         engine,

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -30,20 +30,25 @@ from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
-from bridge.sandbox.container.machine import PodmanMachine
+from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from bridge.sandbox.container.sandbox import Examinations
-from bridge.sandbox.container.service import PodmanService, SocketService, SshForward, make_private
+from bridge.sandbox.container.service import (
+    SocketService,
+    make_private,
+    podman_service,
+    ssh_forward,
+)
 from bridge.sandbox.layers import brings_own_kernel, this_kernel
 from bridge.sandbox.syscalls import Purpose, oci_profile
+
+logger = logging.getLogger(__name__)
 
 OWN_SECCOMP = "own-seccomp"
 USER_NAMESPACE = "user-namespace"
 
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
-NAMESPACE_IDS = 65_536
-"""Ids in a sandbox's user namespace: enough for all of an image's files and users."""
-
+NAMESPACE_IDS = 65_536  # Enough for all of an image's files and users.
 AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
 
 _DECLINED = (
@@ -96,12 +101,7 @@ class ExtraLayers:
 
 
 def choose_extra_layers(
-    facts: EngineFacts,
-    *,
-    oci_runtime: str,
-    runtime_dir: Path,
-    local: bool,
-    owner: int = 0,
+    facts: EngineFacts, *, oci_runtime: str, runtime_dir: Path, local: bool, owner: int = 0
 ) -> ExtraLayers:
     """Return the layers to request of an engine, run by the user `owner`; write podman's file."""
     made = ExtraLayers()
@@ -150,16 +150,6 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
     return path
 
 
-logger = logging.getLogger(__name__)
-
-NAMED_RUNTIME_REMEDY = (
-    "An OCI runtime that was named is never replaced. Start the engine with it, or unset"
-    " MCP_BRIDGE_OCI_RUNTIME."
-)
-
-EnsureMachine = Callable[[], Awaitable[PodmanMachine | None]]
-
-
 @dataclass(kw_only=True)
 class EngineConnection:
     """A connected engine.
@@ -184,10 +174,6 @@ class EngineConnection:
     extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
     examinations: Examinations = field(default_factory=dict)
 
-    @property
-    def alive(self) -> bool:
-        return self.service is None or self.service.running
-
     async def aclose(self) -> None:
         self.api.close()
         if self.service is not None:
@@ -207,55 +193,46 @@ class Connector:
         runtime_dir: Path,
         environ: Mapping[str, str],
         oci_runtime: str | None,
-        ensure_machine: EnsureMachine | None,
+        machine: MachineContext | None,
         run: SystemRunner,
     ) -> None:
         self.machine: PodmanMachine | None = None
-        self._engine = engine
+        self.engine = engine
         self._runtime_dir = runtime_dir
         self._environ = environ
         self.oci_runtime = oci_runtime or None
-        self._ensure_machine = ensure_machine
+        self._machine_context = machine
         self.run = run
         self._kind: EngineKind | None = None
         self._connecting = anyio.Lock()
-        self._connection: EngineConnection | None = None
+        self.connection: EngineConnection | None = None
         self._retired: list[EngineConnection] = []
 
     @property
     def name(self) -> str:
         """The engine's name, or that of its executable until it has answered."""
-        return self._kind or Path(self._engine).name
-
-    @property
-    def connection(self) -> EngineConnection | None:
-        return self._connection
-
-    def command(self, connection: EngineConnection) -> list[str]:
-        """Return the words by which the engine's own command reaches a connected engine."""
-        option = "--host" if connection.facts.kind == "docker" else "--url"
-        return [self._engine, option, connection.endpoint.url]
+        return self._kind or Path(self.engine).name
 
     async def connected(self) -> EngineConnection:
         """Return the connection, made again if there is none or it is dead."""
         async with self._connecting:
-            if self._connection is not None and not self._connection.alive:
+            service = self.connection.service if self.connection is not None else None
+            if service is not None and not service.running:
                 self._give_up()
-            if self._connection is None:
-                self._connection = await self._open()
-            return self._connection
+            if self.connection is None:
+                self.connection = await self._open()
+            return self.connection
 
     async def retire(self, dead: EngineConnection) -> None:
         async with self._connecting:
-            if self._connection is dead:
+            if self.connection is dead:
                 self._give_up()
             if self.machine is not None:
                 self.machine.lost()
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
-            if self._connection is not None:
-                self._give_up()
+            self._give_up()
             while self._retired:
                 await self._retired.pop().aclose()
             machine, self.machine = self.machine, None
@@ -263,12 +240,12 @@ class Connector:
                 await machine.aclose()
 
     def _give_up(self) -> None:
-        if self._connection is not None:
-            self._retired.append(self._connection)
-            self._connection = None
+        if self.connection is not None:
+            self._retired.append(self.connection)
+            self.connection = None
 
     async def _open(self) -> EngineConnection:
-        kind = self._kind = self._kind or await engines.kind_of(self._engine, self.run)
+        kind = self._kind = self._kind or await engines.kind_of(self.engine, self.run)
         refused: SandboxError | None = None
         for endpoint in await self._endpoints(kind):
             try:
@@ -294,15 +271,10 @@ class Connector:
             break
         if refused is not None:
             raise refused
-        command = self._which(self._engine)
+        command = self._which(self.engine)
         if kind == "podman" and command is not None:
-            service = PodmanService(
-                podman=command,
-                runtime_dir=self._runtime_dir,
-                environ=self._environ,
-                oci_runtime=self.oci_runtime,
-            )
-            return await self._connect_through(service)
+            own = podman_service(command, self._runtime_dir, self._environ, self.oci_runtime)
+            return await self._connect_through(own)
         if command is None and (kind == "podman" or self._which("dockerd") is None):
             raise faults.not_found(kind)
         raise faults.down("docker", "docker is installed, but its daemon is not running.")
@@ -313,11 +285,11 @@ class Connector:
     async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
         """Return where to try: the one place that is named, or the usual ones."""
         if kind == "podman":
-            if self._ensure_machine is not None and self.machine is None:
-                self.machine = await self._ensure_machine()
+            if self._machine_context is not None and self.machine is None:
+                self.machine = await ensure_machine(self._machine_context)
             if self.machine is not None:
                 return [await self.machine.endpoint()]
-            named = await engines.podman_connection(self._engine, self._environ, self.run)
+            named = await engines.podman_connection(self.engine, self._environ, self.run)
             if named is not None:
                 return [named]
         return engines.candidates(kind, self._environ)
@@ -333,7 +305,7 @@ class Connector:
             message = f"{endpoint.origin} names an engine over SSH, and OpenSSH is not installed."
             raise EngineDownError(message, remedy="Install openssh-client.")
         return await self._connect_through(
-            SshForward(endpoint, endpoint.target, self._runtime_dir, self._environ)
+            ssh_forward(endpoint, endpoint.target, self._runtime_dir, self._environ)
         )
 
     async def _connect_through(self, service: SocketService) -> EngineConnection:
@@ -365,16 +337,13 @@ class Connector:
         local = not endpoint.elsewhere and self.machine is None
         # A socket on this machine may lead into a virtual machine.
         local = local and facts.kernel in ("", here.release)
-        extra_layers = await anyio.to_thread.run_sync(
-            partial(
-                choose_extra_layers,
-                facts,
-                oci_runtime=wanted,
-                runtime_dir=self._runtime_dir,
-                local=local,
-                owner=_owner(endpoint),
-            )
-        )
+        owner, path = 0, endpoint.socket_path
+        with suppress(OSError):
+            owner = path.stat().st_uid if path is not None else 0
+        choose = partial(choose_extra_layers, facts, oci_runtime=wanted, local=local, owner=owner)
+        extra = await anyio.to_thread.run_sync(partial(choose, runtime_dir=self._runtime_dir))
+        # A socket of this machine is taken at its word where nothing has a boot id to compare.
+        ours = service is not None or brings_own_kernel(wanted) or not here.boot_id
         return EngineConnection(
             api=api,
             facts=facts,
@@ -382,26 +351,7 @@ class Connector:
             oci_runtime=wanted,
             service=service,
             local=local,
-            shares_files=_shares_files(endpoint, service, wanted),
+            shares_files=False if endpoint.elsewhere else ours or None,
             host_kernel=here if local else HostKernel(release=facts.kernel),
-            extra_layers=extra_layers,
+            extra_layers=extra,
         )
-
-
-def _shares_files(
-    endpoint: EngineEndpoint, service: SocketService | None, oci_runtime: str
-) -> bool | None:
-    """Return whether an engine shares this machine's files; None if only a container can tell."""
-    if endpoint.elsewhere:
-        return False
-    ours = isinstance(service, PodmanService) or brings_own_kernel(oci_runtime)
-    return True if ours or not this_kernel().boot_id else None
-
-
-def _owner(endpoint: EngineEndpoint) -> int:
-    """Return the uid that owns the socket; root's if unknown."""
-    path = endpoint.socket_path
-    try:
-        return path.stat().st_uid if path is not None else 0
-    except OSError:
-        return 0

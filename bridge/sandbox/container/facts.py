@@ -45,10 +45,6 @@ class EngineFacts:
     unlimited: tuple[str, ...] = ()
 
 
-def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
-    return "podman" if "Libpod-Api-Version" in ping_headers else "docker"
-
-
 def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
     options = _security_options(info)
     return EngineFacts(

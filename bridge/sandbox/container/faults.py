@@ -24,8 +24,6 @@ from bridge.errors import (
 
 MAX_DETAIL = 2000  # Most characters kept of an engine's error: enough for a long chain of causes.
 
-_NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
-
 
 class _Pattern(NamedTuple):
     regex: str
@@ -173,10 +171,11 @@ def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
     """Return the error for the output of an engine that attempted `doing`."""
     detail = shorten(text)
     message = f"{engine} could not {doing}: {detail}."
-    for pattern in _PATTERNS:
-        if re.search(pattern.regex, text, re.IGNORECASE):
-            return pattern.error(message, remedy=pattern.remedy)
-    return LaunchError(message, remedy=_NO_REMEDY_KNOWN)
+    for pattern, error, remedy in _PATTERNS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return error(message, remedy=remedy)
+    remedy = "Run `mcp-code-bridge doctor` to see what this engine can do."
+    return LaunchError(message, remedy=remedy)
 
 
 def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeError:
@@ -184,7 +183,7 @@ def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeEr
     if isinstance(error, BridgeError):
         return error
     if isinstance(error, docker.errors.APIError):
-        return from_text(_explanation(error), doing=doing, engine=engine)
+        return from_text(str(error.explanation or error), doing=doing, engine=engine)
     os_error = _first_os_error(error)
     if isinstance(os_error, PermissionError):
         return SandboxError(
@@ -214,10 +213,7 @@ def is_gone(error: BaseException) -> bool:
 
 
 def is_not_running(error: BaseException) -> bool:
-    words = (
-        r"is not running|can only kill running containers|container state improper|no such process"
-    )
-    return _says(error, words)
+    return _says(error, "is not running|can only kill running|state improper|no such process")
 
 
 def is_no_image(error: BaseException) -> bool:
@@ -236,7 +232,7 @@ def is_being_removed(error: BaseException) -> bool:
 
 def _says(error: BaseException, words: str) -> bool:
     return isinstance(error, docker.errors.APIError) and bool(
-        re.search(words, _explanation(error), re.IGNORECASE)
+        re.search(words, str(error.explanation or error), re.IGNORECASE)
     )
 
 
@@ -244,10 +240,6 @@ def shorten(text: str) -> str:
     """Return `text` on one line, within `MAX_DETAIL`, without a full stop at its end."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= MAX_DETAIL else line[: MAX_DETAIL - 1] + "…"
-
-
-def _explanation(error: docker.errors.APIError) -> str:
-    return str(error.explanation or error)
 
 
 def _first_os_error(error: BaseException) -> OSError | None:

@@ -10,7 +10,6 @@ from typing import Any, cast
 from bridge.sandbox.container.facts import (
     EngineFacts,
     docker_facts,
-    engine_kind,
     podman_facts,
     runtime_name,
 )
@@ -89,11 +88,6 @@ def test_answers_without_anything_promise_nothing() -> None:
     for facts in (docker_facts({}), podman_facts({})):
         assert not facts.limits_memory
         assert not facts.seccomp
-
-
-def test_podman_is_known_by_its_ping() -> None:
-    assert engine_kind({"Libpod-Api-Version": "4.3.1"}) == "podman"
-    assert engine_kind({"Server": "Docker/20.10.24"}) == "docker"
 
 
 def test_a_runtime_has_the_same_name_by_path() -> None:

@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -321,7 +320,7 @@ async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_conne
         runtime_dir=tmp_path,
         environ={},
         oci_runtime=None,
-        ensure_machine=partial(ensure_machine, context(podman)),
+        machine=context(podman),
         run=podman,
     )
     with pytest.raises(SandboxError):

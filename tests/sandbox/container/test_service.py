@@ -16,7 +16,8 @@ import pytest
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.service import (
-    PodmanService,
+    SocketService,
+    podman_service,
     reap_services,
     service_argv,
     service_environment,
@@ -48,13 +49,8 @@ def podman_that(directory: Path, script: str) -> str:
     return str(path)
 
 
-def service(podman: str, runtime_dir: Path, oci_runtime: str | None = None) -> PodmanService:
-    return PodmanService(
-        podman=podman,
-        runtime_dir=runtime_dir,
-        environ={"PATH": "/usr/bin:/bin"},
-        oci_runtime=oci_runtime,
-    )
+def service(podman: str, runtime_dir: Path, oci_runtime: str | None = None) -> SocketService:
+    return podman_service(podman, runtime_dir, {"PATH": "/usr/bin:/bin"}, oci_runtime)
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
@@ -65,7 +61,7 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def is_running(made: PodmanService) -> bool:
+def is_running(made: SocketService) -> bool:
     return made.running
 
 
@@ -149,9 +145,9 @@ async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
 KILLED_BRIDGE = """
 import sys, anyio
 from pathlib import Path
-from bridge.sandbox.container.service import PodmanService
+from bridge.sandbox.container.service import podman_service
 async def main():
-    service = PodmanService(podman=sys.argv[1], runtime_dir=Path(sys.argv[2]), environ={})
+    service = podman_service(sys.argv[1], Path(sys.argv[2]), {})
     await service.start()
     print(service._process.pid, flush=True)
     await anyio.sleep_forever()
