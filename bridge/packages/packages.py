@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -109,8 +109,13 @@ class Packages:
             return NOTHING
         resolver = self._resolver_for(wanted)
         from bridge.packages.requirements import refused_python
+        from bridge.packages.target import installed_in, target_of
 
-        target, installed = await self._known_target()
+        async with self._looking:
+            if self._target is None:
+                facts, listed = await self._sandboxes.facts()
+                self._target = target_of(facts), installed_in(listed)
+            target, installed = self._target
         refusal = refused_python(python, target.version)
         if refusal is not None:
             raise refusal
@@ -119,20 +124,14 @@ class Packages:
         tree, lock = await resolver.provide(
             wanted, target, run.report_preparation, installed=installed, pins=pins
         )
-        versions = {one.name: one.version for one in installed}
-        versions |= {one.name: one.version for one in lock.packages}
-        fixed = tuple(f"{one.name}=={one.version}" for one in lock.packages)
+        versions = {one.name: one.version for one in installed} | lock.versions
+        fixed = tuple(f"{name}=={version}" for name, version in lock.versions.items())
+        found = PackageSet(target=target, versions=versions, pins=fixed)
         if tree is None:
-            return PackageSet(target=target, versions=versions, pins=fixed)
+            return found
         bind = Bind(source=str(tree), inside=INSIDE, executable=True)
-        return PackageSet(
-            binds=(bind,),
-            paths=(INSIDE,),
-            target=target,
-            versions=versions,
-            pins=fixed,
-            wheels=tuple(self._directory / "wheels" / one.sha256 for one in lock.packages),
-        )
+        wheels = tuple(self._directory / "wheels" / one.sha256 for one in lock.packages)
+        return replace(found, binds=(bind,), paths=(INSIDE,), wheels=wheels)
 
     def compile_later(self, packages: PackageSet) -> None:
         """Have a set compiled in the background, for the runs that follow."""
@@ -179,15 +178,6 @@ class Packages:
                 SETTINGS_FILE,
             )
         return self._resolver
-
-    async def _known_target(self) -> tuple[PackageTarget, tuple[Installed, ...]]:
-        from bridge.packages.target import installed_in, target_of
-
-        async with self._looking:
-            if self._target is None:
-                facts, listed = await self._sandboxes.facts()
-                self._target = target_of(facts), installed_in(listed)
-            return self._target
 
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
         """Check that a sandbox has the Python that its packages were resolved for, and has them.

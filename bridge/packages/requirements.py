@@ -6,18 +6,17 @@ takes 15 ms, so this module is imported only when packages are asked for.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
 from bridge.model.requests import SCRIPT_OPENING
@@ -31,17 +30,14 @@ _KEYS = frozenset(("dependencies", "requires-python", "tool"))  # What the metad
 _BLOCK = re.compile(r"(?m)^# /// script[ \t\r]*\n((?:^#(?: .*)?\r?\n)+)^# ///[ \t\r]*$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """One requirement; its `text` is normalised, and its `name` is as names are compared."""
+class Wanted(NamedTuple):
+    """One requirement: normalised, and its name as names are compared."""
 
     text: str
     name: str
-    requirement: Requirement
 
 
-@dataclass(frozen=True, kw_only=True)
-class Script:
+class Script(NamedTuple):
     dependencies: tuple[str, ...] = ()
     requires_python: str = ""
 
@@ -70,7 +66,7 @@ def _wanted(text: str) -> Wanted:
         message = f"{requirement.name} is asked for by an address; only the index is used here."
         raise PackageRefusedError(message, remedy=f'Ask for "{requirement.name}" by its name.')
     requirement.name = canonicalize_name(requirement.name)
-    return Wanted(text=str(requirement), name=requirement.name, requirement=requirement)
+    return Wanted(str(requirement), requirement.name)
 
 
 def is_met(text: str, versions: Mapping[str, str]) -> bool:
@@ -106,7 +102,7 @@ def script_metadata(code: str) -> Script:
         raise _malformed(first, "a number in it is too long, or a value too deep") from None
     # To compare each of thousands takes seconds.
     for key in [key for key in document if key not in _KEYS and len(key) <= 40][:20]:
-        if near := difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8):
+        if near := get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8):
             raise _malformed(first, f"{key!r:.80} means nothing; write `{near[0]}`")
     wanted, python = document.get("dependencies", []), document.get("requires-python", "")
     if not isinstance(wanted, list) or not all(isinstance(item, str) for item in wanted):
@@ -118,7 +114,7 @@ def script_metadata(code: str) -> Script:
     except InvalidSpecifier:
         why = f"`requires-python` is {python!r:.100}, which says nothing of versions"
         raise _malformed(first, why) from None
-    return Script(dependencies=tuple(wanted), requires_python=python)
+    return Script(tuple(wanted), python)
 
 
 def _malformed(line: int, why: str) -> InvalidRequestError:
@@ -151,16 +147,11 @@ def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
     """Check the versions of resolved packages. What an allowed package needs is allowed."""
     for name, version in found.items():
         entries = entries_for(name, allow)
-        if entries and not any(_has(entry, version) for entry in entries):
+        allowed = (SpecifierSet(entry.versions or "").contains(version, True) for entry in entries)
+        if entries and not any(allowed):
             texts = ", ".join(entry.text for entry in entries[:8])
             message = f"{name} {version} is not allowed here; of it there is {texts}."
             raise PackageRefusedError(message, remedy=f"Ask for a version within {texts}.")
-
-
-def _has(entry: Allowed, version: str) -> bool:
-    if not entry.versions:
-        return True
-    return SpecifierSet(entry.versions).contains(Version(version), prereleases=True)
 
 
 def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ...]:
@@ -182,7 +173,7 @@ def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
     message = f"No packages can be asked for here, so not {_some(names)} either."
     remedy = (
         f"The person who runs the bridge can allow them in {place}: [dependencies] with "
-        f"allow = [{_quoted(names)}]."
+        f"allow = {json.dumps(names[:8])}."
     )
     return PackageRefusedError(message, remedy=remedy)
 
@@ -194,12 +185,9 @@ def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> Pa
     message = f"{_some(names)} {are} not allowed here."
     message += f" Near: {_some([*near])}." if near else ""
     message += f" Allowed: {_some([entry.text for entry in allow])}."
-    remedy = f"To allow {what}, add {_quoted(names)} to `allow` of [dependencies] in {place}."
+    quoted = json.dumps(names[:8])[1:-1]
+    remedy = f"To allow {what}, add {quoted} to `allow` of [dependencies] in {place}."
     return PackageRefusedError(message, remedy=remedy)
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names[:8])
 
 
 def _some(names: Sequence[str]) -> str:

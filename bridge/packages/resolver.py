@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -27,6 +27,8 @@ from bridge.store import Store
 logger = logging.getLogger(__name__)
 
 _DAY = 24 * 3600.0
+
+Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
 
 
 class Resolver:
@@ -77,11 +79,16 @@ class Resolver:
         index = self._dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
         kept = StoredSet(self._directory, self._store, [*texts, target.digest, index, *around])
-        finder = _Finder(wanted, installed, pins)
+
+        async def find(uv: Uv) -> tuple[Locked, ...]:
+            await say(f"resolving {', '.join(texts)}"[:200])
+            limits = constraints([one.name for one in wanted], self._dependencies.allow)
+            return await _find(uv, wanted, {one.name: one for one in installed}, [*limits, *pins])
+
         try:
             with anyio.fail_after(self._dependencies.timeout):
                 async with self._finding.setdefault(kept.name, anyio.Lock()):
-                    lock = await self._provided(kept, finder, target, say)
+                    lock = await self._provided(kept, find, target, say)
         except TimeoutError:
             seconds = self._dependencies.timeout
             message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
@@ -93,17 +100,11 @@ class Resolver:
         days = self._dependencies.lock_days
         return bool(days) and time.time() - lock.made > days * _DAY
 
-    def _judge(self, lock: Lock) -> None:
-        found = {package.name: package.version for package in lock.packages}
-        check_resolved(found, self._dependencies.allow)
-
-    async def _provided(
-        self, kept: StoredSet, finder: _Finder, target: PackageTarget, say: Say
-    ) -> Lock:
+    async def _provided(self, kept: StoredSet, find: Find, target: PackageTarget, say: Say) -> Lock:
         old = await anyio.to_thread.run_sync(kept.read)
         try:
             if old is not None:  # `allow` may have changed since.
-                self._judge(old)
+                check_resolved(old.versions, self._dependencies.allow)
         except PackageRefusedError:
             old = None
         there = old is not None and (not old.packages or kept.touch(old))
@@ -117,11 +118,8 @@ class Resolver:
             cache = self._directory / "uv"
             uv = Uv(self._dependencies, self._environ, place, target, say, self._executable, cache)
             if old is None or self._stale(old):
-                await say(f"resolving {', '.join(finder.texts)}"[:200])
-                limits = constraints(finder.names, self._dependencies.allow)
-                packages = await finder.find(uv, limits)
-                lock = Lock(packages=packages, made=time.time())
-                self._judge(lock)
+                lock = Lock(packages=await find(uv), made=time.time())
+                check_resolved(lock.versions, self._dependencies.allow)
             else:
                 lock = old
             await self._install(kept, lock, uv, say, place)
@@ -176,53 +174,45 @@ class Resolver:
         return PackageRefusedError(message, remedy=remedy)
 
 
-class _Finder:
-    def __init__(
-        self, wanted: Sequence[Wanted], installed: Sequence[Installed], pins: Sequence[str]
-    ) -> None:
-        self.names = [one.name for one in wanted]
-        self.texts = [one.text for one in wanted]
-        self._installed = {one.name: one for one in installed}
-        self._pins = pins
+async def _find(
+    uv: Uv, wanted: Sequence[Wanted], installed: Mapping[str, Installed], limits: Sequence[str]
+) -> tuple[Locked, ...]:
+    """Return what has to join the environment, by name, so that all of it fits together."""
+    texts = [one.text for one in wanted]
+    if installed:
+        fixed = [f"{one.name}=={one.version}" for one in installed.values()]
+        # Else some of it has to be replaced.
+        with suppress(PackageUnavailableError):
+            return _missing(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
+    found = await uv.resolve(texts, limits)
+    more: set[str] = set()
+    while new := _broken_by(found, installed) - {each.name for each in found} - more:
+        more |= new
+        try:
+            found = await uv.resolve([*texts, *sorted(more)], limits, explain=False)
+        except PackageUnavailableError as error:
+            logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
+            break
+    return _missing(found, installed)
 
-    async def find(self, uv: Uv, limits: Sequence[str]) -> tuple[Locked, ...]:
-        """Return what has to join the environment so that all of it fits together."""
-        limits = [*limits, *self._pins]
-        if self._installed:
-            fixed = [f"{one.name}=={one.version}" for one in self._installed.values()]
-            try:
-                found = await uv.resolve(self.texts, [*limits, *fixed], explain=False)
-                return self._missing(found)
-            except PackageUnavailableError:
-                # Some of it has to be replaced.
-                pass
-        found = await uv.resolve(self.texts, limits)
-        more: set[str] = set()
-        while new := self._broken_by(found) - {each.name for each in found} - more:
-            more |= new
-            try:
-                found = await uv.resolve([*self.texts, *sorted(more)], limits, explain=False)
-            except PackageUnavailableError as error:
-                logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
-                break
-        return self._missing(found)
 
-    def _missing(self, found: Sequence[Locked]) -> tuple[Locked, ...]:
-        broken = self._broken_by(found)
-        return tuple(each for each in found if each.name in broken or not self._has(each))
+def _missing(found: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
+    broken = _broken_by(found, installed)
+    return tuple(one for one in found if one.name in broken or not _has(one, installed))
 
-    def _has(self, package: Locked) -> bool:
-        installed = self._installed.get(package.name)
-        return installed is not None and installed.version == package.version
 
-    def _broken_by(self, found: Sequence[Locked]) -> set[str]:
-        """Return the installed packages that need one which is replaced, in turn too."""
-        replaced = {each.name for each in found if not self._has(each)} & self._installed.keys()
-        broken: set[str] = set()
-        while more := {
-            one.name
-            for one in self._installed.values()
-            if one.name not in broken and {*one.requires} & (replaced | broken)
-        }:
-            broken |= more
-        return broken
+def _has(package: Locked, installed: Mapping[str, Installed]) -> bool:
+    return package.name in installed and installed[package.name].version == package.version
+
+
+def _broken_by(found: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
+    """Return the installed packages that need one which is replaced, in turn too."""
+    replaced = {each.name for each in found if not _has(each, installed)} & installed.keys()
+    broken: set[str] = set()
+    while more := {
+        one.name
+        for one in installed.values()
+        if one.name not in broken and {*one.requires} & (replaced | broken)
+    }:
+        broken |= more
+    return broken

@@ -62,6 +62,10 @@ class Lock:
     refused: str = ""
     most: int = 0
 
+    @property
+    def versions(self) -> dict[str, str]:
+        return {package.name: package.version for package in self.packages}
+
 
 class StoredSet:
     """One set. Methods block, and are for threads, but for `tree` and `touch`.
@@ -161,18 +165,14 @@ def link_tree(source: Path, into: Path) -> None:
         with suppress(FileExistsError, NotADirectoryError):
             below.mkdir(parents=True, exist_ok=True)
             for name in files:
-                with suppress(FileExistsError):
-                    _link(Path(place, name), below / name)
-
-
-def _link(source: Path, path: Path) -> None:
-    try:
-        path.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:
-        # No hard links here, or no further ones of this file.
-        shutil.copy2(source, path)
+                path = below / name
+                try:
+                    path.hardlink_to(Path(place, name))
+                except FileExistsError:
+                    continue
+                except OSError:
+                    # No hard links here, or no further ones of this file.
+                    shutil.copy2(Path(place, name), path)
 
 
 def make_room(directory: Path, most: int) -> None:
@@ -298,8 +298,7 @@ def _entries(place: Path) -> Iterator[os.stat_result]:
                 yield os.lstat(os.path.join(directory, name))  # noqa: PTH118 - many, joined at once
 
 
-Compile = Callable[[Path], Awaitable[bytes | None]]
-"""Returns what a sandbox compiled of a wheel; None if it failed."""
+Compile = Callable[[Path], Awaitable[bytes | None]]  # Returns what a sandbox compiled of a wheel.
 
 
 async def compile_set(
@@ -310,9 +309,12 @@ async def compile_set(
     `tag` is the Python's in names of compiled files; a wheel's bytecode has at most `most` bytes.
     """
     for wheel in wheels:
-        # It is evicted, or has no metadata.
+        # It may be evicted.
         with suppress(OSError):
-            marker = await anyio.to_thread.run_sync(_marker, wheel, tag)
+            metadata = next(wheel.glob("*.dist-info"), None)
+            if metadata is None:
+                continue
+            marker = f"{metadata.name}/COMPILED.{tag}"
             if (tree / marker).exists():
                 continue
             with in_use((wheel / marker).parent, alone=True) as alone:
@@ -340,12 +342,6 @@ async def add_fonts(tree: Path, listed: Compile) -> None:
         place.mkdir(mode=0o755)
         (place / name.decode()).write_bytes(content)
         (place / name.decode()).chmod(0o644)
-
-
-def _marker(wheel: Path, tag: str) -> str:
-    for found in wheel.glob("*.dist-info"):
-        return f"{found.name}/COMPILED.{tag}"
-    raise FileNotFoundError(str(wheel))
 
 
 def add_bytecode(wheel: Path, data: bytes, tag: str, most: int) -> int:

@@ -33,8 +33,7 @@ from bridge.tasks import background_task
 MAX_PACKAGES = 500  # An index may name any number as needed for a run's.
 MAX_SAID = 64 * 1024  # Kept from the end of what uv writes, which may be an index's words.
 
-READ_BYTES = 64 * 1024 * 1024
-"""Bytes that uv may write beyond twice `max_bytes`: metadata that it read to choose versions."""
+READ_BYTES = 64 * 1024 * 1024  # uv may write so much of an index's metadata.
 
 Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
 
@@ -64,16 +63,6 @@ if os.getppid() == int(sys.argv[1]):
 """Ahead of uv, which must not outlive the bridge."""
 
 
-def find_uv(environ: Mapping[str, str]) -> str:
-    """Return the path of uv: the extra's, or one on the PATH; empty if there is none."""
-    try:
-        from uv import find_uv_bin
-
-        return find_uv_bin()
-    except (ImportError, OSError):
-        return shutil.which("uv", path=environ.get("PATH", "")) or ""
-
-
 class Uv:
     """Runs uv for one set of packages.
 
@@ -99,7 +88,13 @@ class Uv:
         self._environ = surroundings(environ, dependencies, place)
         self._place = place
         self._say = say
-        self._executable = executable or find_uv(environ)
+        try:
+            from uv import find_uv_bin
+
+            own = find_uv_bin()
+        except (ImportError, OSError):
+            own = shutil.which("uv", path=environ.get("PATH", "")) or ""
+        self._executable = executable or own
         if not self._executable:
             message = "Packages need uv, which is not installed with the bridge."
             remedy = 'Install it with `pip install "mcp-code-bridge[packages]"`.'
@@ -223,7 +218,12 @@ class Uv:
                     await self._say(f"fetching {name} ({size})")
             await process.wait()
         finally:
-            await _end(process)
+            if process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+                await process.aclose()
         return process.returncode or 0, said
 
     async def _not_found(
@@ -350,12 +350,3 @@ def _words(text: str, place: Path) -> str:
     whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in told if line)
     whole = _PATH.sub("...", whole.replace(" (i.e., with `--no-build`)", ""))
     return whole if len(whole) <= 900 else f"{whole[:899]}…"
-
-
-async def _end(process: anyio.abc.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    with anyio.CancelScope(shield=True):
-        await process.wait()
-        await process.aclose()

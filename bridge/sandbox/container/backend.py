@@ -12,7 +12,7 @@ import resource
 import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -96,7 +96,7 @@ class ContainerBackend(Backend):
         self._runtime_dir = runtime_dir
         self._user = user
         self._limits = limits or Limits()
-        self._owner: Owner | None = None
+        self._owner = current_owner()
         self._unremoved: set[str] = set()
         self.ended = ""
 
@@ -138,11 +138,8 @@ class ContainerBackend(Backend):
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
         machine = self._connector.machine
-        if machine is None:
+        async with machine.using() if machine is not None else nullcontext():
             yield
-        else:
-            async with machine.using():
-                yield
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Stop a podman machine that this bridge started when it is idle."""
@@ -155,13 +152,12 @@ class ContainerBackend(Backend):
         await reap_services(self._runtime_dir)
         connection = await self._connector.connected()
         await self._remove_leftovers(connection.api)
-        judge = await self._ownership()
         reaped = 0
         for container, labels in await connection.api.labelled(self.ended or OWNER_LABEL):
             owner = Owner.parse(labels.get(IDENTITY_LABEL, ""))
-            if owner is None or (owner == judge and not self.ended):
+            if owner is None or (owner == self._owner and not self.ended):
                 continue
-            dead = partial(is_dead, owner, judge=judge)
+            dead = partial(is_dead, owner, judge=self._owner)
             if not self.ended and not await anyio.to_thread.run_sync(dead):
                 continue
             logger.info("removing container %s, which was left", container[:12])
@@ -201,7 +197,7 @@ class ContainerBackend(Backend):
         if spec.binds or command is not None:
             await self.require_shared_files(command.image if command is not None else "")
         facts, asked = connection.facts, connection.extra_layers
-        placement = await self._placement(connection)
+        placement = self._placement(connection)
         if spec.binds:
             placement = await anyio.to_thread.run_sync(
                 hardening.with_host_paths, placement, spec, facts, asked.seccomp
@@ -236,13 +232,13 @@ class ContainerBackend(Backend):
                 sandbox.on_error(command.on_error)
             yield sandbox
 
-    async def _placement(self, connection: EngineConnection) -> hardening.Placement:
+    def _placement(self, connection: EngineConnection) -> hardening.Placement:
         facts, local, asked = connection.facts, connection.local, connection.extra_layers
         return hardening.Placement(
             image=self._image,
             user=self._user,
             oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
-            labels=(await self._ownership()).labels(),
+            labels=self._owner.labels(),
             seccomp=asked.seccomp.get("program", ""),
             user_namespace=asked.user_namespace,
             tasks_per_process=hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1,
@@ -258,7 +254,7 @@ class ContainerBackend(Backend):
         """
         connection = await self._connector.connected()
         if connection.shares_files is None:
-            placement = replace(await self._placement(connection), image=image or self._image)
+            placement = replace(self._placement(connection), image=image or self._image)
             seen = await look_inside(
                 connection.api,
                 hardening.container_config(probe_spec(self._limits), connection.facts, placement),
@@ -304,11 +300,6 @@ class ContainerBackend(Backend):
             raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
         connection.proven = True
 
-    async def _ownership(self) -> Owner:
-        if self._owner is None:
-            self._owner = await anyio.to_thread.run_sync(current_owner)
-        return self._owner
-
     async def _remove_leftovers(self, api: EngineApi) -> None:
         """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
@@ -345,9 +336,7 @@ def _hard_limit(which: int) -> float:
     return math.inf if hard == resource.RLIM_INFINITY else hard
 
 
-_STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
-
-NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of the engine's image"
+progress = logging.getLogger(f"{__name__}.progress")  # What takes minutes; commands show it.
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
@@ -374,10 +363,6 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     )
 
 
-progress = logging.getLogger(f"{__name__}.progress")
-"""What takes minutes; the command line shows it."""
-
-
 async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bool = True) -> Probe:
     """Choose the image, pull it if necessary, and probe it.
 
@@ -386,16 +371,16 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)
-        place = settings.place("image")
         say = progress.info if pull else None
-        await ensure_present(image, images, progress=say, place=place)
+        await ensure_present(image, images, progress=say, place=settings.place("image"))
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:
         # What listens there speaks HTTP, but not like a known engine.
         logger.exception("choosing the image of %s failed unexpectedly", backend.name)
         message = f"The service at {backend.name}'s socket does not behave like it: {error!r}."
-        return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
+        remedy = "See what DOCKER_HOST or CONTAINER_HOST leads to."
+        return failed_probe(backend.name, EngineDownError(message, remedy=remedy))
     backend.use_image(image)
     probe = await backend.probe()
     if probe.ok and settings.offered_directories:
@@ -404,5 +389,6 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         except BridgeError as error:
             return failed_probe(backend.name, error)
     if settings.packages is not None:
-        probe = replace(probe, details={**probe.details, "packages": NO_PACKAGES})
+        unused = "MCP_BRIDGE_PACKAGES is not used: programs find those of the engine's image"
+        probe = replace(probe, details={**probe.details, "packages": unused})
     return probe

@@ -8,7 +8,7 @@ import socket
 import ssl
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,29 +100,18 @@ def candidates(
     named = named_address(kind, environ)
     if named is not None:
         return (_explicit(*named, kind, environ),)
-    own = os.getuid() if uid is None else uid
-    places = _docker_places(environ) if kind == "docker" else _podman_places(environ, own)
-    return tuple(
-        EngineEndpoint(url=f"unix://{path}", origin="the usual place")
-        for path in dict.fromkeys(places)
-    )
-
-
-def _docker_places(environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path(DOCKER_SOCKET)
-    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime_dir, "docker.sock")
-    for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
-        yield _home(environ) / below / "docker.sock"
-
-
-def _podman_places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
+    own, runtime_dir = os.getuid() if uid is None else uid, environ.get("XDG_RUNTIME_DIR")
+    places: list[Path] = []
+    if kind == "docker":
+        places = [Path(DOCKER_SOCKET), *([Path(runtime_dir, "docker.sock")] if runtime_dir else ())]
+        for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
+            places.append(_home(environ) / below / "docker.sock")
     # A service that is listening already was started with its own storage and OCI runtime.
-    if any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
-        return
-    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime_dir, "podman/podman.sock")
-    yield Path(f"/run/user/{uid}" if uid else "/run", "podman/podman.sock")
+    elif not any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
+        places = [Path(runtime_dir, "podman/podman.sock")] if runtime_dir else []
+        places.append(Path(f"/run/user/{own}" if own else "/run", "podman/podman.sock"))
+    urls = dict.fromkeys(f"unix://{path}" for path in places)
+    return tuple(EngineEndpoint(url=url, origin="the usual place") for url in urls)
 
 
 def _home(environ: Mapping[str, str]) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,28 @@ from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunn
 from bridge.sandbox.container.facts import EngineKind
 
 Progress = Callable[[str], None]
+Flavour = Literal["slim", "data"]
+
+# In order of preference if both are built: a user who built `data` needs its packages.
+FLAVOURS: tuple[Flavour, ...] = ("data", "slim")
+
+DEFAULT_FALLBACK = "python:3.13-slim"  # The image of runs if none was built and none is set.
+
+# podman gives `localhost/` to what it builds; Docker takes it as it is. Neither pulls from it.
+REPOSITORY = "localhost/mcp-code-bridge-runtime"
+
+LABEL_FLAVOUR = "org.mcp-code-bridge.image.flavour"
+LABEL_VERSION = "org.mcp-code-bridge.image.version"
+LABEL_GUEST = "org.mcp-code-bridge.guest-digest"
+LABEL_PACKAGES = "org.mcp-code-bridge.image.packages"  # Those of `image build --package`.
+
+
+_REGISTRY = (
+    "pinging container registry", "initializing source docker://", "manifest unknown",
+    "pull access denied", "toomanyrequests", "dial tcp", "no such host", "i/o timeout",
+    "tls handshake", "connection refused", "request canceled while waiting for connection",
+    "temporary failure", "could not resolve",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +86,7 @@ class ImageEngine:
         )
 
     async def pull(self, name: str, *, progress: Progress) -> None:
-        done = await self._order("pull", name, seconds=1800.0, progress=progress)
+        done = await self._run([*self._command, "pull", name], timeout=1800.0, on_line=progress)
         if not done.ok:
             message = f"{self.kind} could not pull {name}: {faults.shorten(_told(done))}."
             raise ImageMissingError(message, code="image_pull_failed")
@@ -72,7 +95,8 @@ class ImageEngine:
         """Make a nameless image of one layer from a root filesystem and return its id."""
         words = [word for change in changes for word in ("--change", change)]
         # The slowest of storage drivers (vfs) unpacks a few hundred megabytes.
-        done = await self._order("import", *words, str(tarball), seconds=900.0)
+        words = [*self._command, "import", *words, str(tarball)]
+        done = await self._run(words, timeout=900.0)
         found = re.findall(r"[0-9a-f]{64}", done.stdout)
         if not done.ok or not found:
             raise build_failure(self.kind, f"import {tarball.name}", _told(done))
@@ -88,11 +112,10 @@ class ImageEngine:
         progress: Progress,
     ) -> None:
         """Build the stage `target` of the context's Containerfile, or raise `SandboxError`."""
-        words = ["--file", str(context / "Containerfile"), "--target", target, "--tag", name]
+        words = [*self._command, "build", "--force-rm", "--file", str(context / "Containerfile")]
+        words += ["--target", target, "--tag", name]
         words += [word for each in labels.items() for word in ("--label", "=".join(each))]
-        done = await self._order(
-            "build", "--force-rm", *words, str(context), seconds=3600.0, progress=progress
-        )
+        done = await self._run([*words, str(context)], timeout=3600.0, on_line=progress)
         if not done.ok:
             raise build_failure(self.kind, f"build {name}", _told(done))
 
@@ -107,11 +130,6 @@ class ImageEngine:
         harmless = (faults.is_no_image, faults.is_in_use)
         remove = self._api.client.remove_image
         await self._api.ask("remove an image", remove, name, harmless=harmless)
-
-    async def _order(
-        self, *words: str, seconds: float, progress: Progress | None = None
-    ) -> CompletedCommand:
-        return await self._run([*self._command, *words], timeout=seconds, on_line=progress)
 
 
 def _told(done: CompletedCommand) -> str:
@@ -131,34 +149,8 @@ def build_failure(engine: str, doing: str, told: str) -> SandboxError:
     return SandboxError(message, remedy=remedy, code="image_build_failed")
 
 
-_REGISTRY = (
-    "pinging container registry", "initializing source docker://", "manifest unknown",
-    "pull access denied", "toomanyrequests", "dial tcp", "no such host", "i/o timeout",
-    "tls handshake", "connection refused", "request canceled while waiting for connection",
-    "temporary failure", "could not resolve",
-)  # fmt: skip
-
-
 def _names(tags: Iterable[object] | None) -> tuple[str, ...]:
     return tuple(str(tag) for tag in tags or () if "<none>" not in str(tag))
-
-
-Flavour = Literal["slim", "data"]
-
-FLAVOURS: tuple[Flavour, ...] = ("data", "slim")
-"""In order of preference if both are built: a user who built `data` needs its packages, and it
-contains all of `slim`."""
-
-DEFAULT_FALLBACK = "python:3.13-slim"  # The image of runs if none was built and none is set.
-
-REPOSITORY = "localhost/mcp-code-bridge-runtime"
-"""One name for both engines. podman gives `localhost/` to what it builds, and completes a bare name
-with a registry's; Docker takes the prefix as it is, and neither ever pulls from it."""
-
-LABEL_FLAVOUR = "org.mcp-code-bridge.image.flavour"
-LABEL_VERSION = "org.mcp-code-bridge.image.version"
-LABEL_GUEST = "org.mcp-code-bridge.guest-digest"
-LABEL_PACKAGES = "org.mcp-code-bridge.image.packages"  # Those of `image build --package`.
 
 
 def local_name(flavour: Flavour) -> str:
@@ -233,8 +225,14 @@ async def describe(
     facts = await engine.inspect(name)
     if facts is None:
         return ImageStatus(engine=engine.kind, name=name, present=False)
-    ours = LABEL_VERSION in facts.labels
-    matches = facts.labels.get(LABEL_GUEST) == guest_digest if ours else None
+    built, matches, stale = facts.labels.get(LABEL_VERSION), None, ""
+    if built is not None:
+        matches = facts.labels.get(LABEL_GUEST) == guest_digest
+        if built != version:
+            stale = f"It was built by recipe {built or 'unknown'}; this bridge has {version}."
+        elif not matches:
+            stale = "It carries another version's guest, so runs start slower until it is built"
+            stale += " again."
     return ImageStatus(
         engine=engine.kind,
         name=name,
@@ -243,10 +241,10 @@ async def describe(
         size=facts.size,
         created=facts.created,
         flavour=facts.labels.get(LABEL_FLAVOUR, ""),
-        version=facts.labels.get(LABEL_VERSION, ""),
+        version=built or "",
         packages=tuple(filter(None, facts.labels.get(LABEL_PACKAGES, "").split("|"))),
         guest_matches=matches,
-        stale=_stale(facts.labels, matches, version) if ours else "",
+        stale=stale,
     )
 
 
@@ -256,16 +254,5 @@ async def status(
     """Return what `image status` shows of one engine: both flavours, and the image runs get."""
     chosen = await choose(setting, engine)
     names = dict.fromkeys([*(local_name(flavour) for flavour in FLAVOURS), chosen])
-    told = [
-        await describe(engine, name, guest_digest=guest_digest, version=version) for name in names
-    ]
-    return tuple(told)
-
-
-def _stale(labels: Mapping[str, str], matches: bool | None, version: str) -> str:
-    built = labels.get(LABEL_VERSION, "")
-    if built != version:
-        return f"It was built by recipe {built or 'unknown'}; this bridge has {version}."
-    if not matches:
-        return "It carries another version's guest, so runs start slower until it is built again."
-    return ""
+    described = partial(describe, engine, guest_digest=guest_digest, version=version)
+    return tuple([await described(name) for name in names])

@@ -23,14 +23,11 @@ from bridge.errors import ChannelClosedError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineKind
+from bridge.tasks import background_task
 
 _HEADER = struct.Struct(">BxxxL")
-
 _STDERR = 2
-
-DIAGNOSTIC_BYTES = 16 * 1024
-"""Kept of a sandbox's stderr. A guest writes there only when it dies before it can report, and a
-Python traceback fits many times."""
+DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end, which a guest may fill.
 
 
 class FrameDecoder:
@@ -63,7 +60,15 @@ class FrameDecoder:
                 payload = bytes(self._unread[: self._left])
                 del self._unread[: self._left]
                 self._left -= len(payload)
-                self._sort(payload, out)
+                # 0 is stdin echoed by an engine, which its documentation assigns to stdout.
+                if self._stream in {0, 1}:
+                    out.append(payload)
+                elif self._stream == _STDERR:
+                    self.stderr = (self.stderr + payload)[-DIAGNOSTIC_BYTES:]
+                    if self.on_error is not None:
+                        self.on_error(payload)
+                else:
+                    self.engine_error = (self.engine_error + payload)[-DIAGNOSTIC_BYTES:]
                 continue
             header = bytes(self._unread[: _HEADER.size])
             if len(header) < _HEADER.size:
@@ -75,29 +80,13 @@ class FrameDecoder:
                 raise ValueError(f"not an attach stream: frame header {header!r}")
         return b"".join(out)
 
-    def _sort(self, payload: bytes, out: list[bytes]) -> None:
-        # 0 is stdin echoed by an engine, which its documentation assigns to stdout.
-        if self._stream in {0, 1}:
-            out.append(payload)
-        elif self._stream == _STDERR:
-            self.stderr = (self.stderr + payload)[-DIAGNOSTIC_BYTES:]
-            if self.on_error is not None:
-                self.on_error(payload)
-        else:
-            self.engine_error = (self.engine_error + payload)[-DIAGNOSTIC_BYTES:]
 
-
-ANSWER_SECONDS = 60.0
-"""For any answer of an engine. Creating takes 0.7 s on rootless podman with the slowest storage;
-the rest is for an engine on a machine that is busy or was asleep."""
+ANSWER_SECONDS = 60.0  # Creating takes 0.7 s on slow storage; a machine may have been asleep.
 
 READ_BYTES = 256 * 1024  # Most read at once; about what a local socket's buffer holds.
 
 WRITE_BYTES = 256 * 1024
 """Most offered to the kernel at once, so that a large message is not copied again and again."""
-
-
-_READ, _WRITE, _WAIT = "read from", "write to", "wait for"
 
 
 class AttachedStream:
@@ -134,18 +123,9 @@ class AttachedStream:
         """
         if self._feeding is None or self._ended:
             return await self._receive()
-        received: bytes | ChannelClosedError = b""
-        async with anyio.create_task_group() as tasks:
-            # The engine's monitor writes to all connections in turn and waits for the slowest.
-            tasks.start_soon(self._feeding.discard)
-            try:
-                received = await self._receive()
-            except ChannelClosedError as error:  # kept out of the group, which would wrap it
-                received = error
-            tasks.cancel_scope.cancel()
-        if isinstance(received, ChannelClosedError):
-            raise received
-        return received
+        # The engine's monitor writes to all connections in turn and waits for the slowest.
+        async with background_task(self._feeding.discard):
+            return await self._receive()
 
     def _take(self) -> bytes | None:
         try:
@@ -192,7 +172,7 @@ class AttachedStream:
             except ssl.SSLWantReadError:
                 await self._ready(anyio.wait_readable)
             except (OSError, ValueError) as error:
-                raise self._broken(error, _WRITE) from error
+                raise self._broken(error, "write to") from error
             else:
                 view = view[sent:]
 
@@ -229,13 +209,13 @@ class AttachedStream:
             # Reset, not closed, when the process ended before it read all that was sent to it.
             return b""
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, _READ) from error
+            raise self._broken(error, "read from") from error
 
     async def _ready(self, wait: Callable[[socket], Awaitable[None]]) -> None:
         try:
             await wait(self._socket)
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, _WAIT) from error
+            raise self._broken(error, "wait for") from error
 
     def _end(self) -> None:
         self._ended = True
