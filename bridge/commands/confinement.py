@@ -45,43 +45,36 @@ def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> Non
         message = f"The pipeline has {len(stages)} stages; at most {MAX_STAGES} are taken."
         raise InvalidRequestError(message)
     for words in stages:
-        _check_words(words)
-        _check_name(words[0], names)
+        if not words:
+            raise InvalidRequestError("A stage of the pipeline has no words.")
+        text = "\0".join(words)
+        try:
+            size = len(text.encode()) + 1
+        except UnicodeEncodeError:
+            raise InvalidRequestError("A word of the command is no valid text.") from None
+        if size > MAX_COMMAND_BYTES:
+            message = f"A command of {size:,} bytes was given; at most {MAX_COMMAND_BYTES:,} are"
+            raise InvalidRequestError(f"{message} taken.", remedy="Pass long texts as `stdin`.")
+        if text.count("\0") >= len(words):
+            message = "A word of the command holds a NUL, which no program can be given."
+            raise InvalidRequestError(message)
+        if words[0] not in names:
+            raise _unknown_name(words[0], ", ".join(sorted(names)))
 
 
-def _check_words(words: Sequence[str]) -> None:
-    if not words:
-        raise InvalidRequestError("A stage of the pipeline has no words.")
-    try:
-        size = sum(len(word.encode()) + 1 for word in words)
-    except UnicodeEncodeError:
-        raise InvalidRequestError("A word of the command is no valid text.") from None
-    if size > MAX_COMMAND_BYTES:
-        message = f"A command of {size:,} bytes was given; at most {MAX_COMMAND_BYTES:,} are taken."
-        raise InvalidRequestError(message, remedy="Pass long texts as `stdin`.")
-    if any("\0" in word for word in words):
-        message = "A word of the command holds a NUL, which no program can be given."
-        raise InvalidRequestError(message)
-
-
-def _check_name(name: str, names: Collection[str]) -> None:
-    if name in names:
-        return
-    known = ", ".join(sorted(names))
+def _unknown_name(name: str, known: str) -> InvalidRequestError:
+    message = f"{name!r:.100} is not among the executables of this profile."
+    remedy = f"It has: {known}."
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
         message = f"{name!r:.100}: a command line sets no variables."
         remedy = f"Pass `env`, if the profile allows it, and start with one of: {known}."
     elif "/" in name:
         message = f"{name!r:.100}: executables are named without a path."
         remedy = f"Name one of: {known}."
-    else:
-        message = f"{name!r:.100} is not among the executables of this profile."
-        remedy = f"It has: {known}."
-    raise InvalidRequestError(message, remedy=remedy)
+    return InvalidRequestError(message, remedy=remedy)
 
 
-Judge = Callable[[str, bool], str]
-"""Says why a path of the host may not be granted, to write to if so; empty if it may."""
+Judge = Callable[[str, bool], str]  # Why a path may not be granted (to write to); else empty.
 
 
 def grants(profile: CommandProfile, *, realpath: Realpath, refusal: Judge) -> tuple[Bind, ...]:

@@ -25,9 +25,7 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
 from bridge.settings.time_zone import time_zone
 
-SHORTEST_SECRET = 4
-"""Characters. A shorter value would be found in everything, so it cannot be kept out of output."""
-
+SHORTEST_SECRET = 4  # Characters; a shorter value would be found in everything.
 MAX_SECRET_BYTES = 16 * 1024  # Of one value; as much of a command's output is held back at most.
 
 AWS_SECRETS = (
@@ -77,6 +75,7 @@ class Environment:
 
     variables: Mapping[str, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
+    files: Mapping[CredentialFile, bytes] = field(repr=False)
 
 
 def credential_files(
@@ -157,7 +156,7 @@ def environment(
         **{file.variable: f"{home}/{file.below}" for file in files if file.variable},
         **profile.fixed,
     }
-    return Environment(variables=variables, secrets=hidden)
+    return Environment(variables=variables, secrets=hidden, files=files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +213,7 @@ class Planner:
             raise InvalidRequestError(message)
         entries = {entry.rpartition("/")[2]: entry for entry in profile.executables}
         check_stages(request.stages, entries)
-        made, files = self._environment(profile)
+        made = self._environment(profile)
         for name in request.env.keys() - {*profile.call_env}:
             message = f"`env` may not set {name!r:.100} in the profile {profile.name}."
             allowed = ", ".join(profile.call_env) or "nothing"
@@ -222,13 +221,14 @@ class Planner:
         made = replace(made, variables={**made.variables, **request.env})
         tools = {tool.name: tool.file for tool in executables}
         stage = _stage(profile, granted, executables, made)
+        command = _command(profile, executables, made, workdir)
         specs = tuple(
             replace(
                 stage,
                 run_id=f"{run_id}-{number}",
                 # In a container the entry itself is what is looked up.
                 argv=words if tools else (entries[words[0]], *words[1:]),
-                command=_command(profile, executables, files, workdir, tools.get(words[0], "")),
+                command=replace(command, file=tools.get(words[0], "")),
             )
             for number, words in enumerate(request.stages)
         )
@@ -324,18 +324,15 @@ class Planner:
                     raise SettingsError(message, remedy="Move one of the two.")
         return found
 
-    def _environment(
-        self, profile: CommandProfile
-    ) -> tuple[Environment, dict[CredentialFile, bytes]]:
+    def _environment(self, profile: CommandProfile) -> Environment:
         files = self._credentials(profile)
         made = environment(profile, self._environ, home=HOME, files=files)
         if len(made.secrets) > MAX_SECRETS:
-            raise SettingsError(
-                f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can be "
-                f"kept out of output; at most {MAX_SECRETS:,} can.",
-                remedy="Pass fewer of them, or smaller files of credentials.",
-            )
-        return made, files
+            message = f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can "
+            message += f"be kept out of output; at most {MAX_SECRETS:,} can."
+            remedy = "Pass fewer of them, or smaller files of credentials."
+            raise SettingsError(message, remedy=remedy)
+        return made
 
     def _credentials(self, profile: CommandProfile) -> dict[CredentialFile, bytes]:
         cache = self._home / ".aws" / "sso" / "cache"
@@ -394,7 +391,7 @@ def _stage(
 ) -> LaunchSpec:
     places = [place for tool in executables for _, place in tool.links]
     places += [file for tool in executables for file in tool.executes]
-    path = [*made.variables["PATH"].split(":"), *(str(PurePosixPath(p).parent) for p in places)]
+    path = [*made.variables["PATH"].split(":"), *map(os.path.dirname, places)]
     memory = profile.memory_bytes
     return LaunchSpec(
         run_id="",
@@ -413,21 +410,17 @@ def _stage(
 
 
 def _command(
-    profile: CommandProfile,
-    executables: tuple[Executable, ...],
-    files: dict[CredentialFile, bytes],
-    workdir: str,
-    file: str,
+    profile: CommandProfile, executables: tuple[Executable, ...], made: Environment, workdir: str
 ) -> CommandSpec:
     by_files = profile.credentials is not None and profile.credentials.source != "env"
     return CommandSpec(
-        file=file,
+        file="",
         cwd=workdir,
         cpu_seconds=profile.cpu_seconds,
         file_bytes=profile.file_bytes,
         files=tuple(
             HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
-            for file, data in files.items()
+            for file, data in made.files.items()
         ),
         # Where the AWS command line caches the roles it assumes.
         writable=(f"{HOME}/.aws/cli",) if by_files else (),

@@ -13,10 +13,11 @@ import signal as signals
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -139,11 +140,16 @@ class Pipeline:
         self.isolation = common([stage.isolation for stage in self.stages])
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_feed, self.stages[numbers[0]], stdin)
+                tasks.start_soon(self._feed, self.stages[numbers[0]], stdin)
                 for number in numbers:
                     tasks.start_soon(self._follow, number)
         except ExceptionGroup as group:
             raise first_error(group) from None
+
+    async def _feed(self, stage: Sandbox, data: bytes) -> None:
+        with suppress(ChannelClosedError):  # the command stopped reading
+            await stage.send(data)
+            stage.end_input()
 
     async def _follow(self, number: int) -> None:
         stage, following = self.stages[number], None
@@ -176,21 +182,10 @@ class Pipeline:
         return {name: capture.dropped for name, capture in named.items() if capture.dropped}
 
 
-async def _feed(stage: Sandbox, data: bytes) -> None:
-    try:
-        await stage.send(data)
-    except ChannelClosedError:
-        return  # the command stopped reading
-    stage.end_input()
-
-
 logger = logging.getLogger(__name__)
 
-MAX_STDIN_BYTES = 1024 * 1024
-"""Of the text that a client may pass. What is longer belongs in a file of the workspace."""
-
-MAX_PASSED_BYTES = 64 * 1024 * 1024
-"""That a command may write for the next stage, where stages run one after another."""
+MAX_STDIN_BYTES = 1024 * 1024  # A client may pass any text.
+MAX_PASSED_BYTES = 64 * 1024 * 1024  # A command may write without end for the next stage.
 
 Progress = Callable[[float, str], Awaitable[None]]
 OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
@@ -247,9 +242,8 @@ class Commands:
         run_progress = RunProgress()
         async with AsyncExitStack() as stack:
             if progress is not None:
-                await stack.enter_async_context(
-                    background_task(partial(_report, progress, run_progress))
-                )
+                report = partial(_report, progress, run_progress)
+                await stack.enter_async_context(background_task(report))
             await stack.enter_async_context(self._queue.slot(principal, run_progress.queued))
             return await self._run(request, profile, principal=principal, client=client)
 
@@ -370,8 +364,7 @@ def _result(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandVerdict:
+class CommandVerdict(NamedTuple):
     status: Status
     summary: str
     reason: Reason | None = None
@@ -386,20 +379,17 @@ def judge(
         ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
         running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
         which = f"; still running: {', '.join(running)}" if running else ""
-        more = f"for more time (`timeout`, at most {profile.max_timeout:g})"
-        return CommandVerdict(
-            status="timeout",
-            reason="timeout",
-            summary=f"The time limit of {timeout:g} s passed{which}.",
-            remedy=f"Ask for less at once, or {more}.",
-        )
+        summary = f"The time limit of {timeout:g} s passed{which}."
+        remedy = "Ask for less at once, or for more time"
+        remedy += f" (`timeout`, at most {profile.max_timeout:g})."
+        return CommandVerdict("timeout", summary, "timeout", remedy=remedy)
     for number, stage in enumerate(stages, 1):
         last = number == len(stages)
         unheard = not last and (stage.cut_short or stage.signal == signals.SIGPIPE)
         if stage.oom_killed or not (stage.exit_code == 0 or unheard):
             return _failed(stage, _named(stages, number), profile)
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
-    return CommandVerdict(status="success", summary=f"{many} succeeded.", exit_code=0)
+    return CommandVerdict("success", f"{many} succeeded.", exit_code=0)
 
 
 def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
@@ -423,9 +413,7 @@ def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVe
     else:
         summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
     exit_code = stage.exit_code if reason == "exit" else None
-    return CommandVerdict(
-        status="error", reason=reason, summary=summary, exit_code=exit_code, remedy=remedy
-    )
+    return CommandVerdict("error", summary, reason, exit_code, remedy)
 
 
 def _named(stages: Sequence[StageResult], number: int) -> str:
