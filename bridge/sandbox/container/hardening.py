@@ -32,13 +32,10 @@ from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.ownership import RUN_LABEL
 from bridge.sandbox.syscalls import Purpose
 
+# gVisor needs 9 to 13 threads of the host for one process of its guest, and ends if it gets none.
 GVISOR_TASKS = 16
-"""Threads of the host that gVisor needs for one process of its guest, measured: 9 to 13. The pids
-limit counts them, and gVisor ends with all that is in it when it gets no more."""
 
 _EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=0755"
-
-_NAME_PREFIX = "mcp-code-bridge"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +68,7 @@ class Placement:
 def container_name(run_id: str, nonce: str) -> str:
     """Return a container's name, known before it exists so that it can always be removed."""
     safe = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run_id)[:64]  # A UUID fits, within the engines' limits.
-    return f"{_NAME_PREFIX}-{safe}-{nonce}"
+    return f"mcp-code-bridge-{safe}-{nonce}"
 
 
 _NOBODY = f"{NOBODY_ID}:{NOBODY_ID}"
@@ -179,17 +176,13 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
     config.update(_resources(spec, facts, placement))
     if facts.kind == "docker" and placement.oci_runtime:
         config["Runtime"] = placement.oci_runtime
-    if (masks := _masks(facts, placement)) and facts.kind == "docker":
+    own_kernel = brings_own_kernel(placement.oci_runtime or facts.oci_runtime)
+    masks = [] if own_kernel else proc_entries.masked_by_engines(local=placement.local)
+    if masks and facts.kind == "docker":
         config["MaskedPaths"] = masks  # In place of docker's own, which are among them.
     elif masks:
         config["SecurityOpt"].append(f"mask={':'.join(masks)}")  # Next to podman's own.
     return config
-
-
-def _masks(facts: EngineFacts, placement: Placement) -> list[str]:
-    if brings_own_kernel(placement.oci_runtime or facts.oci_runtime):
-        return []
-    return proc_entries.masked_by_engines(local=placement.local)
 
 
 def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
@@ -215,7 +208,10 @@ def _tmpfs(spec: LaunchSpec, facts: EngineFacts, user: str) -> dict[str, str]:
     options = "rw,noexec,nosuid,nodev,mode=1777"
     # If the image has the directory, its mode applies to the mount, so the owner matters too.
     if facts.kind == "docker":
-        options += f",nr_inodes={TMPFS_INODES}{_owned_by(user)}"
+        options += f",nr_inodes={TMPFS_INODES}"
+        uid, _, gid = user.partition(":")
+        if uid.isdecimal():  # a name means something only inside the image
+            options += f",uid={uid}" + (f",gid={gid}" if gid.isdecimal() else "")
     else:
         options += ",U"  # podman's word for "owned by the user"; it knows no nr_inodes
     own = (WORKSPACE,) if spec.command is None else spec.command.writable
@@ -226,13 +222,6 @@ def _tmpfs(spec: LaunchSpec, facts: EngineFacts, user: str) -> dict[str, str]:
         mounts["/run"] = _EMPTY_TMPFS
         mounts["/var/tmp"] = _EMPTY_TMPFS
     return mounts
-
-
-def _owned_by(user: str) -> str:
-    uid, _, gid = user.partition(":")
-    if not uid.isdecimal():
-        return ""  # a name means something only inside the image
-    return f",uid={uid}" + (f",gid={gid}" if gid.isdecimal() else "")
 
 
 def _given(
@@ -349,7 +338,13 @@ def _add_directories(
 def _add_limits(
     layers: list[str], weaker: list[str], spec: LaunchSpec, facts: EngineFacts, oci_runtime: str
 ) -> None:
-    cause = _no_limits_cause(facts, oci_runtime)
+    cause = f"{facts.kind} reports that this host has no such cgroup controller"
+    if oci_runtime in facts.unlimited:
+        cause = f"{facts.kind} tells {oci_runtime} to ignore control groups"
+    elif facts.rootless and facts.cgroup_version == "1":
+        cause = f"rootless {facts.kind} on cgroup v1 applies none"
+    elif facts.rootless:
+        cause = f"the cgroup controller is not delegated to rootless {facts.kind}"
     wanted = [("memory", facts.limits_memory), ("pids", facts.limits_pids)]
     if spec.limits.cpus is not None:
         wanted.append(("cpu", facts.limits_cpu))
@@ -362,13 +357,3 @@ def _add_limits(
         layers.append("ulimits")
     else:
         weaker.append("ulimits: best effort, rootless podman's API leaves them to the guest")
-
-
-def _no_limits_cause(facts: EngineFacts, oci_runtime: str) -> str:
-    if oci_runtime in facts.unlimited:
-        return f"{facts.kind} tells {oci_runtime} to ignore control groups"
-    if facts.rootless and facts.cgroup_version == "1":
-        return f"rootless {facts.kind} on cgroup v1 applies none"
-    if facts.rootless:
-        return f"the cgroup controller is not delegated to rootless {facts.kind}"
-    return f"{facts.kind} reports that this host has no such cgroup controller"

@@ -72,7 +72,13 @@ def decide(
     remote = default.get("IsMachine") is False
     if remote and not info.ok:
         raise _remote_engine_down(info)
-    rows = [] if remote else _machine_rows(machines)
+    listed = [] if remote else _rows(machines)
+    if listed is None and machines.ok:
+        message = f"`podman machine list` printed no JSON list: {shorten(machines.stdout)}"
+        raise EngineDownError(message, remedy="Update podman.")
+    if listed is None:
+        raise failure(machines, "list")
+    rows = [row for row in listed if isinstance(row.get("Name"), str) and row["Name"]]
     chosen = _choose(rows, str(default.get("Name") or ""))
     if info.ok:
         return MachinePlan("ready", _name(chosen)) if chosen else MachinePlan("none")
@@ -99,16 +105,6 @@ def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDow
     if verb == "start":
         remedy += " If another machine runs, stop that with `podman machine stop NAME` first."
     return EngineDownError(f"`{command}` failed: {_reason(result)}", remedy=remedy)
-
-
-def _machine_rows(result: CompletedCommand) -> list[Mapping[str, Any]]:
-    rows = _rows(result)
-    if rows is None and result.ok:
-        message = f"`podman machine list` printed no JSON list: {shorten(result.stdout)}"
-        raise EngineDownError(message, remedy="Update podman.")
-    if rows is None:
-        raise failure(result, "list")
-    return [row for row in rows if isinstance(row.get("Name"), str) and row["Name"]]
 
 
 def _name(row: Mapping[str, Any]) -> str:

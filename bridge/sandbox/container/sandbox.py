@@ -24,8 +24,7 @@ from bridge.sandbox.probe import probe_argv, receive_facts
 
 logger = logging.getLogger(__name__)
 
-REMOVE_SECONDS = 30.0
-"""For kill and removal, 0.05 to 0.5 s usually. A removal that takes longer is tried again later."""
+REMOVE_SECONDS = 30.0  # For kill and removal, 0.5 s usually; the next launch tries again.
 
 
 def pauses() -> Iterator[float]:
@@ -47,20 +46,12 @@ class ContainerSandbox:
         reports_oom: bool,
     ) -> None:
         self._api = api
-        self._container = container
+        self.id = container
         self._stream = stream
-        self._isolation = isolation
+        self.isolation = isolation
         self._reports_oom = reports_oom
         self._refused = False
         self._ending = anyio.Event()
-
-    @property
-    def id(self) -> str:
-        return self._container
-
-    @property
-    def isolation(self) -> Isolation:
-        return self._isolation
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
         self._stream.on_error(take)
@@ -87,13 +78,13 @@ class ContainerSandbox:
         return self._stream.stderr
 
     async def kill(self) -> None:
-        await self._api.kill(self._container)
+        await self._api.kill(self.id)
         self._ending.set()
 
     async def wait(self) -> ExitReport:
         hurried, pause = False, pauses()
         while True:
-            seen = await self._api.inspect(self._container)
+            seen = await self._api.inspect(self.id)
             if seen is None:
                 return ExitReport(detail="The container was removed from outside.")
             report = exit_report(seen.get("State") or {}, reports_oom=self._reports_oom)

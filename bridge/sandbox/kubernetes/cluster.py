@@ -159,11 +159,8 @@ class Cluster:
         options: dict[str, Json] = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         if seen is not None:
             options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
-        try:
+        with faults.ignoring(404, 409):
             await self._ask("DELETE", path, json=options)
-        except faults.ClusterAnswerError as error:
-            if not faults.is_gone(error):
-                raise
 
     async def discard(self, name: str) -> None:
         """Delete a pod, even when cancelled; one that stays is left to the sweep."""
@@ -186,9 +183,8 @@ class Cluster:
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
-        stream = await self._attached(
-            f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
-        )
+        query = "stdin=true&stdout=true&stderr=true"
+        stream = await self._attached(f"{self.server}{self.pods}/{pod}/attach?{query}")
         try:
             yield stream
         finally:
@@ -233,7 +229,11 @@ class Cluster:
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
         with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
             async with self._http.stream(method, path, **more) as response:
-                body = await _whole(response)
+                body = b""
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
             with suppress(KeyError, ValueError):
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
@@ -251,15 +251,6 @@ async def close_socket(socket: ClientConnection) -> None:
         with anyio.move_on_after(2 * CLOSE_SECONDS):
             await socket.close()
         socket.transport.abort()
-
-
-async def _whole(response: httpx2.Response) -> bytes:
-    body = b""
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_ANSWER_BYTES:
-            raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
-    return body
 
 
 def _object(found: Any) -> Document:

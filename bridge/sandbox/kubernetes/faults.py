@@ -65,6 +65,15 @@ def is_gone(error: BaseException) -> bool:
     return isinstance(error, ClusterAnswerError) and error.status in (404, 409)
 
 
+@contextmanager
+def ignoring(*statuses: int) -> Iterator[None]:
+    try:
+        yield
+    except ClusterAnswerError as error:
+        if error.status not in statuses:
+            raise
+
+
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
 """Raised where nothing answers, or what answers is no API server."""
 
@@ -143,8 +152,7 @@ def ended_by_cluster(pod: Document) -> SandboxError | None:
     reason = str(_status(pod).get("reason"))
     if reason not in _CODES:
         return None
-    said = f"{cut(_status(pod).get('message'))}."
-    code = _CODES[reason]
+    said, code = f"{cut(_status(pod).get('message'))}.", _CODES[reason]
     family = SandboxError if code == "no_room" else SandboxLostError
     return family(f"The cluster ended the pod ({reason}).", code=code, host_detail=said)
 

@@ -56,7 +56,13 @@ class WarmPods:
         if not self._settings.warm:
             return None
         waiting = {pod.STATE_LABEL: "warm", pod.SHAPE_LABEL: self._template.shape(limits)}
-        found = [each for each in await self._list(self._pods, waiting) if self._is_good(each)]
+        found = [
+            each
+            for each in await self._list(self._pods, waiting)
+            if faults.is_running(each)
+            and not (faults.restarts(each) or self._is_old(each))
+            and "deletionTimestamp" not in each["metadata"]
+        ]
         # Two bridges that take one at once rarely begin with the same.
         for each in random.sample(found, len(found)):
             name = each["metadata"]["name"]
@@ -158,11 +164,9 @@ class WarmPods:
         except faults.ClusterAnswerError as refusal:
             if refusal.status != 404:
                 raise
-            try:
+            # Another task may have made it in between.
+            with faults.ignoring(409):
                 await self.cluster.create(self._leases, lease)
-            except faults.ClusterAnswerError as error:
-                if error.status != 409:  # made by another task in between
-                    raise
 
     async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
         return await self.cluster.list(path, {**self._labels, **(labels or {})})
@@ -171,11 +175,6 @@ class WarmPods:
         renewed = _moment((lease.get("spec") or {}).get("renewTime"))
         age = timedelta(seconds=LEASE_SECONDS)
         return renewed is not None and abs(self.cluster.now() - renewed) < age
-
-    def _is_good(self, found: Document) -> bool:
-        gone = "deletionTimestamp" in found["metadata"]
-        fresh = not (gone or faults.restarts(found) or self._is_old(found))
-        return faults.is_running(found) and fresh
 
     def _is_old(self, found: Document) -> bool:
         made = _moment(found["metadata"].get("creationTimestamp"))

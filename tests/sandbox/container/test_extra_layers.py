@@ -21,7 +21,7 @@ from bridge.sandbox.container.connection import (
 )
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.syscalls import oci_profile
-from tests.sandbox.container.test_facts import ROOT
+from tests.sandbox.container.test_hardening import ROOT
 
 PODMAN = replace(
     ROOT,
