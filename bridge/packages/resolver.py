@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -31,33 +32,25 @@ _DAY = 24 * 3600.0
 Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
 
 
+@dataclass
 class Resolver:
     """Provides packages. Makes no I/O until it is asked.
 
-    Args:
+    Attributes:
         directory: Where packages are kept.
         environ: The bridge's environment: how the network is reached, and where uv is.
         place: The settings file, for errors.
         executable: Replaces the uv of this machine.
     """
 
-    def __init__(
-        self,
-        dependencies: Dependencies,
-        directory: Path,
-        store: Store,
-        environ: Mapping[str, str],
-        place: str,
-        executable: str = "",
-    ) -> None:
-        self._dependencies = dependencies
-        self._directory = directory
-        self._store = store
-        self._environ = environ
-        self._place = place
-        self._executable = executable
-        # By set: of several runs one finds it.
-        self._finding: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+    dependencies: Dependencies
+    directory: Path
+    store: Store
+    environ: Mapping[str, str]
+    place: str
+    executable: str = ""
+    # By set: of several runs one finds it.
+    _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def provide(
         self,
@@ -74,52 +67,52 @@ class Resolver:
             installed: What the sandbox has without it.
             pins: Requirements that ask for nothing and fix the versions of a session.
         """
-        check_wanted(wanted, self._dependencies.allow, self._place)
+        check_wanted(wanted, self.dependencies.allow, self.place)
         texts = [one.text for one in wanted]
-        index = self._dependencies.index.rpartition("@")[2]
+        index = self.dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
-        kept = StoredSet(self._directory, self._store, [*texts, target.digest, index, *around])
+        kept = StoredSet(self.directory, self.store, [*texts, target.digest, index, *around])
 
         async def find(uv: Uv) -> tuple[Locked, ...]:
             await say(f"resolving {', '.join(texts)}"[:200])
-            limits = constraints([one.name for one in wanted], self._dependencies.allow)
+            limits = constraints([one.name for one in wanted], self.dependencies.allow)
             return await _find(uv, wanted, {one.name: one for one in installed}, [*limits, *pins])
 
         try:
-            with anyio.fail_after(self._dependencies.timeout):
+            with anyio.fail_after(self.dependencies.timeout):
                 async with self._finding.setdefault(kept.name, anyio.Lock()):
                     lock = await self._provided(kept, find, target, say)
         except TimeoutError:
-            seconds = self._dependencies.timeout
+            seconds = self.dependencies.timeout
             message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
             remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
             raise PackageUnavailableError(message, remedy=remedy) from None
         return kept.tree(lock) if lock.packages else None, lock
 
     def _stale(self, lock: Lock) -> bool:
-        days = self._dependencies.lock_days
+        days = self.dependencies.lock_days
         return bool(days) and time.time() - lock.made > days * _DAY
 
     async def _provided(self, kept: StoredSet, find: Find, target: PackageTarget, say: Say) -> Lock:
         old = await anyio.to_thread.run_sync(kept.read)
         try:
             if old is not None:  # `allow` may have changed since.
-                check_resolved(old.versions, self._dependencies.allow)
+                check_resolved(old.versions, self.dependencies.allow)
         except PackageRefusedError:
             old = None
         there = old is not None and (not old.packages or kept.touch(old))
         if old is not None and not self._stale(old):
             if there:
                 return old
-            if old.refused and old.most == self._dependencies.max_bytes:
+            if old.refused and old.most == self.dependencies.max_bytes:
                 raise self._too_large(old, old.refused)
         place = await anyio.to_thread.run_sync(kept.begin)
         try:
-            cache = self._directory / "uv"
-            uv = Uv(self._dependencies, self._environ, place, target, say, self._executable, cache)
+            cache = self.directory / "uv"
+            uv = Uv(self.dependencies, self.environ, place, target, say, self.executable, cache)
             if old is None or self._stale(old):
                 lock = Lock(packages=await find(uv), made=time.time())
-                check_resolved(lock.versions, self._dependencies.allow)
+                check_resolved(lock.versions, self.dependencies.allow)
             else:
                 lock = old
             await self._install(kept, lock, uv, say, place)
@@ -132,19 +125,19 @@ class Resolver:
             with anyio.CancelScope(shield=True):
                 remove = partial(shutil.rmtree, place, ignore_errors=True)
                 await anyio.to_thread.run_sync(remove)
-        room = partial(make_room, self._directory, self._dependencies.cache_bytes)
+        room = partial(make_room, self.directory, self.dependencies.cache_bytes)
         await anyio.to_thread.run_sync(room)
         return lock
 
     async def _install(self, kept: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
-        most = self._dependencies.max_bytes
+        most = self.dependencies.max_bytes
         sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
         try:
             if sum(sizes.values()) > most:
                 raise too_large(most, sizes)
             with ExitStack() as stack:
                 # From here on no other bridge may evict wheels that are in no set yet.
-                wheels = in_use(self._directory / "wheels", wait=True)
+                wheels = in_use(self.directory / "wheels", wait=True)
                 await anyio.to_thread.run_sync(stack.enter_context, wheels)
                 missing = [each for each in lock.packages if not kept.wheel(each).exists()]
                 into = place / "installed"

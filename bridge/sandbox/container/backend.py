@@ -85,15 +85,14 @@ class ContainerBackend(Backend):
         limits: Limits | None = None,
     ) -> None:
         self._connector = Connector(
-            engine,
+            engine=engine,
             runtime_dir=runtime_dir,
             environ=environ,
-            oci_runtime=oci_runtime,
-            machine=machine,
+            oci_runtime=oci_runtime or None,
+            context=machine,
             run=run or SystemRunner(env=environ),
         )
         self._image = image
-        self._runtime_dir = runtime_dir
         self._user = user
         self._limits = limits or Limits()
         self._owner = current_owner()
@@ -149,7 +148,7 @@ class ContainerBackend(Backend):
             await machine.stop_when_idle()
 
     async def reap(self) -> int:
-        await reap_services(self._runtime_dir)
+        await reap_services(self._connector.runtime_dir)
         connection = await self._connector.connected()
         await self._remove_leftovers(connection.api)
         reaped = 0

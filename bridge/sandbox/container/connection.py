@@ -180,33 +180,24 @@ class EngineConnection:
             await self.service.aclose()
 
 
+@dataclass(kw_only=True)
 class Connector:
     """Keeps one connection to an engine, made at first use.
 
     Retired connections stay open until `aclose`: a sandbox may still use them.
     """
 
-    def __init__(
-        self,
-        engine: str,
-        *,
-        runtime_dir: Path,
-        environ: Mapping[str, str],
-        oci_runtime: str | None,
-        machine: MachineContext | None,
-        run: SystemRunner,
-    ) -> None:
-        self.machine: PodmanMachine | None = None
-        self.engine = engine
-        self._runtime_dir = runtime_dir
-        self._environ = environ
-        self.oci_runtime = oci_runtime or None
-        self._machine_context = machine
-        self.run = run
-        self._kind: EngineKind | None = None
-        self._connecting = anyio.Lock()
-        self.connection: EngineConnection | None = None
-        self._retired: list[EngineConnection] = []
+    engine: str
+    runtime_dir: Path
+    environ: Mapping[str, str]
+    oci_runtime: str | None
+    context: MachineContext | None
+    run: SystemRunner
+    machine: PodmanMachine | None = None
+    connection: EngineConnection | None = None
+    _kind: EngineKind | None = None
+    _connecting: anyio.Lock = field(default_factory=anyio.Lock)
+    _retired: list[EngineConnection] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -273,26 +264,26 @@ class Connector:
             raise refused
         command = self._which(self.engine)
         if kind == "podman" and command is not None:
-            own = podman_service(command, self._runtime_dir, self._environ, self.oci_runtime)
+            own = podman_service(command, self.runtime_dir, self.environ, self.oci_runtime)
             return await self._connect_through(own)
         if command is None and (kind == "podman" or self._which("dockerd") is None):
             raise faults.not_found(kind)
         raise faults.down("docker", "docker is installed, but its daemon is not running.")
 
     def _which(self, command: str) -> str | None:
-        return shutil.which(command, path=self._environ.get("PATH"))
+        return shutil.which(command, path=self.environ.get("PATH"))
 
     async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
         """Return where to try: the one place that is named, or the usual ones."""
         if kind == "podman":
-            if self._machine_context is not None and self.machine is None:
-                self.machine = await ensure_machine(self._machine_context)
+            if self.context is not None and self.machine is None:
+                self.machine = await ensure_machine(self.context)
             if self.machine is not None:
                 return [await self.machine.endpoint()]
-            named = await engines.podman_connection(self.engine, self._environ, self.run)
+            named = await engines.podman_connection(self.engine, self.environ, self.run)
             if named is not None:
                 return [named]
-        return engines.candidates(kind, self._environ)
+        return engines.candidates(kind, self.environ)
 
     async def _connect_to(self, endpoint: EngineEndpoint) -> EngineConnection:
         """Connect to an endpoint; over a forward if it is behind SSH."""
@@ -305,7 +296,7 @@ class Connector:
             message = f"{endpoint.origin} names an engine over SSH, and OpenSSH is not installed."
             raise EngineDownError(message, remedy="Install openssh-client.")
         return await self._connect_through(
-            ssh_forward(endpoint, endpoint.target, self._runtime_dir, self._environ)
+            ssh_forward(endpoint, endpoint.target, self.runtime_dir, self.environ)
         )
 
     async def _connect_through(self, service: SocketService) -> EngineConnection:
@@ -341,7 +332,7 @@ class Connector:
         with suppress(OSError):
             owner = path.stat().st_uid if path is not None else 0
         choose = partial(choose_extra_layers, facts, oci_runtime=wanted, local=local, owner=owner)
-        extra = await anyio.to_thread.run_sync(partial(choose, runtime_dir=self._runtime_dir))
+        extra = await anyio.to_thread.run_sync(partial(choose, runtime_dir=self.runtime_dir))
         # A socket of this machine is taken at its word where nothing has a boot id to compare.
         ours = service is not None or brings_own_kernel(wanted) or not here.boot_id
         return EngineConnection(

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -35,59 +35,51 @@ def pauses() -> Iterator[float]:
         pause = min(pause * 2, 1.0)
 
 
+@dataclass
 class ContainerSandbox:
-    def __init__(
-        self,
-        api: EngineApi,
-        container: str,
-        stream: AttachedStream,
-        *,
-        isolation: Isolation,
-        reports_oom: bool,
-    ) -> None:
-        self._api = api
-        self.id = container
-        self._stream = stream
-        self.isolation = isolation
-        self._reports_oom = reports_oom
-        self._refused = False
-        self._ending = anyio.Event()
+    api: EngineApi
+    id: str
+    stream: AttachedStream
+    isolation: Isolation
+    reports_oom: bool
+    _refused: bool = False
+    _ending: anyio.Event = field(default_factory=anyio.Event)
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        self._stream.on_error(take)
+        self.stream.on_error(take)
 
     def end_input(self) -> None:
-        self._stream.end_input()
+        self.stream.end_input()
 
     async def send(self, data: bytes) -> None:
-        await self._stream.send(data)
+        await self.stream.send(data)
 
     async def end_output(self) -> None:
         """Kill the command: both outputs share a connection, so one cannot be closed alone."""
         self._refused = True
-        self._stream.close()
+        self.stream.close()
         await self.kill()
 
     async def receive(self) -> bytes:
-        data = b"" if self._refused else await self._stream.receive()
+        data = b"" if self._refused else await self.stream.receive()
         if not data:
             self._ending.set()
         return data
 
     def diagnostics(self) -> str:
-        return self._stream.stderr
+        return self.stream.stderr
 
     async def kill(self) -> None:
-        await self._api.kill(self.id)
+        await self.api.kill(self.id)
         self._ending.set()
 
     async def wait(self) -> ExitReport:
         hurried, pause = False, pauses()
         while True:
-            seen = await self._api.inspect(self.id)
+            seen = await self.api.inspect(self.id)
             if seen is None:
                 return ExitReport(detail="The container was removed from outside.")
-            report = exit_report(seen.get("State") or {}, reports_oom=self._reports_oom)
+            report = exit_report(seen.get("State") or {}, reports_oom=self.reports_oom)
             if report is not None:
                 return report
             if self._ending.is_set() and not hurried:

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -69,29 +69,26 @@ def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in remote}
 
 
+@dataclass
 class SocketService:
     """A process that gives an engine a socket in a private directory of its own.
 
-    Args:
+    Attributes:
         argv: Returns its command line for a socket.
         explain: Returns the error for a process that gave no socket, from what it wrote.
     """
 
-    def __init__(
-        self,
-        prefix: str,
-        runtime_dir: Path,
-        environ: Mapping[str, str],
-        endpoint: EngineEndpoint,
-        argv: Callable[[Path], list[str]],
-        explain: Callable[[str, bool], SandboxError],
-    ) -> None:
-        self._directory = runtime_dir / f"{prefix}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._environ = environ
-        self._endpoint = endpoint
-        self._argv = argv
-        self._explain = explain
-        self._process: Process | None = None
+    prefix: str
+    runtime_dir: Path
+    environ: Mapping[str, str]
+    endpoint: EngineEndpoint
+    argv: Callable[[Path], list[str]]
+    explain: Callable[[str, bool], SandboxError]
+    _process: Process | None = None
+
+    def __post_init__(self) -> None:
+        unique = f"{self.prefix}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._directory = self.runtime_dir / unique
 
     @property
     def socket(self) -> Path:
@@ -118,7 +115,7 @@ class SocketService:
         except BaseException:
             await self.aclose()
             raise
-        return replace(self._endpoint, url=f"unix://{self.socket}")
+        return replace(self.endpoint, url=f"unix://{self.socket}")
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -131,10 +128,10 @@ class SocketService:
         said = ""
         with suppress(OSError):
             said = (self._directory / _LOG).read_bytes()[-64 * 1024 :].decode("utf-8", "replace")
-        return self._explain(said.strip(), timed_out)
+        return self.explain(said.strip(), timed_out)
 
     async def _spawn(self) -> Process:
-        argv = self._argv(self.socket)
+        argv = self.argv(self.socket)
         if sys.platform == "linux":
             wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
             argv = [*wrapper, *argv]
@@ -149,11 +146,11 @@ class SocketService:
                         stderr=log,
                         # conmon notes an out-of-memory kill as a file in the directory it is in.
                         cwd=self._directory,
-                        env=self._environ,
+                        env=self.environ,
                         start_new_session=True,
                     )
             except OSError as error:
-                raise self._explain(str(error), False) from error
+                raise self.explain(str(error), False) from error
         return process
 
     async def _wait_listening(self, process: Process) -> None:

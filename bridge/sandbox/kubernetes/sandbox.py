@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from signal import SIGKILL
 
 import anyio
@@ -80,24 +81,26 @@ class PodStream:
 STATUS_SECONDS = 3.0  # A cluster may never know of an end; kubelets take about a second.
 
 
+@dataclass
 class PodSandbox:
-    def __init__(
-        self, cluster: Cluster, placed: Document, stream: PodStream, isolation: Isolation
-    ) -> None:
-        self._cluster = cluster
-        self._placed = placed
-        self._stream = stream
-        self.id = str(placed["metadata"]["name"])
-        self.isolation = isolation
-        self._killed = self._ended = False
-        self._verdict: ExitReport | SandboxError | None = None
+    cluster: Cluster
+    placed: Document
+    stream: PodStream
+    isolation: Isolation
+    _killed: bool = False
+    _ended: bool = False
+    _verdict: ExitReport | SandboxError | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self.placed["metadata"]["name"])
 
     async def send(self, data: bytes) -> None:
-        await self._stream.send(data)
+        await self.stream.send(data)
 
     def end_input(self) -> None:
         """End stdin where the protocol can; with v4 it ends with the pod."""
-        self._stream.end_input()
+        self.stream.end_input()
 
     async def end_output(self) -> None:
         """End the pod: its streams share a connection."""
@@ -105,7 +108,7 @@ class PodSandbox:
 
     async def receive(self) -> bytes:
         try:
-            data = await self._stream.receive()
+            data = await self.stream.receive()
         except ConnectionError as error:
             # A server also breaks the stream of a process that ended with input unread.
             await self._judge()
@@ -119,7 +122,7 @@ class PodSandbox:
         return data
 
     def diagnostics(self) -> str:
-        return self._stream.stderr
+        return self.stream.stderr
 
     async def kill(self) -> None:
         """Delete the pod, after asking how it ended, if it has."""
@@ -127,15 +130,15 @@ class PodSandbox:
             await self._judge()
         if not self._killed:
             self._killed = True
-            await self._cluster.discard(self.id)
-        await self._stream.close()
+            await self.cluster.discard(self.id)
+        await self.stream.close()
 
     async def wait(self) -> ExitReport:
         pause = 0.05
         while self._verdict is None:
             if self._killed:
                 return ExitReport(signal=SIGKILL)
-            pod = await self._cluster.find(self._placed)
+            pod = await self.cluster.find(self.placed)
             if pod is None:
                 self._verdict = ExitReport(detail=faults.REMOVED)
             else:
@@ -160,7 +163,7 @@ class PodSandbox:
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):
             try:
-                pod = await self._cluster.find(self._placed)
+                pod = await self.cluster.find(self.placed)
             except SandboxError as error:
                 silence = error.message
         self._verdict = faults.lost(pod, silence)

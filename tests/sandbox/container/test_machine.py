@@ -457,11 +457,11 @@ async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_conne
 ) -> None:
     podman = FakePodman(state="running")
     connector = Connector(
-        "podman",
+        engine="podman",
         runtime_dir=tmp_path,
         environ={},
         oci_runtime=None,
-        machine=context(podman),
+        context=context(podman),
         run=podman,
     )
     with pytest.raises(SandboxError):
