@@ -17,8 +17,8 @@ from bridge.settings.commands import CommandProfile
 
 WORKSPACE = "/workspace"  # Where a sandbox has the workspace, wherever it is on the host.
 
+# A client asks for stages; each has a sandbox of its own, with the profile's memory limit.
 MAX_STAGES = 8
-"""A client asks for stages; each has a sandbox of its own, with the profile's memory limit."""
 
 MAX_COMMAND_BYTES = 16 * 1024
 """Of one stage's words, which a client sends. They travel with the stage's other orders in a single

@@ -37,12 +37,12 @@ _NO_EFFECT = {
     "|&": "There is no shell here, so |& does nothing. Each stage's stderr is returned.",
 }
 
+# What is left of them where they are no whole token.
 _UNFINISHED = {
     "'": "A single quote is opened and never closed.",
     '"': "A double quote is opened and never closed.",
     "\\": "The command line ends in a backslash with nothing behind it.",
 }
-"""What is left of them where they are no whole token."""
 
 _TOKEN = re.compile(
     r"(?P<blank>[ \t]+|\\\n)|(?P<bar>\|[|&]?)|'(?P<single>[^']*)'"

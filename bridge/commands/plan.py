@@ -35,6 +35,7 @@ AWS_SECRETS = (
     "AWS_SECURITY_TOKEN",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
 )
+# What the AWS command line reads, but for secrets and files; each service has an endpoint too.
 AWS_PLAIN = frozenset("AWS_" + name for name in """
 ACCOUNT_ID ACCOUNT_ID_ENDPOINT_MODE CA_BUNDLE CLI_AUTO_PROMPT CLI_FILE_ENCODING CLI_HISTORY_FILE
 CLI_OUTPUT_ENCODING CLI_S3_MV_VALIDATE_SAME_S3_PATHS DATA_PATH DEFAULT_OUTPUT DEFAULT_PROFILE
@@ -44,7 +45,6 @@ PAGER PROFILE REGION REQUEST_CHECKSUM_CALCULATION REQUEST_MIN_COMPRESSION_SIZE_B
 RESPONSE_CHECKSUM_VALIDATION RETRY_MODE ROLE_ARN ROLE_SESSION_NAME SDK_UA_APP_ID
 SIGV4A_SIGNING_REGION_SET STS_REGIONAL_ENDPOINTS USE_DUALSTACK_ENDPOINT USE_FIPS_ENDPOINT
 """.split())  # fmt: skip  # noqa: SIM905
-"""What the AWS command line reads, but for secrets and files; each service has an endpoint too."""
 
 _SECRET_LINE = re.compile(
     r"^[ \t]*\w*(?:secret|token|access_key_id)\w*[ \t]*[=:][ \t]*(?:\n[ \t]+)?(\S.*?)[ \t]*$",
@@ -55,18 +55,12 @@ _SECRET_MEMBER = re.compile(r'"\w*(?:token|secret)\w*"\s*:\s*"([^"]+)"', re.I)
 
 @dataclass(frozen=True, kw_only=True)
 class CredentialFile:
-    """A file of the host that holds credentials.
-
-    Attributes:
-        below: Where it is put, below the home inside.
-        variable: What names it to the command, if anything.
-        whole: Whether all of it is one secret.
-    """
+    """A file of the host that holds credentials."""
 
     path: str
-    below: str
-    variable: str = ""
-    whole: bool = False
+    below: str  # Where it is put, below the home inside.
+    variable: str = ""  # What names it to the command, if anything.
+    whole: bool = False  # Whether all of it is one secret.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,22 +31,15 @@ SETTINGS_FILE = "config.toml"  # As it is called in errors, which programs may s
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSet:
-    """The packages that a sandbox has.
-
-    Attributes:
-        paths: What is joined to where imports look.
-        target: The Python that it is for, as it was known then.
-        versions: Of all packages in the sandbox, the image's too.
-        pins: What fixes those that were resolved.
-        wheels: The directories that it is made of.
-    """
+    """The packages that a sandbox has."""
 
     binds: tuple[Bind, ...] = ()
-    paths: tuple[str, ...] = ()
-    target: PackageTarget | None = None
+    paths: tuple[str, ...] = ()  # What is joined to where imports look.
+    target: PackageTarget | None = None  # The Python that it is for, as it was known then.
+    # Of all packages in the sandbox, the image's too.
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    pins: tuple[str, ...] = ()
-    wheels: tuple[Path, ...] = ()
+    pins: tuple[str, ...] = ()  # What fixes those that were resolved.
+    wheels: tuple[Path, ...] = ()  # The directories that it is made of.
 
     def lacks(self, texts: Iterable[str]) -> tuple[str, ...]:
         """Return the requirements, normalised, that the sandbox does not meet."""

@@ -34,21 +34,15 @@ Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
 
 @dataclass
 class Resolver:
-    """Provides packages. Makes no I/O until it is asked.
-
-    Attributes:
-        directory: Where packages are kept.
-        environ: The bridge's environment: how the network is reached, and where uv is.
-        place: The settings file, for errors.
-        executable: Replaces the uv of this machine.
-    """
+    """Provides packages. Makes no I/O until it is asked."""
 
     dependencies: Dependencies
-    directory: Path
+    directory: Path  # Where packages are kept.
     store: Store
+    # The bridge's environment: how the network is reached, and where uv is.
     environ: Mapping[str, str]
-    place: str
-    executable: str = ""
+    place: str  # The settings file, for errors.
+    executable: str = ""  # Replaces the uv of this machine.
     # By set: of several runs one finds it.
     _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
 

@@ -50,17 +50,12 @@ class Locked:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Which packages a set of requirements comes to, found out at `made`.
-
-    Attributes:
-        refused: Why they are not installed, if they are too large.
-        most: The limit for which that holds, in bytes.
-    """
+    """Which packages a set of requirements comes to, found out at `made`."""
 
     packages: tuple[Locked, ...]
     made: float
-    refused: str = ""
-    most: int = 0
+    refused: str = ""  # Why they are not installed, if they are too large.
+    most: int = 0  # The limit for which that holds, in bytes.
 
     @property
     def versions(self) -> dict[str, str]:

@@ -21,16 +21,16 @@ _MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 
 _CPYTHON = sys.implementation.name == "cpython"
 
+# What a guest must tell, which may lie.
 _FACTS = {
     "python": re.compile(r"3\.\d{1,2}\.\d{1,3}"),
     "implementation": re.compile(r"[a-z]{1,20}"),
     "machine": re.compile(r"[A-Za-z0-9_-]{1,20}"),
     "libc": re.compile(r"(glibc \d\.\d{1,3}|musl|)"),
 }
-"""What a guest must tell, which may lie."""
 
+# Minor versions of glibc 2 that uv knows.
 _GLIBC = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
-"""Minor versions of glibc 2 that uv knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +44,13 @@ class Installed:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageTarget:
-    """One Python on one kind of machine.
+    """One Python on one kind of machine."""
 
-    Attributes:
-        version: "3.11.2".
-        implementation: "cpython", "pypy", ...
-        abi: Of compiled modules, as tags have it ("cp313", "cp313t"); empty for none known.
-        libc: "glibc 2.36" or "musl"; empty where nothing tells.
-    """
-
-    version: str
-    implementation: str
-    abi: str
+    version: str  # "3.11.2".
+    implementation: str  # "cpython", "pypy", ...
+    abi: str  # Of compiled modules, as tags have it ("cp313", "cp313t"); empty for none known.
     machine: str
-    libc: str
+    libc: str  # "glibc 2.36" or "musl"; empty where nothing tells.
 
     @property
     def uv_platform(self) -> str:

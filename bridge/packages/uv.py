@@ -37,21 +37,22 @@ READ_BYTES = 64 * 1024 * 1024  # uv may write so much of an index's metadata.
 
 Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
 
+# Passed on of the bridge's environment: how the network is reached.
 _NETWORK = (
     *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),
     *("all_proxy", "http_proxy", "https_proxy", "no_proxy"),
     *("LANG", "SSL_CERT_DIR", "SSL_CERT_FILE"),
 )
-"""Passed on of the bridge's environment: how the network is reached."""
 
+# Passed on as well where uv's own configuration says where packages come from.
 _USERS = re.compile(
     "HOME|NETRC|XDG_CONFIG_(HOME|DIRS)|XDG_DATA_HOME|SSL_CLIENT_CERT|"
     "UV_(CONFIG_FILE|CREDENTIALS_DIR|DEFAULT_INDEX|EXCLUDE_NEWER|EXTRA_INDEX_URL|FIND_LINKS|"
     "HTTP_RETRIES|HTTP_TIMEOUT|INDEX|INDEX_STRATEGY|INDEX_URL|INSECURE_HOST|NATIVE_TLS|OFFLINE|"
     "SYSTEM_CERTS|INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD))"
 )
-"""Passed on as well where uv's own configuration says where packages come from."""
 
+# Ahead of uv, which must not outlive the bridge.
 _START = """
 import os, signal, sys
 if sys.platform == "linux":
@@ -60,7 +61,6 @@ if sys.platform == "linux":
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Ahead of uv, which must not outlive the bridge."""
 
 
 class Uv:

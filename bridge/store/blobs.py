@@ -49,13 +49,10 @@ class Unfinished:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBlob:
-    """A content that is open for reading.
-
-    Attributes:
-        read: Returns at most `size` bytes from `start`; empty at the end.
-    """
+    """A content that is open for reading."""
 
     size: int
+    # Returns at most `size` bytes from `start`; empty at the end.
     read: Callable[[int, int], bytes]
     close: Callable[[], None]
 

@@ -34,6 +34,7 @@ _AWAY = "the database server cannot be reached"
 _UNCONFIRMED = "the database server was lost before it confirmed a change; it may have been made"
 _REMEDY = "See to the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
 
+# Beginnings of SQLSTATE to what they mean; the longest counts.
 _BY_CLASS = {
     "08": (errno.ENOTCONN, _AWAY),
     "28": (errno.EACCES, "the database server refuses the login"),
@@ -48,7 +49,6 @@ _BY_CLASS = {
     "25P": (errno.EBUSY, "the database server ended a transaction that took too long"),
     "25006": (errno.EROFS, "the database server is read-only"),
 }
-"""Beginnings of SQLSTATE to what they mean; the longest counts."""
 
 
 class ServerStore(Store):

@@ -44,6 +44,7 @@ migrations = Table(
     "migrations", metadata, Column("number", Integer, primary_key=True, autoincrement=False)
 )
 
+# Small things, one value each: memories, what servers listed, learnt shapes, pins.
 documents = Table(
     "documents",
     metadata,
@@ -54,7 +55,6 @@ documents = Table(
     Column("size", Integer, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Small things, one value each: memories, what servers listed, learnt shapes, pins."""
 
 artifacts = Table(
     "artifacts",
@@ -74,6 +74,7 @@ artifacts = Table(
 """Files and outputs of runs; the contents are files by their digests. `created` is in milliseconds
 since the epoch, and unique within one bridge."""
 
+# Saved sessions; their states are files by their digests.
 sessions = Table(
     "sessions",
     metadata,
@@ -85,12 +86,12 @@ sessions = Table(
     Column("digest", String(64), nullable=False, index=True),
     Column("facts", Text, nullable=False),
 )
-"""Saved sessions; their states are files by their digests."""
 
+# The tables with a digest of a file. A file that none of them names is unused.
 CONTENTS = (artifacts, sessions)
-"""The tables with a digest of a file. A file that none of them names is unused."""
 
 
+# Contents on a server, not files: each has at least one row, all of one size but the last.
 pieces = Table(
     "pieces",
     metadata,
@@ -98,7 +99,6 @@ pieces = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Contents on a server, not files: each has at least one row, all of one size but the last."""
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all,)

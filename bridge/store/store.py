@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
 
+# The database, in the state directory; SQLite adds two more files while it is in use.
 FILE = "store.db"
-"""The database, in the state directory; SQLite adds two more files while it is in use."""
 
+# The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`.
 BLOBS = "blobs"
-"""The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`."""
 
 VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
 BUSY_SECONDS = 30.0  # For another bridge's transaction. Most take a millisecond.
@@ -41,6 +41,7 @@ BATCH = 500  # Contents removed in one transaction.
 
 SCHEMES = ("postgresql", "postgres")
 
+# What cannot be taken for another address, in which a part of the password is shown.
 _ADDRESS = re.compile(
     r"""
     \w+://
@@ -53,7 +54,6 @@ _ADDRESS = re.compile(
     ),
     re.VERBOSE,
 )
-"""What cannot be taken for another address, in which a part of the password is shown."""
 
 
 @dataclass(frozen=True)

@@ -67,15 +67,11 @@ def profile_text(purpose: Purpose) -> str:
 
 @dataclass(kw_only=True)
 class ExtraLayers:
-    """The layers requested of one engine beyond its defaults. Layers are only ever removed.
+    """The layers requested of one engine beyond its defaults. Layers are only ever removed."""
 
-    Attributes:
-        seccomp: The value of "seccomp=" for each purpose: the profile, or a path.
-        user_namespace: podman's mode; empty for the engine's default.
-    """
-
+    # The value of "seccomp=" for each purpose: the profile, or a path.
     seccomp: dict[Purpose, str] = field(default_factory=dict)
-    user_namespace: str = ""
+    user_namespace: str = ""  # podman's mode; empty for the engine's default.
     lacking: list[str] = field(default_factory=list)
 
     def declined(self, error: SandboxError, *, proven: bool) -> bool:
@@ -152,26 +148,22 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
 
 @dataclass(kw_only=True)
 class EngineConnection:
-    """A connected engine.
-
-    Attributes:
-        service: The podman service, or the forward by SSH, that the bridge started for it.
-        proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
-        local: Whether it sees this machine's files and is under its limits.
-        shares_files: Whether a path means the same file for it; None until boot ids are compared.
-        examinations: Results of examining containers for commands.
-    """
+    """A connected engine."""
 
     api: EngineApi
     facts: EngineFacts
     endpoint: EngineEndpoint
     oci_runtime: str
+    # The podman service, or the forward by SSH, that the bridge started for it.
     service: SocketService | None = None
+    # Whether a container has run on it, so that a failure is not the OCI runtime's.
     proven: bool = False
-    local: bool = False
+    local: bool = False  # Whether it sees this machine's files and is under its limits.
+    # Whether a path means the same file for it; None until boot ids are compared.
     shares_files: bool | None = None
     host_kernel: HostKernel = HostKernel()
     extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
+    # Results of examining containers for commands.
     examinations: Examinations = field(default_factory=dict)
 
     async def aclose(self) -> None:

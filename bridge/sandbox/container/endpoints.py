@@ -30,25 +30,16 @@ _SCHEMES = ("unix", "tcp", "http", "https")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineEndpoint:
-    """One place where an engine may listen.
+    """One place where an engine may listen."""
 
-    Attributes:
-        url: As the docker SDK takes it ("unix:///run/podman/podman.sock").
-        origin: Where it was found, for messages ("DOCKER_HOST").
-        explicit: Whether the user named it; then no other place is tried.
-        certificates: Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
-        verify: Whether the engine's certificate is checked.
-        target: Of an ssh:// address, which is forwarded first.
-        remote: Whether it is the forwarded socket of another machine.
-    """
-
-    url: str
-    origin: str
-    explicit: bool = False
+    url: str  # As the docker SDK takes it ("unix:///run/podman/podman.sock").
+    origin: str  # Where it was found, for messages ("DOCKER_HOST").
+    explicit: bool = False  # Whether the user named it; then no other place is tried.
+    # Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
     certificates: Path | None = None
-    verify: bool = True
-    target: SshTarget | None = None
-    remote: bool = False
+    verify: bool = True  # Whether the engine's certificate is checked.
+    target: SshTarget | None = None  # Of an ssh:// address, which is forwarded first.
+    remote: bool = False  # Whether it is the forwarded socket of another machine.
 
     @property
     def elsewhere(self) -> bool:

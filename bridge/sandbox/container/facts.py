@@ -14,35 +14,24 @@ EngineKind = Literal["docker", "podman"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """One engine, as reached through one socket. Its claims are upper bounds.
+    """One engine, as reached through one socket. Its claims are upper bounds."""
 
-    Attributes:
-        kind: The engine that answers, whatever its socket's name.
-        rootless: Whether it runs as an ordinary user, in a user namespace.
-        cgroup_version: "1", "2" or empty.
-        cpus: How many the engine has; 0 if unknown.
-        mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
-        remaps_ids: Whether its daemon puts every container into a user namespace.
-        kernel: The host kernel's release; empty if unknown.
-        unlimited: The OCI runtimes that are configured to apply no limits.
-    """
-
-    kind: EngineKind
+    kind: EngineKind  # The engine that answers, whatever its socket's name.
     version: str
-    rootless: bool
+    rootless: bool  # Whether it runs as an ordinary user, in a user namespace.
     oci_runtime: str
-    cgroup_version: str
-    cpus: int
+    cgroup_version: str  # "1", "2" or empty.
+    cpus: int  # How many the engine has; 0 if unknown.
     limits_memory: bool
     limits_pids: bool
     limits_cpu: bool
     obeys_ulimits: bool
     seccomp: bool
-    mandatory_access: str
-    remaps_ids: bool = False
-    kernel: str = ""
+    mandatory_access: str  # "apparmor" or "selinux" when one confines containers, else empty.
+    remaps_ids: bool = False  # Whether its daemon puts every container into a user namespace.
+    kernel: str = ""  # The host kernel's release; empty if unknown.
     storage: str = ""
-    unlimited: tuple[str, ...] = ()
+    unlimited: tuple[str, ...] = ()  # The OCI runtimes that are configured to apply no limits.
 
 
 def docker_facts(info: Mapping[str, Json]) -> EngineFacts:

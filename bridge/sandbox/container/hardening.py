@@ -40,27 +40,19 @@ _EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=0755"
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where and as whom a sandbox runs.
-
-    Attributes:
-        user: "uid:gid" inside the container.
-        oci_runtime: The runtime requested of docker; empty for docker's default. podman has no
-            such option per container.
-        seccomp: The engine's seccomp option; empty for the engine's own profile.
-        user_namespace: podman's mode; empty for the engine's default.
-        tasks_per_process: How many tasks of the pids limit one process inside takes.
-        local: Whether the engine sees this machine's files.
-        max_open_files, max_processes: Hard limits of the engine's host, as far as known.
-    """
+    """Where and as whom a sandbox runs."""
 
     image: str
-    user: str
+    user: str  # "uid:gid" inside the container.
+    # The runtime requested of docker; empty for docker's default. podman has no such option per
+    # container.
     oci_runtime: str
     labels: Mapping[str, str]
-    seccomp: str = ""
-    user_namespace: str = ""
-    tasks_per_process: int = 1
-    local: bool = False
+    seccomp: str = ""  # The engine's seccomp option; empty for the engine's own profile.
+    user_namespace: str = ""  # podman's mode; empty for the engine's default.
+    tasks_per_process: int = 1  # How many tasks of the pids limit one process inside takes.
+    local: bool = False  # Whether the engine sees this machine's files.
+    # Hard limits of the engine's host, as far as known.
     max_open_files: float = math.inf
     max_processes: float = math.inf
 

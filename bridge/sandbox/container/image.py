@@ -195,28 +195,22 @@ async def ensure_present(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStatus:
-    """One image on one engine, as `image status` shows it.
-
-    Attributes:
-        present: Whether the engine has it; the rest is empty if not.
-        created: ISO 8601, as the engine reports it.
-        flavour, version: From the bridge's labels; empty for other images.
-        packages: Those that `image build --package` added, as they were asked for.
-        guest_matches: Whether it contains this bridge's guest, compiled; None for other images.
-        stale: Why to rebuild it; empty if there is no reason. A stale image still works.
-    """
+    """One image on one engine, as `image status` shows it."""
 
     engine: EngineKind
     name: str
-    present: bool
+    present: bool  # Whether the engine has it; the rest is empty if not.
     id: str = ""
     size: int = 0
-    created: str = ""
+    created: str = ""  # ISO 8601, as the engine reports it.
+    # From the bridge's labels; empty for other images.
     flavour: str = ""
     version: str = ""
+    # Those that `image build --package` added, as they were asked for.
     packages: tuple[str, ...] = ()
+    # Whether it contains this bridge's guest, compiled; None for other images.
     guest_matches: bool | None = None
-    stale: str = ""
+    stale: str = ""  # Why to rebuild it; empty if there is no reason. A stale image still works.
 
 
 async def describe(

@@ -151,21 +151,16 @@ def _reason(result: CompletedCommand) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineContext:
-    """What the machine's handling needs from outside.
-
-    Attributes:
-        idle_timeout: Seconds without a run after which a machine that we started is stopped.
-        progress: Called with podman's output while it starts a machine.
-        clock: Seconds, monotonic.
-    """
+    """What the machine's handling needs from outside."""
 
     run: SystemRunner
     env: Mapping[str, str] = field(default_factory=dict)
     podman: str = "podman"
     platform: str = sys.platform
+    # Seconds without a run after which a machine that we started is stopped.
     idle_timeout: float = 300.0
-    progress: Progress | None = None
-    clock: Callable[[], float] = time.monotonic
+    progress: Progress | None = None  # Called with podman's output while it starts a machine.
+    clock: Callable[[], float] = time.monotonic  # Seconds, monotonic.
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
     async def ask(self, *arguments: str) -> CompletedCommand:

@@ -40,17 +40,12 @@ _OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SshTarget:
-    """An engine's socket on another machine.
+    """An engine's socket on another machine."""
 
-    Attributes:
-        destination: As `ssh` takes it: `user@address`, or a `Host` of its configuration.
-        port, identity: Empty for OpenSSH's own choice.
-    """
-
-    destination: str
-    port: str
+    destination: str  # As `ssh` takes it: `user@address`, or a `Host` of its configuration.
+    port: str  # Empty for OpenSSH's own choice.
     socket: str
-    identity: str = ""
+    identity: str = ""  # A key's file; empty for OpenSSH's own choice.
 
     @property
     def login(self) -> str:

@@ -172,16 +172,16 @@ async def remove_with_retries(api: EngineApi, name: str) -> bool:
 
 UNEXAMINED = "verification: not examined from inside, since the image has no usable python3"
 
+# The fields of a create call's body that decide how its container is isolated.
 _SHAPING = ("Image", "User", "NetworkDisabled", "HostConfig")
-"""The fields of a create call's body that decide how its container is isolated."""
 
 _NO_PYTHON = re.compile(
     r"python3.{0,80}(not found|no such file)|(not found|error finding).{0,80}python3",
     re.IGNORECASE | re.DOTALL,
 )
 
+# Facts by the configuration fields of `_SHAPING`, as JSON; None if an image has no Python.
 Examinations = dict[str, Mapping[str, Any] | None]
-"""Facts by the configuration fields of `_SHAPING`, as JSON; None if an image has no Python."""
 
 
 async def examined_isolation(

@@ -41,6 +41,7 @@ _OWNER_FILE = "owner"
 _SOCKET = "engine.sock"
 _LOG = "service.log"
 
+# Requests SIGTERM at the parent's death, checks that the parent still lives, becomes podman.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -49,7 +50,6 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Requests SIGTERM at the parent's death, checks that the parent still lives, becomes podman."""
 
 
 def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str]:
@@ -71,18 +71,14 @@ def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass
 class SocketService:
-    """A process that gives an engine a socket in a private directory of its own.
-
-    Attributes:
-        argv: Returns its command line for a socket.
-        explain: Returns the error for a process that gave no socket, from what it wrote.
-    """
+    """A process that gives an engine a socket in a private directory of its own."""
 
     prefix: str
     runtime_dir: Path
     environ: Mapping[str, str]
     endpoint: EngineEndpoint
-    argv: Callable[[Path], list[str]]
+    argv: Callable[[Path], list[str]]  # Returns its command line for a socket.
+    # Returns the error for a process that gave no socket, from what it wrote.
     explain: Callable[[str, bool], SandboxError]
     _process: Process | None = None
 

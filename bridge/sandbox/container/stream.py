@@ -85,8 +85,8 @@ ANSWER_SECONDS = 60.0  # Creating takes 0.7 s on slow storage; a machine may hav
 
 READ_BYTES = 256 * 1024  # Most read at once; about what a local socket's buffer holds.
 
+# Most offered to the kernel at once, so that a large message is not copied again and again.
 WRITE_BYTES = 256 * 1024
-"""Most offered to the kernel at once, so that a large message is not copied again and again."""
 
 
 class AttachedStream:

@@ -35,6 +35,7 @@ _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes
 
 _PULL = partial(ImageMissingError, code="image_pull_failed")
 
+# Why a container waits, where waiting longer does not help.
 _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "ErrImageNeverPull": (ImageMissingError, _IMAGE_REMEDY),
     "ImagePullBackOff": (_PULL, _IMAGE_REMEDY),
@@ -44,15 +45,14 @@ _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "CreateContainerError": (LaunchError, None),
     "RunContainerError": (LaunchError, None),
 }
-"""Why a container waits, where waiting longer does not help."""
 
+# The reason in a failed pod's status, and what it means.
 _CODES: Mapping[str, str] = {
     "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
     "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
     "Terminated": "node_lost", "UnexpectedAdmissionError": "no_room", "OutOfmemory": "no_room",
     "OutOfcpu": "no_room", "OutOfpods": "no_room",
 }  # fmt: skip
-"""The reason in a failed pod's status, and what it means."""
 
 
 class ClusterAnswerError(SandboxError):
@@ -74,8 +74,8 @@ def ignoring(*statuses: int) -> Iterator[None]:
             raise
 
 
+# Raised where nothing answers, or what answers is no API server.
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
-"""Raised where nothing answers, or what answers is no API server."""
 
 
 @contextmanager

@@ -36,8 +36,8 @@ OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
 
+# What the first step writes once everything is in force; otherwise it is the reason why not.
 CONFINED = b"ok"
-"""What the first step writes once everything is in force; otherwise it is the reason why not."""
 
 LOADER = f"""\
 # mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
@@ -52,6 +52,7 @@ of one byte), since the channel follows."""
 
 COMMAND = (*INTERPRETER, LOADER)
 
+# The stage of the process backends does the rest; its status goes to stdout here.
 _STEP = """
 import os, sys
 os.environ.clear()
@@ -60,7 +61,6 @@ os.dup2(1, 3)
 sys.argv[1:] = [{plan!r}]
 exec({stage!r})
 """
-"""The stage of the process backends does the rest; its status goes to stdout here."""
 
 USERS = range(10_000, 60_000)
 """A pod's user is drawn from these: the kernel counts processes by user, over the whole node. Below
@@ -74,18 +74,13 @@ def pod_name(run_id: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What a bridge makes its pods from.
-
-    Attributes:
-        user: "uid:gid" inside; empty for one of each pod's own.
-        owner: The bridge's own name, unique; also that of its lease.
-        references: The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
-    """
+    """What a bridge makes its pods from."""
 
     settings: Kubernetes
     image: str
-    user: str = ""
-    owner: str
+    user: str = ""  # "uid:gid" inside; empty for one of each pod's own.
+    owner: str  # The bridge's own name, unique; also that of its lease.
+    # The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
     references: Sequence[Mapping[str, Any]] = ()
 
     def manifest(self, name: str, limits: Limits, state: str) -> dict[str, Any]:
