@@ -16,7 +16,6 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
-from bridge.guest.protocol.distributions import LIGHTER
 from bridge.packages.requirements import Wanted, check_resolved, check_wanted, constraints
 from bridge.packages.sets import Lock, Locked, StoredSet, make_room, too_large
 from bridge.packages.target import Installed, PackageTarget
@@ -95,21 +94,20 @@ class Resolver:
         except PackageRefusedError:
             old = None
         there = old is not None and (not old.packages or kept.touch(old))
-        if old is not None and not self._stale(old):
-            if there:
-                return old
-            if old.refused and old.most == self.dependencies.max_bytes:
-                raise self._too_large(old, old.refused)
+        if old is not None and there and not self._stale(old):
+            return old
         place = await anyio.to_thread.run_sync(kept.begin)
         try:
             cache = self.directory / "uv"
             uv = Uv(self.dependencies, self.environ, place, target, say, self.executable, cache)
-            if old is None or self._stale(old):
+            lock = old
+            if lock is None or self._stale(lock):
                 lock = Lock(packages=await find(uv), made=time.time())
                 check_resolved(lock.versions, self.dependencies.allow)
-            else:
-                lock = old
+            if not there:  # What is too large is not resolved again.
+                await anyio.to_thread.run_sync(kept.remember, lock)
             await self._install(kept, lock, uv, say, place)
+            await anyio.to_thread.run_sync(kept.remember, lock)
         except PackageUnavailableError as error:
             if old is None or not there:
                 raise
@@ -117,8 +115,7 @@ class Resolver:
             return old
         finally:
             with anyio.CancelScope(shield=True):
-                remove = partial(shutil.rmtree, place, ignore_errors=True)
-                await anyio.to_thread.run_sync(remove)
+                await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
         room = partial(make_room, self.directory, self.dependencies.cache_bytes)
         await anyio.to_thread.run_sync(room)
         return lock
@@ -144,21 +141,10 @@ class Resolver:
                 if lock.packages and not kept.touch(lock):
                     await anyio.to_thread.run_sync(kept.keep, lock, place, most)
         except PackageRefusedError as error:
-            if "max_bytes" not in error.message:
-                raise
-            # What was unpacked tells no sizes, since it was stopped.
-            told = error.message if "largest" in error.message else too_large(most, sizes).message
-            lock = Lock(packages=lock.packages, made=lock.made, refused=told, most=most)
-            await anyio.to_thread.run_sync(kept.remember, lock)
-            raise self._too_large(lock, told) from None
-        await anyio.to_thread.run_sync(kept.remember, lock)
-
-    def _too_large(self, lock: Lock, message: str) -> PackageRefusedError:
-        names = {package.name for package in lock.packages}
-        lighter = [f'for {name} "{LIGHTER[name]}"' for name in sorted(names & LIGHTER.keys())]
-        ask = f"Ask {', '.join(lighter)}" if lighter else "Ask for less"
-        remedy = f"{ask}; or the person who runs the bridge raises `max_bytes`."
-        return PackageRefusedError(message, remedy=remedy)
+            if "max_bytes" in error.message and "largest" not in error.message:
+                # What was unpacked tells no sizes, since it was stopped.
+                raise too_large(most, sizes) from None
+            raise
 
 
 async def _find(

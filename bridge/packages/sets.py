@@ -28,6 +28,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.guest.protocol.distributions import LIGHTER
 from bridge.private_files import in_use
 from bridge.store import Store
 
@@ -54,8 +55,6 @@ class Lock:
 
     packages: tuple[Locked, ...]
     made: float
-    refused: str = ""  # Why they are not installed, if they are too large.
-    most: int = 0  # The limit for which that holds, in bytes.
 
     @property
     def versions(self) -> dict[str, str]:
@@ -262,7 +261,10 @@ def too_large(
         largest = sorted(sizes.items(), key=lambda each: -each[1])[:3]
         named = ", ".join(f"{name} {_mib(size)}" for name, size in largest)
         message += f" Together they have {_mib(sum(sizes.values()))} {what}; the largest: {named}."
-    remedy = "Ask for less; or the person who runs the bridge raises `max_bytes`."
+    names = {package.partition(" ")[0] for package in sizes or ()}
+    lighter = [f'for {name} "{LIGHTER[name]}"' for name in sorted(names & LIGHTER.keys())]
+    ask = ", ".join(lighter) or "for less"
+    remedy = f"Ask {ask}; or the person who runs the bridge raises `max_bytes`."
     return PackageRefusedError(message, remedy=remedy)
 
 

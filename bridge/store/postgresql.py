@@ -171,8 +171,7 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
     for length in (5, 3, 2):
         if state is not None and state[:length] in _BY_CLASS:
             return StoreError(*_BY_CLASS[state[:length]], _REMEDY)
-    text = f"the database failed{_first_line(original or error)}"
-    return StoreError(errno.EIO, text, _REMEDY)
+    return StoreError(errno.EIO, f"the database failed{_first_line(original or error)}", _REMEDY)
 
 
 def _first_line(error: BaseException | None) -> str:

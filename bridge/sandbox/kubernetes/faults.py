@@ -104,8 +104,7 @@ def refusal(code: int, body: bytes) -> SandboxError:
         remedy = "Set [kubernetes] requests."
         return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
     if code in (401, 403):
-        message = "The cluster refuses the bridge's account."
-        return ClusterRefusedError(message, host_detail=detail)
+        return ClusterRefusedError("The cluster refuses the bridge's account.", host_detail=detail)
     if code in (404, 409, 410, 429) or code >= 500:
         refused = ClusterAnswerError("The cluster could not do it.", host_detail=detail)
         refused.status = code
