@@ -31,17 +31,12 @@ CANARY = "canary-5b1f"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Directories of the host.
+    """Directories of the host."""
 
-    Attributes:
-        root: Holds the others, and nothing that is granted.
-        peek: The stand-in executable.
-    """
-
-    root: Path
+    root: Path  # Holds the others, and nothing that is granted.
     home: Path
     workspace: Path
-    peek: Path
+    peek: Path  # The stand-in executable.
 
     def settings(self, environ: dict[str, str] | None = None, **table: Any) -> Settings:
         own = {
@@ -117,7 +112,6 @@ def listener() -> Iterator[int]:
 
 
 def processes(mark: str) -> list[str]:
-    """Return the command lines on this host that have `mark` in them."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

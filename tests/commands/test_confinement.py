@@ -39,7 +39,6 @@ def test_an_unquoted_bar_parts_stages_and_a_quoted_one_does_not(stages: list[lis
 
 @given(st.text(st.sampled_from("ab '\"\\|;&$`<>()*?[]{}#~\n\t")))
 def test_no_line_does_anything_but_parse_or_be_refused(line: str) -> None:
-    """There is no third outcome, and a line that parses agrees with the standard library."""
     try:
         stages = parse_line(line)
     except InvalidRequestError:

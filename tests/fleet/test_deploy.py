@@ -42,7 +42,6 @@ HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 def single(
     cluster: Cluster, deploy_images: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
-    """Apply the overlay `single`, with a volume for its claim; give it once it is ready."""
     place = tmp_path_factory.mktemp("volume")
     cluster.kubectl("apply", "-f", "-", stdin=VOLUME % place)
     with applied(cluster, "single", tmp_path_factory.mktemp("single")) as deployed:

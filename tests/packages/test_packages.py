@@ -38,8 +38,6 @@ Open = Callable[[Settings], AbstractAsyncContextManager[Engine]]
 
 @pytest.fixture
 def opened(backend: FakeBackend) -> Open:
-    """Open an engine on the fake backend."""
-
     @asynccontextmanager
     async def open_one(settings: Settings) -> AsyncIterator[Engine]:
         async with engine_on(backend, settings, finder=ListFinder()) as engine:

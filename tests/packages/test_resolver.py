@@ -28,15 +28,12 @@ pytestmark = pytest.mark.guarantee("packages")
 
 
 class Told(list[str]):
-    """What the user was told."""
-
     async def say(self, text: str) -> None:
         self.append(text)
 
 
 @pytest.fixture
 def links(tmp_path: Path) -> Path:
-    """A directory of wheels."""
     directory = tmp_path / "links"
     directory.mkdir()
     return directory
@@ -44,7 +41,6 @@ def links(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def told() -> Told:
-    """What is said."""
     return Told()
 
 
@@ -59,7 +55,6 @@ def resolver(
 
 
 def script(tmp_path: Path, code: str) -> str:
-    """Return a program that stands in for uv."""
     path = tmp_path / "standing-in"
     path.write_text(f"#!{sys.executable}\n{code}\n")
     path.chmod(0o755)

@@ -64,7 +64,6 @@ def test_podmans_usual_places() -> None:
     ("kind", "variable"), [("docker", "DOCKER_HOST"), ("podman", "CONTAINER_HOST")]
 )
 def test_a_place_that_is_named_is_the_only_one(kind: str, variable: str) -> None:
-    """An explicit wish is never replaced by a guess."""
     environ = {variable: "unix:///tmp/e.sock"}
     (found,) = candidates("docker" if kind == "docker" else "podman", environ)
     assert (found.url, found.origin, found.explicit) == ("unix:///tmp/e.sock", variable, True)

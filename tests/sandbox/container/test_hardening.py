@@ -60,7 +60,6 @@ def test_podman_as_root() -> None:
 
 
 def test_rootless_podman_on_cgroup_v1() -> None:
-    """No controller is delegated, so no limit is claimed."""
     facts = podman_facts(recorded("podman-4.3-rootless-info.json"))
     assert facts.rootless
     assert (facts.limits_memory, facts.limits_pids, facts.limits_cpu) == (False, False, False)

@@ -30,8 +30,6 @@ OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
 
 @dataclass
 class FakeImages(ImageEngine):
-    """An engine's images in a dictionary."""
-
     kind: EngineKind = "podman"
     images: dict[str, ImageFacts] = field(default_factory=dict)
     pulled: list[str] = field(default_factory=list)

@@ -166,21 +166,16 @@ DEADLINE = 120.0
 
 @dataclass
 class FakePodman(SystemRunner):
-    """A Mac's podman: a machine with a state, answers from recordings, and a log of commands.
+    """A Mac's podman: a machine with a state, answers from recordings, and a log of commands."""
 
-    Attributes:
-        state: "absent", "stopped", "starting" or "running".
-        start, stop, ps, inspect: Recordings that those commands answer with.
-        booting: Questions that a machine in state "starting" stays in it for.
-        before: Called before a command takes effect, by its verb.
-    """
-
-    state: str = "stopped"
+    state: str = "stopped"  # "absent", "stopped", "starting" or "running".
+    # Recordings that those commands answer with.
     start: str = "start_ok"
     stop: str = "stop_ok"
     ps: str = "ps_empty"
     inspect: str = "macos_ps_unreachable"
-    booting: int = 0
+    booting: int = 0  # Questions that a machine in state "starting" stays in it for.
+    # Called before a command takes effect, by its verb.
     before: dict[str, Callable[[], object]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
 
@@ -266,7 +261,6 @@ async def used(podman: FakePodman, clock: Clock | None = None) -> PodmanMachine:
 
 @asynccontextmanager
 async def idling(found: PodmanMachine) -> AsyncIterator[None]:
-    """Run the machine's idle watch for the duration."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(found.stop_when_idle)
         yield

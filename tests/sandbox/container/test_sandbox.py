@@ -95,7 +95,6 @@ async def test_a_refused_removal_is_tried_again() -> None:
 
 
 async def test_what_an_engine_will_not_remove_is_told() -> None:
-    """Somebody must try later."""
     engine = StillEngine()
     unremoved: list[str] = []
     with anyio.fail_after(PATIENCE):

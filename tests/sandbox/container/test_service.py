@@ -42,7 +42,6 @@ signal.pause()
 
 
 def podman_that(directory: Path, script: str) -> str:
-    """Make an executable that behaves as a test needs."""
     path = directory / "podman"
     path.write_text(script.replace("{python}", sys.executable))
     path.chmod(0o755)
@@ -130,7 +129,6 @@ async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -
 
 
 async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
-    """A service that never listens does not outlive the wait."""
     made = service(podman_that(tmp_path, "#!/bin/sh\nexec sleep 1000\n"), tmp_path / "run")
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -174,7 +172,6 @@ async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("word", ["unix://{}", "{}:/var/run/docker.sock"], ids=["podman", "ssh"])
 async def test_only_dead_bridges_services_are_reaped(tmp_path: Path, word: str) -> None:
-    """A live peer's, and what cannot be read, stay."""
     owners = {"podman-live": current_owner(), "podman-dead": replace(current_owner(), start="1")}
     for name, owner in owners.items():
         (tmp_path / name).mkdir()

@@ -26,7 +26,6 @@ def frame(stream: int, data: bytes) -> bytes:
 
 @pytest.fixture
 def far() -> Iterator[socket.socket]:
-    """Keep the engine's end, closed at the end of the test."""
     near, far = socket.socketpair()
     near.setblocking(False)
     far.settimeout(PATIENCE)
