@@ -20,7 +20,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,16 @@ class Lock:
         return {package.name: package.version for package in self.packages}
 
 
+@contextmanager
+def _keeping() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"Packages cannot be kept: {error.strerror or error}."
+        remedy = "The person who runs the bridge can set `cache` of [dependencies], or make room"
+        raise PackageUnavailableError(message, remedy=f"{remedy} there.") from None
+
+
 class StoredSet:
     """One set. Methods block, and are for threads, but for `tree` and `touch`.
 
@@ -82,22 +92,19 @@ class StoredSet:
 
     def touch(self, lock: Lock) -> bool:
         """Record that the installed packages are used; return False if they are not there."""
-        try:
+        with suppress(OSError):
             os.utime(self.tree(lock))
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
+    @_keeping()
     def begin(self) -> Path:
-        try:
-            # Where a bridge is root, its programs are "nobody", who must be able to read packages.
-            for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
-                path.mkdir(parents=True, exist_ok=True)
-                if path.stat().st_uid == os.geteuid():
-                    path.chmod(0o755)
-            return Path(tempfile.mkdtemp(dir=self._directory / "sets", prefix=_WORK))
-        except OSError as error:
-            raise _unwritable(error) from None
+        # Where a bridge is root, its programs are "nobody", who must be able to read packages.
+        for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
+            path.mkdir(parents=True, exist_ok=True)
+            if path.stat().st_uid == os.geteuid():
+                path.chmod(0o755)
+        return Path(tempfile.mkdtemp(dir=self._directory / "sets", prefix=_WORK))
 
     def read(self) -> Lock | None:
         try:
@@ -108,47 +115,35 @@ class StoredSet:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
+    @_keeping()
     def remember(self, lock: Lock) -> None:
-        try:
-            with self._store.writing() as kept:
-                kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
-                kept.prune(_KIND, most=2000)
-        except OSError as error:
-            raise _unwritable(error) from None
+        with self._store.writing() as kept:
+            kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
+            kept.prune(_KIND, most=2000)
 
+    @_keeping()
     def keep_wheel(self, package: Locked, made: Path, max_bytes: int) -> None:
-        try:
-            tidy(made, max_bytes)
-            # Another bridge may have been faster, with the same.
-            if not self.wheel(package).exists():
-                made.rename(self.wheel(package))
-        except OSError as error:
-            raise _unwritable(error) from None
+        tidy(made, max_bytes)
+        # Another bridge may have been faster, with the same.
+        if not self.wheel(package).exists():
+            made.rename(self.wheel(package))
 
+    @_keeping()
     def keep(self, lock: Lock, work: Path, max_bytes: int) -> None:
         """Keep a set of wheels that are there, for programs from now on, unless it is too large."""
         made, tree = work / "set", self.tree(lock)
-        try:
-            sizes, entries = {}, 0
-            for package in lock.packages:
-                counted = list(_entries(self.wheel(package)))
-                sizes[f"{package.name} {package.version}"] = sum(one.st_size for one in counted)
-                entries += len(counted)
-                link_tree(self.wheel(package), made)
-            if sum(sizes.values()) > max_bytes or entries > MAX_ENTRIES:
-                raise too_large(max_bytes, sizes, "unpacked")
-            made.chmod(0o755)
-            if not tree.exists():
-                made.rename(tree)
-            os.utime(tree)
-        except OSError as error:
-            raise _unwritable(error) from None
-
-
-def _unwritable(error: OSError) -> PackageUnavailableError:
-    message = f"Packages cannot be kept: {error.strerror or error}."
-    remedy = "The person who runs the bridge can set `cache` of [dependencies], or make room there."
-    return PackageUnavailableError(message, remedy=remedy)
+        sizes, entries = {}, 0
+        for package in lock.packages:
+            counted = list(_entries(self.wheel(package)))
+            sizes[f"{package.name} {package.version}"] = sum(one.st_size for one in counted)
+            entries += len(counted)
+            link_tree(self.wheel(package), made)
+        if sum(sizes.values()) > max_bytes or entries > MAX_ENTRIES:
+            raise too_large(max_bytes, sizes, "unpacked")
+        made.chmod(0o755)
+        if not tree.exists():
+            made.rename(tree)
+        os.utime(tree)
 
 
 def link_tree(source: Path, into: Path) -> None:
