@@ -66,7 +66,7 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
                 raise InvalidRequestError(_NO_EFFECT[token[0]])
             stages.append([])
         elif not token["blank"]:
-            meant = _meaning(token, begins=not within_word)
+            meant = _resolve_token(token, begins=not within_word)
             if not within_word:
                 stages[-1].append("")
             stages[-1][-1] += meant
@@ -76,30 +76,30 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(map(tuple, stages))
 
 
-def _meaning(token: re.Match[str], *, begins: bool) -> str:
+def _resolve_token(token: re.Match[str], *, begins: bool) -> str:
     kind = str(token.lastgroup)
     text = token[kind]
     if kind == "double":
-        return _IN_DOUBLE.sub(_unescaped, text)
+        return _IN_DOUBLE.sub(_unescape, text)
     if kind != "plain":
         return text
     if text in _UNFINISHED:
         raise InvalidRequestError(_UNFINISHED[text])
     if text in _REFUSED:
-        raise _refused(text)
+        raise _shell_error(text)
     if text == "#" and begins:
         message = "An unquoted # starts a comment in a shell, and there is no shell here. "
         raise InvalidRequestError(message + _QUOTE)
     return text
 
 
-def _unescaped(found: re.Match[str]) -> str:
+def _unescape(found: re.Match[str]) -> str:
     if found["expanded"]:
-        raise _refused(found["expanded"], " within double quotes")
+        raise _shell_error(found["expanded"], " within double quotes")
     return found["escaped"].removeprefix("\n")
 
 
-def _refused(character: str, where: str = "") -> InvalidRequestError:
+def _shell_error(character: str, where: str = "") -> InvalidRequestError:
     meaning, instead = _REFUSED[character]
     name = _NAMES.get(character, character)
     message = f"{name}{where} {meaning} in a shell, and there is no shell here. {instead} {_QUOTE}"

@@ -173,7 +173,7 @@ class Pipeline:
             following.end_input()
         self.ends[number] = await stage.wait()
 
-    def truncated(self) -> dict[str, int]:
+    def dropped_bytes(self) -> dict[str, int]:
         named = {"stdout": self.output, "stderr": self.errors[0]}
         if len(self.errors) > 1:
             numbered = enumerate(self.errors, 1)
@@ -358,7 +358,7 @@ def _result(
         stdout=pipeline.output.text(),
         error="" if verdict.status == "success" else f"{verdict.summary} {remedy}".strip(),
         timeout_seconds=plan.timeout,
-        truncated=pipeline.truncated(),
+        truncated=pipeline.dropped_bytes(),
         isolation=pipeline.isolation,
         usage=Usage(wall_ms=round(wall * 1000)),
     )
@@ -377,7 +377,7 @@ def judge(
 ) -> CommandVerdict:
     if timed_out:
         ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
-        running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
+        running = [_stage_name(stages, number) for number, over in enumerate(ended, 1) if not over]
         which = f"; still running: {', '.join(running)}" if running else ""
         summary = f"The time limit of {timeout:g} s passed{which}."
         remedy = "Ask for less at once, or for more time"
@@ -387,12 +387,12 @@ def judge(
         last = number == len(stages)
         unheard = not last and (stage.cut_short or stage.signal == signals.SIGPIPE)
         if stage.oom_killed or not (stage.exit_code == 0 or unheard):
-            return _failed(stage, _named(stages, number), profile)
+            return _judge_failure(stage, _stage_name(stages, number), profile)
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
     return CommandVerdict("success", f"{many} succeeded.", exit_code=0)
 
 
-def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
+def _judge_failure(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
     reason: Reason = "crash"
     remedy = ""
     if stage.oom_killed:
@@ -416,7 +416,7 @@ def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVe
     return CommandVerdict("error", summary, reason, exit_code, remedy)
 
 
-def _named(stages: Sequence[StageResult], number: int) -> str:
+def _stage_name(stages: Sequence[StageResult], number: int) -> str:
     command = shlex.join(stages[number - 1].words)
     command = command if len(command) <= 200 else f"{command[:200]}..."
     return f"`{command}`" if len(stages) == 1 else f"stage {number} of {len(stages)} (`{command}`)"

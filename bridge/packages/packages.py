@@ -55,10 +55,10 @@ def packages_of(request: RunRequest) -> tuple[str, ...]:
     """Return all that a run asks for, normalised and in order: equal for equal wishes."""
     if not request.may_need_packages:
         return ()
-    return tuple(one.text for one in _wanted(request)[0])
+    return tuple(one.text for one in _collect_wishes(request)[0])
 
 
-def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
+def _collect_wishes(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
     """Return the requirements, and which Python the program demands."""
     # Imported when needed: `packaging` takes 15 ms or more, and most bridges are never asked for a
     # package.
@@ -97,7 +97,7 @@ class Packages:
         """
         if not request.may_need_packages:
             return NOTHING
-        wanted, python = _wanted(request)
+        wanted, python = _collect_wishes(request)
         if not wanted and not python:
             return NOTHING
         resolver = self._resolver_for(wanted)

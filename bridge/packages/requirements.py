@@ -48,11 +48,11 @@ def parse_requirements(texts: Iterable[str]) -> tuple[Wanted, ...]:
     if len(texts) > MAX_REQUIREMENTS:
         message = f"{len(texts)} packages are asked for; a run may have {MAX_REQUIREMENTS}."
         raise InvalidRequestError(message)
-    found = {wanted.text: wanted for wanted in map(_wanted, texts)}
+    found = {wanted.text: wanted for wanted in map(_parse_requirement, texts)}
     return tuple(found[text] for text in sorted(found))
 
 
-def _wanted(text: str) -> Wanted:
+def _parse_requirement(text: str) -> Wanted:
     try:
         if len(text) > MAX_REQUIREMENT_CHARS:
             raise InvalidRequirement("it is too long")
@@ -87,37 +87,37 @@ def script_metadata(code: str) -> Script:
         return Script()
     first = starts[0]
     if len(starts) > 1:
-        raise _malformed(starts[1], "there is a second `# /// script` block")
+        raise _metadata_error(starts[1], "there is a second `# /// script` block")
     block = _BLOCK.search(code)
     if block is None:
-        raise _malformed(first, "its lines begin with `# `, and a line `# ///` ends it")
+        raise _metadata_error(first, "its lines begin with `# `, and a line `# ///` ends it")
     try:
         document = tomllib.loads(re.sub("(?m)^# ?", "", block[1]))
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"\(at line (\d+), column \d+\)", str(error))
         why = re.sub(r"\s*\(at .*\)$", "", str(error))
         number = int(at[1]) if at else block[1].count("\n")
-        raise _malformed(first + number, f"it is not TOML: {why}") from None
+        raise _metadata_error(first + number, f"it is not TOML: {why}") from None
     except (ValueError, RecursionError):
-        raise _malformed(first, "a number in it is too long, or a value too deep") from None
+        raise _metadata_error(first, "a number in it is too long, or a value too deep") from None
     # To compare each of thousands takes seconds.
     for key in [key for key in document if key not in _KEYS and len(key) <= 40][:20]:
         if near := get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8):
-            raise _malformed(first, f"{key!r:.80} means nothing; write `{near[0]}`")
+            raise _metadata_error(first, f"{key!r:.80} means nothing; write `{near[0]}`")
     wanted, python = document.get("dependencies", []), document.get("requires-python", "")
     if not isinstance(wanted, list) or not all(isinstance(item, str) for item in wanted):
-        raise _malformed(first, "`dependencies` must be a list of texts")
+        raise _metadata_error(first, "`dependencies` must be a list of texts")
     try:
         if not isinstance(python, str) or len(python) > MAX_REQUIREMENT_CHARS:
             raise InvalidSpecifier
         SpecifierSet(python)
     except InvalidSpecifier:
         why = f"`requires-python` is {python!r:.100}, which says nothing of versions"
-        raise _malformed(first, why) from None
+        raise _metadata_error(first, why) from None
     return Script(tuple(wanted), python)
 
 
-def _malformed(line: int, why: str) -> InvalidRequestError:
+def _metadata_error(line: int, why: str) -> InvalidRequestError:
     message = f"Line {line}: the script metadata is malformed: {why}."
     remedy = 'It looks like this: `# /// script`, `# dependencies = ["polars==1.*"]`, `# ///`.'
     return InvalidRequestError(message, remedy=remedy)
@@ -140,7 +140,7 @@ def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str)
     """Check that the requested packages are allowed; `place` is the settings file, for errors."""
     missing = [one.name for one in wanted if not entries_for(one.name, allow)]
     if missing:
-        raise _refused(tuple(dict.fromkeys(missing)), allow, place)
+        raise _refuse(tuple(dict.fromkeys(missing)), allow, place)
 
 
 def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
@@ -178,7 +178,7 @@ def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
     return PackageRefusedError(message, remedy=remedy)
 
 
-def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> PackageRefusedError:
+def _refuse(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> PackageRefusedError:
     known = [entry.name for entry in allow]
     near = dict.fromkeys(match for name in names for match in get_close_matches(name, known, n=2))
     are, what = ("is", "it") if len(names) == 1 else ("are", "them")

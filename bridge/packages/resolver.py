@@ -74,7 +74,7 @@ class Resolver:
         try:
             with anyio.fail_after(self.dependencies.timeout):
                 async with self._finding.setdefault(kept.name, anyio.Lock()):
-                    lock = await self._provided(kept, find, target, say)
+                    lock = await self._provide(kept, find, target, say)
         except TimeoutError:
             seconds = self.dependencies.timeout
             message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
@@ -86,7 +86,7 @@ class Resolver:
         days = self.dependencies.lock_days
         return bool(days) and time.time() - lock.made > days * _DAY
 
-    async def _provided(self, kept: StoredSet, find: Find, target: PackageTarget, say: Say) -> Lock:
+    async def _provide(self, kept: StoredSet, find: Find, target: PackageTarget, say: Say) -> Lock:
         old = await anyio.to_thread.run_sync(kept.read)
         try:
             if old is not None:  # `allow` may have changed since.
@@ -156,7 +156,7 @@ async def _find(
         fixed = [f"{one.name}=={one.version}" for one in installed.values()]
         # Else some of it has to be replaced.
         with suppress(PackageUnavailableError):
-            return _missing(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
+            return _select(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
     found = await uv.resolve(texts, limits)
     more: set[str] = set()
     while new := _broken_by(found, installed) - {each.name for each in found} - more:
@@ -166,10 +166,10 @@ async def _find(
         except PackageUnavailableError as error:
             logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
             break
-    return _missing(found, installed)
+    return _select(found, installed)
 
 
-def _missing(found: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
+def _select(found: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
     broken = _broken_by(found, installed)
     return tuple(one for one in found if one.name in broken or not _has(one, installed))
 

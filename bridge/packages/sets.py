@@ -62,7 +62,7 @@ class Lock:
 
 
 @contextmanager
-def _keeping() -> Iterator[None]:
+def _explain_failure() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -97,9 +97,9 @@ class StoredSet:
             return True
         return False
 
-    @_keeping()
+    @_explain_failure()
     def begin(self) -> Path:
-        # Where a bridge is root, its programs are "nobody", who must be able to read packages.
+        # The programs of a bridge that is root are another user, who must be able to read packages.
         for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
             path.mkdir(parents=True, exist_ok=True)
             if path.stat().st_uid == os.geteuid():
@@ -115,20 +115,20 @@ class StoredSet:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    @_keeping()
+    @_explain_failure()
     def remember(self, lock: Lock) -> None:
         with self._store.writing() as kept:
             kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
             kept.prune(_KIND, most=2000)
 
-    @_keeping()
+    @_explain_failure()
     def keep_wheel(self, package: Locked, made: Path, max_bytes: int) -> None:
         tidy(made, max_bytes)
         # Another bridge may have been faster, with the same.
         if not self.wheel(package).exists():
             made.rename(self.wheel(package))
 
-    @_keeping()
+    @_explain_failure()
     def keep(self, lock: Lock, work: Path, max_bytes: int) -> None:
         """Keep a set of wheels that are there, for programs from now on, unless it is too large."""
         made, tree = work / "set", self.tree(lock)
@@ -345,7 +345,7 @@ def add_bytecode(wheel: Path, data: bytes, tag: str, most: int) -> int:
         for name in names
         if name.endswith(".py")
     }
-    for name, content in _unpacked(data, most):
+    for name, content in _read_pairs(data, most):
         if name not in sources:
             continue
         source = wheel / name
@@ -361,7 +361,7 @@ def add_bytecode(wheel: Path, data: bytes, tag: str, most: int) -> int:
     return added
 
 
-def _unpacked(data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
+def _read_pairs(data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
     """Yield names and contents in what a sandbox returned, up to the first that is malformed."""
     with suppress(zlib.error):
         rest = memoryview(zlib.decompressobj().decompress(data, most))

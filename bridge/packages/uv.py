@@ -128,7 +128,7 @@ class Uv:
             *(["--constraints", str(bounds)] if limits else []),
             *("--output-file", str(answer), *(["--no-deps"] if alone else []), str(wanted)),
         ]
-        async with self._watched(self._cache):
+        async with self._watch_size(self._cache):
             if not await anyio.to_thread.run_sync(within, self._cache, READ_BYTES):
                 # It only grows. Other bridges that use it are waited for.
                 await self._run(["cache", "clean", "--quiet"], self._cache)
@@ -164,7 +164,7 @@ class Uv:
             if status != 0:
                 problems.append(_words(said, self._place))
 
-        async with self._watched(self._place), anyio.create_task_group() as tasks:
+        async with self._watch_size(self._place), anyio.create_task_group() as tasks:
             for package in packages:
                 tasks.start_soon(unpack, package)
         if problems:
@@ -172,7 +172,7 @@ class Uv:
             raise PackageUnavailableError(message, remedy=_TRY_AGAIN)
 
     @asynccontextmanager
-    async def _watched(self, place: Path) -> AsyncIterator[None]:
+    async def _watch_size(self, place: Path) -> AsyncIterator[None]:
         # What is installed is in the cache as well.
         most = 2 * self._dependencies.max_bytes + 2 * READ_BYTES
         small = True
@@ -310,13 +310,13 @@ def parse_answer(text: str) -> tuple[Locked, ...]:
         if len(packages) > MAX_PACKAGES:
             message = f"What was asked for needs more than {MAX_PACKAGES} packages."
             raise PackageUnavailableError(message, remedy="Ask for less.")
-        return tuple(map(_locked, packages))
+        return tuple(map(_parse_package, packages))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         message = f"uv answered something that is not understood: {error!r:.200}."
         raise PackageUnavailableError(message, remedy="Update uv.") from None
 
 
-def _locked(package: Mapping[str, Any]) -> Locked:
+def _parse_package(package: Mapping[str, Any]) -> Locked:
     if "wheels" not in package:
         message = f"{package['name']:.100} would come from an address."
         remedy = "Only the index is used here: ask for another version of what needs it."

@@ -79,7 +79,7 @@ class ServerStore(Store):
     def _engine(self) -> Engine:
         return databases.engine(self._url, (0, 0), make_engine)
 
-    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         found = as_store_error(error)
         if ending and found.errno == errno.ENOTCONN:
             return StoreError(found.errno, _UNCONFIRMED, _REMEDY)

@@ -192,12 +192,12 @@ def _engine(url: str) -> Engine:
         max_overflow=-1,
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
-    event.listen(engine, "connect", _connected)
+    event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _connected(connection: Any, _: Any) -> None:
+def _on_connect(connection: Any, _: Any) -> None:
     # Transactions begin in `_begin`, not where the driver sees the first change.
     connection.isolation_level = None
     cursor = connection.cursor()

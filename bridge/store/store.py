@@ -230,7 +230,7 @@ class Store:
                 ending = writes
         except SQLAlchemyError as error:
             # Without its cause, which could show a server's address with a password.
-            raise self._failed(error, ending=ending) from None
+            raise self._as_error(error, ending=ending) from None
 
     def _engine(self) -> Engine:
         from bridge.store.schema import databases
@@ -238,7 +238,7 @@ class Store:
         found = self._file.stat()
         return databases.engine(self._url, (found.st_dev, found.st_ino))
 
-    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         """Return the store's error; a transaction that was `ending` may have been committed."""
         from bridge.store.schema import as_store_error
 

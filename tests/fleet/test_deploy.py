@@ -78,7 +78,7 @@ def _uids(deployed: Deployed) -> set[str]:
 async def test_the_gateway_lets_nobody_in_without_a_token(
     single: Deployed, credential: str
 ) -> None:
-    """Whatever is asked for; and beside it, only the numbers and the readiness are to be had."""
+    """Whatever is asked for; without a token it shows only the numbers and the readiness."""
     (address,) = single.addresses()
     headers = {"authorization": credential} if credential else {}
     async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as web:

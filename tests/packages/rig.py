@@ -39,7 +39,7 @@ def wheel(
     """Write a wheel whose one module says its version, or that has other files.
 
     Args:
-        entries: What is in it besides, each holding its own name.
+        entries: What else is in it, each holding its own name.
     """
     path = directory / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
@@ -72,7 +72,7 @@ def allowing(index: Path | str, *allow: str, **more: object) -> Dependencies:
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """Make a directory that every user may reach: programs of a bridge that is root are nobody."""
+    """Make a directory that every user may reach: root's bridge gives programs another user."""
     path = Path(tempfile.mkdtemp(prefix="mcb-packages-", dir="/tmp"))
     try:
         path.chmod(0o755)

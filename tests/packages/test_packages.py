@@ -96,7 +96,7 @@ async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
     settings = replace(settings, dependencies=allowing(links, "alpha", cache=str(cache)))
     asked = RunRequest(code="import sys; '/packages' in sys.path", packages=("alpha",))
     async with opened(settings) as engine:
-        # The fake backend has no mounts; what the program is told of them is the same.
+        # The fake backend has no mounts; the program receives the same facts of them.
         result = await engine.run(asked)
         assert result.result is True, result.error
         packages = await engine.packages.resolve(asked, _silent())

@@ -123,7 +123,7 @@ class EngineApi:
         harmless = (faults.is_gone, faults.is_being_removed)
         await self.ask("remove a container", remove, container, harmless=harmless)
 
-    async def labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
+    async def list_labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
         """List containers in any state that carry a label, as (id, labels)."""
         look = partial(self.client.containers, all=True, filters={"label": label})
         found = await self.ask("list containers", look)

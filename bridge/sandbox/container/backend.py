@@ -152,7 +152,7 @@ class ContainerBackend(Backend):
         connection = await self._connector.connected()
         await self._remove_leftovers(connection.api)
         reaped = 0
-        for container, labels in await connection.api.labelled(self.ended or OWNER_LABEL):
+        for container, labels in await connection.api.list_labelled(self.ended or OWNER_LABEL):
             owner = Owner.parse(labels.get(IDENTITY_LABEL, ""))
             if owner is None or (owner == self._owner and not self.ended):
                 continue
@@ -176,7 +176,7 @@ class ContainerBackend(Backend):
                 return await stack.enter_async_context(self._launch_on(connection, spec))
             except LaunchError as error:
                 # Each layer is declined once at most.
-                if not connection.extra_layers.declined(error, proven=connection.proven):
+                if not connection.extra_layers.drop_declined(error, proven=connection.proven):
                     raise
                 logger.info("trying again with less, after: %s", error.message)
             except EngineDownError:

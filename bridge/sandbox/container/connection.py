@@ -74,7 +74,7 @@ class ExtraLayers:
     user_namespace: str = ""  # podman's mode; empty for the engine's default.
     lacking: list[str] = field(default_factory=list)
 
-    def declined(self, error: SandboxError, *, proven: bool) -> bool:
+    def drop_declined(self, error: SandboxError, *, proven: bool) -> bool:
         """Remove the layer that `error` is about; return whether there was one.
 
         If containers have started with all this (`proven`), an error about filters has another

@@ -98,7 +98,7 @@ def with_host_paths(
     return replace(placement, user=user, user_namespace="keep-id" if keeps_ids else "")
 
 
-def _networked(spec: LaunchSpec) -> bool:
+def _has_network(spec: LaunchSpec) -> bool:
     return spec.command is not None and spec.command.network
 
 
@@ -120,7 +120,7 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
         "StdinOnce": True,
         "Tty": False,
         # Docker then does not write its own hosts and resolv.conf.
-        "NetworkDisabled": not _networked(spec),
+        "NetworkDisabled": not _has_network(spec),
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGKILL",
         "Volumes": {},
@@ -131,7 +131,7 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
 
 def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
     config: dict[str, Json] = {
-        "NetworkMode": "default" if _networked(spec) else "none",
+        "NetworkMode": "default" if _has_network(spec) else "none",
         "ReadonlyRootfs": True,
         "Privileged": False,
         "CapAdd": [],
@@ -157,11 +157,11 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
     }
     if placement.seccomp:
         config["SecurityOpt"].append(f"seccomp={placement.seccomp}")
-    if facts.kind == "podman" and not _networked(spec):
+    if facts.kind == "podman" and not _has_network(spec):
         # It copies the host's names and name servers in, even without a network, unless these
         # paths are mounted. The null device exists wherever an engine runs.
         config["Binds"] += ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"]
-    given, mounts = _given(spec, facts, placement)
+    given, mounts = _mount_host_paths(spec, facts, placement)
     config["Binds"] += given
     if mounts:
         config["Mounts"] = mounts
@@ -216,7 +216,7 @@ def _tmpfs(spec: LaunchSpec, facts: EngineFacts, user: str) -> dict[str, str]:
     return mounts
 
 
-def _given(
+def _mount_host_paths(
     spec: LaunchSpec, facts: EngineFacts, placement: Placement
 ) -> tuple[list[str], list[Json]]:
     """Return the host's directories as `Binds` for a local podman, or as `Mounts` for others.
@@ -274,7 +274,7 @@ def isolation(
     `lacking` has the layers that the engine cannot apply, with causes.
     """
     layers = [
-        *(() if _networked(spec) else ("no-network",)),
+        *(() if _has_network(spec) else ("no-network",)),
         "read-only-root",
         "sized-tmpfs-noexec",
         "no-capabilities",

@@ -202,10 +202,10 @@ async def examined_isolation(
         if len(examinations) >= 100:  # usually one for each profile
             examinations.clear()
         examinations[key] = facts
-    return judged(isolation, examinations[key])
+    return judge_facts(isolation, examinations[key])
 
 
-def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
+def judge_facts(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
     if facts is None:
         require_mandatory_layers(isolation, {})
         return replace(isolation, weaker=(*isolation.weaker, UNEXAMINED), host_kernel=None)

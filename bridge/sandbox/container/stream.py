@@ -172,7 +172,7 @@ class AttachedStream:
             except ssl.SSLWantReadError:
                 await self._ready(anyio.wait_readable)
             except (OSError, ValueError) as error:
-                raise self._broken(error, "write to") from error
+                raise self._closed_error(error, "write to") from error
             else:
                 view = view[sent:]
 
@@ -209,13 +209,13 @@ class AttachedStream:
             # Reset, not closed, when the process ended before it read all that was sent to it.
             return b""
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, "read from") from error
+            raise self._closed_error(error, "read from") from error
 
     async def _ready(self, wait: Callable[[socket], Awaitable[None]]) -> None:
         try:
             await wait(self._socket)
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, "wait for") from error
+            raise self._closed_error(error, "wait for") from error
 
     def _end(self) -> None:
         self._ended = True
@@ -225,7 +225,7 @@ class AttachedStream:
             message = "The engine cut the sandbox's output off in the middle of a frame."
             raise ChannelClosedError(message)
 
-    def _broken(self, error: BaseException, doing: str) -> ChannelClosedError:
+    def _closed_error(self, error: BaseException, doing: str) -> ChannelClosedError:
         reason = "it was closed" if self._closed else str(error) or type(error).__name__
         return ChannelClosedError(f"Could not {doing} the sandbox: {reason}.")
 
@@ -245,7 +245,7 @@ def attach(
     """
     connection = endpoint.connect(ANSWER_SECONDS)
     try:
-        leftover = _upgraded(connection, target, engine)
+        leftover = _upgrade(connection, target, engine)
         connection.setblocking(False)
     except h11.RemoteProtocolError as error:
         connection.close()
@@ -256,7 +256,7 @@ def attach(
     return AttachedStream(connection, leftover, feeding=feeding)
 
 
-def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
+def _upgrade(connection: socket, target: str, engine: EngineKind) -> bytes:
     """Upgrade a connection; return the bytes after the answer's header."""
     http = h11.Connection(h11.CLIENT)
     headers = [("Host", "engine"), ("Connection", "Upgrade"), ("Upgrade", "tcp")]

@@ -97,7 +97,7 @@ class KubernetesBackend(Backend):
 
     async def probe(self) -> Probe:
         try:
-            cluster = (await self._connected()).cluster
+            cluster = (await self._connect_once()).cluster
         except BridgeError as error:
             return failed_probe(self.name, error)
         success = Probe(
@@ -117,10 +117,10 @@ class KubernetesBackend(Backend):
         )
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        await (await self._connected()).tend()
+        await (await self._connect_once()).tend()
 
     async def reap(self) -> int:
-        return await (await self._connected()).sweep()
+        return await (await self._connect_once()).sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
         for _ in range(2):
@@ -132,7 +132,7 @@ class KubernetesBackend(Backend):
 
     @asynccontextmanager
     async def _launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        cluster = (await self._connected()).cluster
+        cluster = (await self._connect_once()).cluster
         async with (
             self._placed(spec) as placed,
             cluster.attach(placed["metadata"]["name"]) as socket,
@@ -153,7 +153,7 @@ class KubernetesBackend(Backend):
 
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
-        warm = await self._connected()
+        warm = await self._connect_once()
         cluster = warm.cluster
         found = await warm.take(spec.limits)
         name = pod.pod_name(spec.run_id) if found is None else found["metadata"]["name"]
@@ -161,14 +161,14 @@ class KubernetesBackend(Backend):
         try:
             if found is None:
                 made = self._template.manifest(name, spec.limits, "used")
-                found = await self._running(cluster, await cluster.create(cluster.pods, made))
+                found = await self._wait_running(cluster, await cluster.create(cluster.pods, made))
             yield found
         finally:
             # By name: it is known even when the answer to the creation is not.
             await cluster.discard(name)
             warm.mine.discard(name)
 
-    async def _running(self, cluster: Cluster, seen: Document) -> Document:
+    async def _wait_running(self, cluster: Cluster, seen: Document) -> Document:
         path = f"{cluster.pods}/{seen['metadata']['name']}"
         with anyio.move_on_after(self._settings.room_seconds):
             while not faults.is_running(seen):
@@ -212,7 +212,7 @@ class KubernetesBackend(Backend):
                 return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
         return None
 
-    async def _connected(self) -> WarmPods:
+    async def _connect_once(self) -> WarmPods:
         async with self._connecting:
             if self._warm is None:
                 cluster = await anyio.to_thread.run_sync(self._connect)

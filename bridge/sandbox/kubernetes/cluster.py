@@ -184,13 +184,13 @@ class Cluster:
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
         query = "stdin=true&stdout=true&stderr=true"
-        stream = await self._attached(f"{self.server}{self.pods}/{pod}/attach?{query}")
+        stream = await self._attach(f"{self.server}{self.pods}/{pod}/attach?{query}")
         try:
             yield stream
         finally:
             await close_socket(stream)
 
-    async def _attached(self, url: str) -> ClientConnection:
+    async def _attach(self, url: str) -> ClientConnection:
         """Connect with the credentials that the HTTP client would send, renewed if refused."""
         request = self._http.build_request("GET", url)
         auth = self._http.auth or httpx2.Auth()
@@ -201,7 +201,7 @@ class Cluster:
                     try:
                         # As the HTTP client does; the first time there is no answer yet.
                         request = await flow.asend(refused)  # type: ignore[arg-type]
-                        return await self._connected(url, request.headers.get("Authorization"))
+                        return await self._connect_socket(url, request.headers.get("Authorization"))
                     except InvalidStatus as error:
                         said = error.response
                         if said.status_code != 401:
@@ -210,7 +210,7 @@ class Cluster:
                     except StopAsyncIteration:
                         raise faults.refusal(401, b"") from None
 
-    async def _connected(self, url: str, authorization: str | None) -> ClientConnection:
+    async def _connect_socket(self, url: str, authorization: str | None) -> ClientConnection:
         return await connect(
             "ws" + url.removeprefix("http"),
             ssl=self._ssl,

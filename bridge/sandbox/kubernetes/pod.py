@@ -1,7 +1,7 @@
 """A sandbox's pod: its manifest, its first step, and its layers. Pure.
 
-The manifest isolates; the first step, in the pod, adds the bridge's own system call filters, which
-leave a program no network whatever the cluster gives its pods, and limits per process.
+The manifest isolates. The first step, in the pod, adds limits per process and the bridge's own
+system call filters: they leave a program no network, whatever the cluster gives its pods.
 """
 
 from __future__ import annotations

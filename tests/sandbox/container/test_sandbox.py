@@ -19,7 +19,7 @@ from bridge.sandbox.container.sandbox import (
     ContainerSandbox,
     examination_config,
     exit_report,
-    judged,
+    judge_facts,
     lacks_python,
     run_container,
 )
@@ -180,17 +180,17 @@ FACTS: dict[str, Any] = {
 
 
 def test_what_holds_is_verified_and_what_does_not_runs_nothing() -> None:
-    assert judged(EXAMINED, FACTS).verified == ("no-capabilities", "sized-tmpfs-noexec")
+    assert judge_facts(EXAMINED, FACTS).verified == ("no-capabilities", "sized-tmpfs-noexec")
     with raises_code("isolation_broken", match="no-capabilities"):
-        judged(EXAMINED, {**FACTS, "cap_eff": "00000000a80425fb"})
+        judge_facts(EXAMINED, {**FACTS, "cap_eff": "00000000a80425fb"})
 
 
 def test_an_image_without_python_is_said_not_to_be_looked_into() -> None:
-    made = judged(EXAMINED, None)
+    made = judge_facts(EXAMINED, None)
     assert (made.verified, made.weaker) == ((), (UNEXAMINED,))
     gvisor = Isolation(backend="podman", oci_runtime="runsc", layers=("own-kernel",))
     with raises_code("oci_runtime_broken"):
-        judged(gvisor, None)
+        judge_facts(gvisor, None)
 
 
 def test_it_is_the_same_container_but_for_what_it_runs() -> None:
