@@ -148,27 +148,20 @@ class Packages:
     def _resolver_for(self, wanted: tuple[Wanted, ...]) -> Resolver | None:
         if not wanted:
             return None
-        names = tuple(dict.fromkeys(one.name for one in wanted))
-        if not self._settings.packages_allowed:
-            message = f"The profile {self._settings.profile!r} allows no packages."
-            remedy = (
-                "Do without, or run the bridge with another profile; one that extends it may say "
-                "allow_packages = true."
-            )
-            raise PackageRefusedError(message, remedy=remedy)
-        if not self._settings.dependencies.allow:
-            from bridge.packages.requirements import nothing_allowed
+        settings = self._settings
+        if not settings.packages_allowed:
+            message = f"The profile {settings.profile!r} allows no packages."
+            remedy = "Do without, or run the bridge with another profile; one that extends it may "
+            raise PackageRefusedError(message, remedy=f"{remedy}say allow_packages = true.")
+        from bridge.packages.requirements import check_wanted
 
-            raise nothing_allowed(names, SETTINGS_FILE)
+        check_wanted(wanted, settings.dependencies.allow, SETTINGS_FILE)
         if self._resolver is None:
             from bridge.packages.resolver import Resolver
 
+            store, environ = store_of(settings), settings.environ
             self._resolver = Resolver(
-                self._settings.dependencies,
-                self._directory,
-                store_of(self._settings),
-                self._settings.environ,
-                SETTINGS_FILE,
+                settings.dependencies, self._directory, store, environ, SETTINGS_FILE
             )
         return self._resolver
 

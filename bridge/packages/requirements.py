@@ -169,23 +169,18 @@ def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ..
     return tuple(found)
 
 
-def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
-    message = f"No packages can be asked for here, so not {_some(names)} either."
-    remedy = (
-        f"The person who runs the bridge can allow them in {place}: [dependencies] with "
-        f"allow = {json.dumps(names[:8])}."
-    )
-    return PackageRefusedError(message, remedy=remedy)
-
-
 def _refuse(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> PackageRefusedError:
+    quoted = json.dumps(names[:8])[1:-1]
+    if not allow:
+        message = f"No packages can be asked for here, so not {_some(names)} either."
+        remedy = f"The person who runs the bridge can allow them in {place}: [dependencies] with "
+        return PackageRefusedError(message, remedy=f"{remedy}allow = [{quoted}].")
     known = [entry.name for entry in allow]
     near = dict.fromkeys(match for name in names for match in get_close_matches(name, known, n=2))
     are, what = ("is", "it") if len(names) == 1 else ("are", "them")
     message = f"{_some(names)} {are} not allowed here."
     message += f" Near: {_some([*near])}." if near else ""
     message += f" Allowed: {_some([entry.text for entry in allow])}."
-    quoted = json.dumps(names[:8])[1:-1]
     remedy = f"To allow {what}, add {quoted} to `allow` of [dependencies] in {place}."
     return PackageRefusedError(message, remedy=remedy)
 

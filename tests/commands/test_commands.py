@@ -333,7 +333,7 @@ async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Plac
 
 @pytest.mark.skipif(os.getuid() != 0, reason="whose the workspace is matters to root only")
 async def test_a_bridge_of_root_s_never_runs_commands_as_root(there: Place) -> None:
-    """As the workspace's owner, or as an unprivileged user; what that one cannot reach is an error."""
+    """As the workspace's owner, or as an unprivileged user; what it cannot reach is an error."""
     there.workspace.joinpath("out").chmod(0o700)
     async with Commands(there.settings(write=["out"])) as commands:
         await peeked(commands, {"write": ["out/x"]})

@@ -13,7 +13,6 @@ from bridge.packages.requirements import (
     check_resolved,
     check_wanted,
     constraints,
-    nothing_allowed,
     parse_requirements,
     refused_python,
     script_metadata,
@@ -143,8 +142,9 @@ def test_a_resolver_is_told_what_versions_are_left() -> None:
 
 
 def test_where_nothing_is_allowed_the_text_to_add_is_told() -> None:
-    error = nothing_allowed(["polars"], "config.toml")
-    assert '[dependencies] with allow = ["polars"].' in error.remedy
+    with pytest.raises(PackageRefusedError, match="No packages can be asked for here") as refusal:
+        check_wanted(parse_requirements(["polars"]), (), "config.toml")
+    assert '[dependencies] with allow = ["polars"].' in refusal.value.remedy
 
 
 FREE = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))

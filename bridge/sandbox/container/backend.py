@@ -121,8 +121,24 @@ class ContainerBackend(Backend):
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        """Start a container; again without a declined layer, or after the engine's restart."""
         async with AsyncExitStack() as stack:
-            yield await self._enter(stack, spec)
+            sandbox: Sandbox | None = None
+            while sandbox is None:
+                connection = await self._connector.connected()
+                try:
+                    sandbox = await stack.enter_async_context(self._launch_on(connection, spec))
+                except LaunchError as error:
+                    # Each layer is declined once at most.
+                    if not connection.extra_layers.drop_declined(error, proven=connection.proven):
+                        raise
+                    logger.info("trying again with less, after: %s", error.message)
+                except EngineDownError:
+                    # A connection that worked before has died: the engine may have been restarted.
+                    if not connection.proven:
+                        raise
+                    await self._connector.retire(connection)
+            yield sandbox
 
     async def probe(self) -> Probe:
         return await run_probe(
@@ -167,23 +183,6 @@ class ContainerBackend(Backend):
             else:
                 self._unremoved.add(container)
         return reaped
-
-    async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
-        """Start a container; again without a declined layer, or after the engine's restart."""
-        while True:
-            connection = await self._connector.connected()
-            try:
-                return await stack.enter_async_context(self._launch_on(connection, spec))
-            except LaunchError as error:
-                # Each layer is declined once at most.
-                if not connection.extra_layers.drop_declined(error, proven=connection.proven):
-                    raise
-                logger.info("trying again with less, after: %s", error.message)
-            except EngineDownError:
-                # A connection that worked before has died: the engine may have been restarted.
-                if not connection.proven:
-                    raise
-                await self._connector.retire(connection)
 
     @asynccontextmanager
     async def _launch_on(

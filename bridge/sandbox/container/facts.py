@@ -35,7 +35,11 @@ class EngineFacts:
 
 
 def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
-    options = _security_options(info)
+    # "name=seccomp,profile=default" and its like.
+    options: dict[str, str] = {}
+    for text in info.get("SecurityOptions") or []:
+        fields = dict(part.partition("=")[::2] for part in str(text).split(","))
+        options[fields.get("name", "")] = fields.get("profile", "")
     return EngineFacts(
         kind="docker",
         version=str(info.get("ServerVersion") or ""),
@@ -92,13 +96,3 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
 
 def runtime_name(runtime: str) -> str:
     return PurePosixPath(runtime).name
-
-
-def _security_options(info: Mapping[str, Json]) -> dict[str, str]:
-    """Parse "name=seccomp,profile=default" and its like into name → profile."""
-    options: dict[str, str] = {}
-    for text in info.get("SecurityOptions") or []:
-        fields = dict(part.partition("=")[::2] for part in str(text).split(","))
-        if "name" in fields:
-            options[fields["name"]] = fields.get("profile", "")
-    return options

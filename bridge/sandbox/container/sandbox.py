@@ -198,10 +198,7 @@ async def examined_isolation(
     """
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
-        facts = await look_inside(api, config, isolation, not_removed)
-        if len(examinations) >= 100:  # usually one for each profile
-            examinations.clear()
-        examinations[key] = facts
+        examinations[key] = await look_inside(api, config, isolation, not_removed)
     return judge_facts(isolation, examinations[key])
 
 

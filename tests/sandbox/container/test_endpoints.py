@@ -58,6 +58,8 @@ def test_podmans_usual_places() -> None:
         "unix:///run/user/1000/podman/podman.sock",
     ]
     assert urls(candidates("podman", around(), uid=0)) == ["unix:///run/podman/podman.sock"]
+    # A configured podman gets a service of its own.
+    assert candidates("podman", around(CONTAINERS_CONF="/etc/x.conf")) == ()
 
 
 @pytest.mark.parametrize(
@@ -68,10 +70,6 @@ def test_a_place_that_is_named_is_the_only_one(kind: str, variable: str) -> None
     (found,) = candidates("docker" if kind == "docker" else "podman", environ)
     assert (found.url, found.origin, found.explicit) == ("unix:///tmp/e.sock", variable, True)
     assert found.socket_path == Path("/tmp/e.sock")
-
-
-def test_a_configured_podman_gets_a_service_of_its_own() -> None:
-    assert candidates("podman", around(CONTAINERS_CONF="/etc/x.conf")) == ()
 
 
 @pytest.mark.parametrize("url", ["npipe:////./pipe/docker", "nonsense", "tcp://"])

@@ -273,14 +273,6 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_running_machine_is_left_alone() -> None:
-    podman = FakePodman(state="running")
-    found = await used(podman)
-    assert not found.started_by_us
-    await found.aclose()
-    assert podman.told == []
-
-
 async def test_a_stopped_machine_is_started_and_nothing_else() -> None:
     podman = FakePodman()
     found = await used(podman)
@@ -380,8 +372,10 @@ async def test_a_machine_of_ours_is_stopped_after_the_idle_time() -> None:
 async def test_a_machine_of_the_users_is_never_stopped() -> None:
     podman, clock = FakePodman(state="running"), Clock()
     found = await used(podman, clock)
+    assert not found.started_by_us
     async with idling(found):
         await until(lambda: clock.slept > 10)
+    await found.aclose()
     assert podman.told == []
 
 
