@@ -11,12 +11,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 import anyio
@@ -27,6 +27,7 @@ from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol import distributions
 from bridge.packages.sets import Locked, too_large, within
 from bridge.packages.target import PackageTarget
+from bridge.sandbox.container.command_runner import open_group
 from bridge.settings.dependencies import Dependencies
 from bridge.tasks import background_task
 
@@ -194,17 +195,8 @@ class Uv:
         """Run uv to its end; return its status and the end of what it wrote."""
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
-            # A start that is cut short leaves a process that must be reaped.
-            with anyio.CancelScope(shield=True):
-                process = await anyio.open_process(
-                    [*argv, self._executable, *words, "--cache-dir", str(cache)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=self._environ,
-                    cwd="/",
-                    start_new_session=True,
-                )
+            argv += [self._executable, *words, "--cache-dir", str(cache)]
+            process = await open_group(argv, PIPE, STDOUT, self._environ, Path("/"))
         except OSError as error:
             raise PackageUnavailableError(f"uv cannot be started: {error.strerror}.") from None
         said = line = ""

@@ -51,22 +51,11 @@ class SystemRunner:
         # Not pipes: helpers of `podman machine start` hold them open while the machine runs.
         with TemporaryFile() as out, TemporaryFile() as err:
             try:
-                # Cancelled in the middle, it would leave a process that no one waits for.
-                with anyio.CancelScope(shield=True):
-                    process = await anyio.open_process(
-                        list(argv),
-                        stdin=DEVNULL,
-                        stdout=out,
-                        stderr=err,
-                        cwd=self.cwd,
-                        env=self.env,
-                        start_new_session=True,
-                    )
+                process = await open_group(argv, out, err, self.env, self.cwd)
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-                return CompletedCommand(
-                    exit_code=None, stderr=f"{argv[0]}: {error}", missing=missing
-                )
+                said = f"{argv[0]}: {error}"
+                return CompletedCommand(exit_code=None, stderr=said, missing=missing)
             ended = anyio.Event()
             try:
                 async with anyio.create_task_group() as tasks:
@@ -111,6 +100,28 @@ async def _follow(file: int, on_line: Callable[[str], None], ended: anyio.Event)
 def _show(line: bytes, on_line: Callable[[str], None]) -> None:
     if text := line[:LINE_BYTES].decode("utf-8", "replace").rstrip():
         on_line(text)
+
+
+async def open_group(
+    argv: Sequence[str],
+    stdout: IO[bytes] | int,
+    stderr: IO[bytes] | int,
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+) -> Process:
+    """Start a process without stdin that leads its own session."""
+    # Cancelled in the middle, it would leave a process that no one waits for.
+    with anyio.CancelScope(shield=True):
+        process = await anyio.open_process(
+            list(argv),
+            stdin=DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    return process  # noqa: RET504 - a scope may suppress, says mypy
 
 
 async def end_group(process: Process) -> None:

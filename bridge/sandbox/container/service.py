@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from subprocess import DEVNULL
 
 import anyio
 import anyio.to_thread
@@ -28,7 +27,7 @@ from anyio.abc import Process
 from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.private_files import exposure, make_directory
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.command_runner import end_group
+from bridge.sandbox.container.command_runner import end_group, open_group
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.ownership import Owner, current_owner, is_dead
@@ -133,21 +132,10 @@ class SocketService:
             argv = [*wrapper, *argv]
         with (self._directory / _LOG).open("wb") as log:
             try:
-                # A cancellation in between would leave a process that is never waited for.
-                with anyio.CancelScope(shield=True):
-                    process = await anyio.open_process(
-                        argv,
-                        stdin=DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        # conmon notes an out-of-memory kill as a file in the directory it is in.
-                        cwd=self._directory,
-                        env=self.environ,
-                        start_new_session=True,
-                    )
+                # conmon notes an out-of-memory kill as a file in the directory it is in.
+                return await open_group(argv, log, log, self.environ, self._directory)
             except OSError as error:
                 raise self.explain(str(error), False) from error
-        return process
 
     async def _wait_listening(self, process: Process) -> None:
         with anyio.move_on_after(START_SECONDS):
