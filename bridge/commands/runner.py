@@ -239,38 +239,31 @@ class Commands:
     ) -> CommandResult:
         """Run a command or pipeline of an existing profile."""
         profile = self.profiles[request.profile]
-        run_progress = RunProgress()
+        run_progress, run_id = RunProgress(), uuid.uuid4().hex
         async with AsyncExitStack() as stack:
             if progress is not None:
                 report = partial(_report, progress, run_progress)
                 await stack.enter_async_context(background_task(report))
             await stack.enter_async_context(self._queue.slot(principal, run_progress.queued))
-            return await self._run(request, profile, principal=principal, client=client)
-
-    async def _run(
-        self, request: CommandRequest, profile: CommandProfile, *, principal: str, client: str
-    ) -> CommandResult:
-        run_id = uuid.uuid4().hex
-        plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
-        stdin = _stdin(request.stdin)
-        backend = await self._backend(profile)
-        names = " | ".join(spec.argv[0] for spec in plan.specs)
-        logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
-        started = time.monotonic()
-        pipeline = Pipeline(plan)
-        begun: dict[str, Json] = {
-            "principal": principal,
-            "clientSays": client,
-            "profile": profile.name,
-            "stages": [[plan.redactor.text(word) for word in words] for words in request.stages],
-            "digest": digest(canonical(request.stages).encode("ascii")),
-            "stdinBytes": len(stdin),
-            "env": {name: plan.redactor.text(value) for name, value in request.env.items()},
-        }
-        audit = self._audit_of(run_id, principal)
-        # Before it runs.
-        await audit.commanded(begun, partial(_masked_options, request))
-        async with audit.until_end() as end:
+            plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
+            shown, stdin = plan.redactor.text, _stdin(request.stdin)
+            backend = await self._backend(profile)
+            names = " | ".join(spec.argv[0] for spec in plan.specs)
+            logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
+            started, pipeline = time.monotonic(), Pipeline(plan)
+            begun: dict[str, Json] = {
+                "principal": principal,
+                "clientSays": client,
+                "profile": profile.name,
+                "stages": [[shown(word) for word in words] for words in request.stages],
+                "digest": digest(canonical(request.stages).encode("ascii")),
+                "stdinBytes": len(stdin),
+                "env": {name: shown(value) for name, value in request.env.items()},
+            }
+            audit = self._audit_of(run_id, principal)
+            # Before it runs.
+            await audit.commanded(begun, partial(_masked_options, request))
+            end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:
                     await pipeline.run(backend, stdin)
@@ -278,15 +271,10 @@ class Commands:
                     raise with_profile_remedy(error, profile) from error
             wall = time.monotonic() - started
             result = _result(run_id, request, plan, pipeline, wall)
-            end(
-                {
-                    "status": result.status,
-                    "reason": result.reason,
-                    "exitCode": result.exit_code,
-                    "wallMs": result.usage.wall_ms,
-                }
-            )
-        logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
+            status, reason, wall_ms = result.status, result.reason, result.usage.wall_ms
+            code = result.exit_code
+            end({"status": status, "reason": reason, "exitCode": code, "wallMs": wall_ms})
+        logger.info("run_command %s: %s after %.1f s", run_id, status, wall)
         return result
 
     async def _backend(self, profile: CommandProfile) -> Backend:
