@@ -58,23 +58,12 @@ class ServerStore(Store):
 
     def __init__(self, directory: Path, url: ServerUrl) -> None:
         super().__init__(directory)
-        self._server = url
-        self._url = url.text
+        self._url, self.place = url.text, str(url)
         self.blobs = ServerBlobs(directory / BLOBS, self)
-
-    @property
-    def place(self) -> str:
-        return str(self._server)
 
     def check(self) -> None:
         with self.connected(writes=True):
             pass
-
-    def _is_there(self) -> bool:
-        return True
-
-    def _make(self) -> None:
-        pass
 
     def _engine(self) -> Engine:
         return databases.engine(self._url, (0, 0), make_engine)

@@ -113,18 +113,15 @@ class Store:
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
+        self.place: Path | str = directory  # For messages.
         self.blobs = Blobs(directory / (BLOBS if name == FILE else f"{name}-{BLOBS}"))
         self._file = directory / name
         self._url = f"sqlite:///{self._file}"
 
-    @property
-    def place(self) -> Path | str:
-        return self.directory
-
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """Open a read transaction, which is empty without a database."""
-        if not self._is_there():
+        if not self.shared and not _exists(self._file):
             yield Transaction(None)
             return
         with self.connected(writes=False) as connection:
@@ -150,7 +147,9 @@ class Store:
 
         A `durable` one survives a power cut, and waits for the disk.
         """
-        self._make()
+        if not self.shared:
+            make_directory(self.directory)
+            _make_private(self._file)
         with self.connected(writes=True, durable=durable) as connection:
             yield Transaction(connection)
 
@@ -202,13 +201,6 @@ class Store:
     def check(self) -> None:
         with self.reading():
             pass
-
-    def _is_there(self) -> bool:
-        return _exists(self._file)
-
-    def _make(self) -> None:
-        make_directory(self.directory)
-        _make_private(self._file)
 
     @contextmanager
     def connected(

@@ -23,7 +23,6 @@ from bridge.sandbox.container.service import (
     service_environment,
 )
 from bridge.sandbox.ownership import current_owner
-from tests.raised import raises_code
 from tests.sandbox.process.rig import exists
 from tests.waiting import until
 
@@ -92,26 +91,24 @@ async def test_a_service_lives_in_a_private_directory_and_leaves_none(tmp_path: 
     await made.aclose()
 
 
-async def test_a_service_that_says_why_it_fails_is_heard(tmp_path: Path) -> None:
-    words = 'Error: default OCI runtime "x" not found: invalid argument'
-    script = f"#!/bin/sh\necho '{words}' >&2\nexit 125\n"
-    made = service(podman_that(tmp_path, script), tmp_path / "run", "x")
-    with anyio.fail_after(PATIENCE), raises_code("oci_runtime_broken", match="default OCI runtime"):
-        await made.start()
-    assert names_in(tmp_path / "run") == []
+WHY = 'Error: default OCI runtime "x" not found: invalid argument'
 
 
-async def test_a_service_that_dies_silently_is_down(tmp_path: Path) -> None:
-    made = service(podman_that(tmp_path, "#!/bin/sh\nexit 1\n"), tmp_path / "run")
-    with anyio.fail_after(PATIENCE), pytest.raises(EngineDownError) as caught:
-        await made.start()
-    assert "podman" in caught.value.remedy
-
-
-async def test_a_podman_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    made = service(str(tmp_path / "no-podman"), tmp_path / "run")
-    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError):
-        await made.start()
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        (f"echo '{WHY}' >&2; exit 125", "oci_runtime_broken", "default OCI runtime"),
+        ("exit 1", "engine_down", "podman"),
+        ("", "engine_down", "No such file"),
+    ],
+)
+async def test_a_service_that_does_not_start_says_why_and_leaves_nothing(
+    tmp_path: Path, script: str, code: str, said: str
+) -> None:
+    podman = podman_that(tmp_path, f"#!/bin/sh\n{script}\n") if script else "/no/podman"
+    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError, match=said) as caught:
+        await service(podman, tmp_path / "run", "x").start()
+    assert caught.value.code == code
     assert names_in(tmp_path / "run") == []
 
 
