@@ -91,16 +91,21 @@ def place() -> Iterator[Place]:
         shutil.rmtree(root)
 
 
-async def peeked(commands: Commands, asked: dict[str, Any], *words: str) -> dict[str, Any]:
+async def peeked(
+    commands: Commands | Settings, asked: dict[str, Any], *words: str
+) -> dict[str, Any]:
     result = await run(commands, ["peek", *words], stdin=json.dumps(asked))
     assert result.status == "success", (result.error, result.stages)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
-async def run(commands: Commands, *stages: list[str], **request: Any) -> CommandResult:
-    words = tuple(map(tuple, stages))
-    return await commands.run(CommandRequest(profile="tool", stages=words, **request))
+async def run(given: Commands | Settings, *stages: list[str], **request: Any) -> CommandResult:
+    asked = CommandRequest(profile="tool", stages=tuple(map(tuple, stages)), **request)
+    if isinstance(given, Commands):
+        return await given.run(asked)
+    async with Commands(given) as commands:
+        return await commands.run(asked)
 
 
 @contextmanager
