@@ -110,21 +110,22 @@ class Template:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def lifetime(limits: Limits, settings: Kubernetes) -> int:
-    """Return a pod's `activeDeadlineSeconds`, which count while it waits, too."""
-    return int(limits.timeout + settings.warm_seconds) + 120  # to start, and to be deleted
-
-
 def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[str, Any]:
     machine = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}.get(
         platform.machine()
     )
     uid, _, gid = user.partition(":")
     group = int(gid or uid)
+    seccomp = {"type": settings.seccomp}
+    if settings.seccomp.startswith("localhost/"):
+        name = settings.seccomp.removeprefix("localhost/")
+        seccomp = {"type": "Localhost", "localhostProfile": name}
+    sizes = {"tmp": limits.tmp_bytes, "workspace": limits.workspace_bytes}
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
-        "activeDeadlineSeconds": lifetime(limits, settings),
+        # It counts while a pod waits, too; and it has to start, and to be deleted.
+        "activeDeadlineSeconds": int(limits.timeout + settings.warm_seconds) + 120,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostname": "sandbox",
@@ -144,10 +145,13 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
             "runAsUser": int(uid),
             "runAsGroup": group,
             "fsGroup": group,
-            "seccompProfile": _seccomp(settings.seccomp),
+            "seccompProfile": seccomp,
         },
         "containers": [_container(limits, settings, image)],
-        "volumes": [_memory("tmp", limits.tmp_bytes), _memory("workspace", limits.workspace_bytes)],
+        "volumes": [
+            {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
+            for name, size in sizes.items()
+        ],
     }
 
 
@@ -176,16 +180,6 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
             {"name": "workspace", "mountPath": WORKSPACE},
         ],
     }
-
-
-def _memory(name: str, size: int) -> dict[str, Any]:
-    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
-
-
-def _seccomp(profile: str) -> dict[str, str]:
-    if profile.startswith("localhost/"):
-        return {"type": "Localhost", "localhostProfile": profile.removeprefix("localhost/")}
-    return {"type": profile}
 
 
 def first_step(spec: LaunchSpec, filters: Sequence[bytes], *, own_user: bool) -> bytes:
