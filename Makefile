@@ -55,7 +55,6 @@ PURE := \
     bridge/settings/* \
     bridge/upstream/framing.py \
     bridge/upstream/failure.py \
-    bridge/packages/allow_list.py \
     bridge/packages/requirements.py \
     bridge/packages/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))

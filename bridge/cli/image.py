@@ -16,7 +16,7 @@ from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import Flavour, ImageStatus, describe, local_name, status
-from bridge.sandbox.container.image_engine import ImageEngine
+from bridge.sandbox.container.image import ImageEngine
 from bridge.sandbox.image.build import (
     BuildRequest,
     RootfsContext,

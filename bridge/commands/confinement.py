@@ -1,11 +1,7 @@
 """What of the host a profile grants, and which words a stage may have. Pure but for `realpath`.
 
-Owns the rules of what may be granted at all, the way from a path inside to what it leads to, and
-the decision on a stage by its executable's name.
-
-Arguments are not the boundary: a program can make up paths that it was never given, and a pattern
-may look like a path. What is not mounted into the sandbox is not there, whatever a word says. When
-a command fails, `View.explain_failure` names the argument that leads out.
+Arguments are not the boundary: a program can make up paths that it was never given. What is not
+mounted into the sandbox is not there. `View.explain_failure` names the argument that leads out.
 """
 
 from __future__ import annotations
@@ -21,8 +17,8 @@ from bridge.settings.commands import CommandProfile
 
 WORKSPACE = "/workspace"  # Where a sandbox has the workspace, wherever it is on the host.
 
+# A client asks for stages; each has a sandbox of its own, with the profile's memory limit.
 MAX_STAGES = 8
-"""A client asks for stages; each has a sandbox of its own, with the profile's memory limit."""
 
 MAX_COMMAND_BYTES = 16 * 1024
 """Of one stage's words, which a client sends. They travel with the stage's other orders in a single
@@ -43,60 +39,48 @@ Readlink = Callable[[str], str | None]
 
 
 def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> None:
-    """Check that every stage may run."""
     if not stages:
         raise InvalidRequestError("There is no command.")
     if len(stages) > MAX_STAGES:
         message = f"The pipeline has {len(stages)} stages; at most {MAX_STAGES} are taken."
         raise InvalidRequestError(message)
     for words in stages:
-        _check_words(words)
-        _check_name(words[0], names)
+        if not words:
+            raise InvalidRequestError("A stage of the pipeline has no words.")
+        text = "\0".join(words)
+        try:
+            size = len(text.encode()) + 1
+        except UnicodeEncodeError:
+            raise InvalidRequestError("A word of the command is no valid text.") from None
+        if size > MAX_COMMAND_BYTES:
+            message = f"A command of {size:,} bytes was given; at most {MAX_COMMAND_BYTES:,} are"
+            raise InvalidRequestError(f"{message} taken.", remedy="Pass long texts as `stdin`.")
+        if text.count("\0") >= len(words):
+            message = "A word of the command holds a NUL, which no program can be given."
+            raise InvalidRequestError(message)
+        if words[0] not in names:
+            raise _unknown_name(words[0], ", ".join(sorted(names)))
 
 
-def _check_words(words: Sequence[str]) -> None:
-    if not words:
-        raise InvalidRequestError("A stage of the pipeline has no words.")
-    try:
-        size = sum(len(word.encode()) + 1 for word in words)
-    except UnicodeEncodeError:
-        raise InvalidRequestError("A word of the command is no valid text.") from None
-    if size > MAX_COMMAND_BYTES:
-        message = f"A command of {size:,} bytes was given; at most {MAX_COMMAND_BYTES:,} are taken."
-        raise InvalidRequestError(message, remedy="Pass long texts as `stdin`.")
-    if any("\0" in word for word in words):
-        message = "A word of the command holds a NUL, which no program can be given."
-        raise InvalidRequestError(message)
-
-
-def _check_name(name: str, names: Collection[str]) -> None:
-    if name in names:
-        return
-    known = ", ".join(sorted(names))
+def _unknown_name(name: str, known: str) -> InvalidRequestError:
+    message = f"{name!r:.100} is not among the executables of this profile."
+    remedy = f"It has: {known}."
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
         message = f"{name!r:.100}: a command line sets no variables."
         remedy = f"Pass `env`, if the profile allows it, and start with one of: {known}."
     elif "/" in name:
         message = f"{name!r:.100}: executables are named without a path."
         remedy = f"Name one of: {known}."
-    else:
-        message = f"{name!r:.100} is not among the executables of this profile."
-        remedy = f"It has: {known}."
-    raise InvalidRequestError(message, remedy=remedy)
+    return InvalidRequestError(message, remedy=remedy)
 
 
-Judge = Callable[[str, bool], str]
-"""Says why a path of the host may not be granted, to write to if so; empty if it may."""
+Judge = Callable[[str, bool], str]  # Why a path may not be granted (to write to); else empty.
 
 
 def grants(profile: CommandProfile, *, realpath: Realpath, refusal: Judge) -> tuple[Bind, ...]:
     """Return what a profile grants, shortest path first.
 
-    Args:
-        refusal: What holds for all that programs and commands may be given.
-
-    Raises:
-        SettingsError: It grants what must not be granted.
+    `refusal` judges what all programs and commands may be given.
     """
     workspace = realpath(str(profile.workspace))
     found = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
@@ -149,10 +133,8 @@ class View:
     """Paths as the sandbox of a profile's commands sees them.
 
     Args:
-        granted: What the profile grants.
         visible: Further paths that are inside, the system's.
-        hosts: Further directories of the host that are granted, each with its path inside; for
-            answers to those who give the host's paths.
+        hosts: Further granted directories of the host, each with its path inside, for messages.
     """
 
     def __init__(
@@ -170,7 +152,6 @@ class View:
         self._visible = (*self._roots, *visible)
 
     def host_path(self, inside: str) -> str | None:
-        """Return the path of the host for one inside; None if it is not the host's."""
         for grant in self._granted:
             if is_within(inside, (grant.inside,)):
                 return grant.source + inside[len(grant.inside) :]
@@ -185,11 +166,7 @@ class View:
         return self._readlink(host) if host is not None else None
 
     def workdir(self, given: str) -> str:
-        """Return the working directory inside for a path relative to the workspace.
-
-        Raises:
-            InvalidRequestError: It leads out of the workspace.
-        """
+        """Return the directory inside for a path below the workspace, which it cannot leave."""
         if "\0" in given or given.startswith("~"):
             message = f"`workdir` must be a path below the workspace, not {given!r:.200}."
             raise InvalidRequestError(message)
@@ -206,11 +183,7 @@ class View:
     def explain_failure(
         self, workdir: str, words: Sequence[str], exists: Callable[[str], bool]
     ) -> str:
-        """Return which argument of a failed command leads out; empty if none does.
-
-        Args:
-            workdir: The directory inside that relative paths start from.
-        """
+        """Return which argument of a failed command leads out of `workdir`; empty if none does."""
         for word in words[1:]:
             for piece in candidates(word):
                 if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
@@ -227,7 +200,6 @@ class View:
         return ""
 
     def _outside(self, path: PurePosixPath, real: str) -> str:
-        """Return what is wrong with a path that leads to `real`, as the rest of a sentence."""
         plain = posixpath.normpath(path)
         for host, inside in self._hosts.items():
             if is_within(plain, (host,)):

@@ -1,15 +1,8 @@
-"""Runs `run_command`, from a request to its result.
+"""Runs `run_command`, from a request to its result, with the stages of a pipeline.
 
-Owns the composition: which profile, which paths, which environment, which backend, and what the
-outcome is called; and the stages of a pipeline, running side by side with bytes going from one to
-the next under one deadline. Nothing is gathered between stages: one piece is under way from each to
-the next, the rest waits in the kernel's pipes. How stages are kept in is `bridge.sandbox`'s. There
-is no way from here to running anything without a sandbox.
-
-Which stage failed: a stage succeeds with status 0. One that is not the last also succeeds when it
-could not write on because the stage after it had ended (`yes | head -1`): if SIGPIPE ended it, or
-if what it wrote was refused, whatever it then exited with. The first stage that did not succeed is
-the one that failed.
+Between stages nothing is gathered: the rest waits in the kernel's pipes. A stage succeeds with
+status 0. One that is not the last also succeeds when the stage after it ended first (`yes |
+head -1`). The first stage that did not succeed is the one that failed.
 """
 
 from __future__ import annotations
@@ -20,10 +13,11 @@ import signal as signals
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -58,10 +52,9 @@ from bridge.tasks import background_task
 
 
 class CommandOutput:
-    """Keeps the head and the tail of a stream within `limit` bytes.
+    """Keeps the head and the tail of a stream within `limit` bytes, without secrets.
 
-    Secrets are taken out first, across the pieces that the stream comes in: neither a piece's end
-    nor the cut in the middle leaves half of one.
+    Neither a piece's end nor the cut in the middle leaves half of a secret.
     """
 
     def __init__(self, limit: int, redactor: Redactor) -> None:
@@ -79,11 +72,9 @@ class CommandOutput:
         self._keep(self._cleared.feed(data))
 
     def finish(self) -> None:
-        """Add what waited for more. Idempotent."""
         self._keep(self._cleared.finish())
 
     def text(self) -> str:
-        """Return what is kept, with a line about what is not."""
         if not self.dropped:
             return bytes(self._head + self._tail).decode("utf-8", "backslashreplace")
         # A cut may have gone through a character.
@@ -103,17 +94,12 @@ class CommandOutput:
 
 
 class Pipeline:
-    """The stages of one command; nothing of them is left afterwards.
-
-    They run side by side. Where they may write, they run one after another, up to a failure.
+    """The stages of one command. They run in parallel, or in turn where they may write.
 
     Attributes:
         ends: How each stage ended; None for one that was ended from here.
         stages: The sandboxes of those that were started.
         refused: Whether what a stage wrote could not be given to the next.
-        timed_out: Whether the deadline passed.
-        output: The last stage's stdout.
-        errors: Each stage's stderr.
     """
 
     def __init__(self, plan: CommandPlan) -> None:
@@ -129,11 +115,7 @@ class Pipeline:
         self.errors = [CommandOutput(limit, plan.redactor) for _ in plan.specs]
 
     async def run(self, backend: Backend, stdin: bytes) -> None:
-        """Run all stages to their end or the deadline.
-
-        Raises:
-            SandboxError: A stage could not be started, or was lost.
-        """
+        """Run all stages to their end or the deadline."""
         async with AsyncExitStack() as stack:
             with anyio.move_on_after(self._plan.timeout) as deadline:
                 every = list(range(len(self._plan.specs)))
@@ -158,14 +140,18 @@ class Pipeline:
         self.isolation = common([stage.isolation for stage in self.stages])
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_feed, self.stages[numbers[0]], stdin)
+                tasks.start_soon(self._feed, self.stages[numbers[0]], stdin)
                 for number in numbers:
                     tasks.start_soon(self._follow, number)
         except ExceptionGroup as group:
             raise first_error(group) from None
 
+    async def _feed(self, stage: Sandbox, data: bytes) -> None:
+        with suppress(ChannelClosedError):  # the command stopped reading
+            await stage.send(data)
+            stage.end_input()
+
     async def _follow(self, number: int) -> None:
-        """Pass on what a stage writes, until its end."""
         stage, following = self.stages[number], None
         if number + 1 < len(self.stages):
             following = self.stages[number + 1]
@@ -187,8 +173,7 @@ class Pipeline:
             following.end_input()
         self.ends[number] = await stage.wait()
 
-    def truncated(self) -> dict[str, int]:
-        """Return how many bytes were dropped of which stream."""
+    def dropped_bytes(self) -> dict[str, int]:
         named = {"stdout": self.output, "stderr": self.errors[0]}
         if len(self.errors) > 1:
             numbered = enumerate(self.errors, 1)
@@ -197,21 +182,10 @@ class Pipeline:
         return {name: capture.dropped for name, capture in named.items() if capture.dropped}
 
 
-async def _feed(stage: Sandbox, data: bytes) -> None:
-    try:
-        await stage.send(data)
-    except ChannelClosedError:
-        return  # the command stopped reading
-    stage.end_input()
-
-
 logger = logging.getLogger(__name__)
 
-MAX_STDIN_BYTES = 1024 * 1024
-"""Of the text that a client may pass. What is longer belongs in a file of the workspace."""
-
-MAX_PASSED_BYTES = 64 * 1024 * 1024
-"""That a command may write for the next stage, where stages run one after another."""
+MAX_STDIN_BYTES = 1024 * 1024  # A client may pass any text.
+MAX_PASSED_BYTES = 64 * 1024 * 1024  # A command may write without end for the next stage.
 
 Progress = Callable[[float, str], Awaitable[None]]
 OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
@@ -223,7 +197,7 @@ class Commands:
     Args:
         choose: Opens what a profile's commands run in.
         audit_of: The records of one command, by its run's id and owner; none without.
-        queue: What gives commands and runs their places; one of their own without.
+        queue: What commands and runs wait in; one of their own without.
     """
 
     def __init__(
@@ -263,52 +237,33 @@ class Commands:
         principal: str = "",
         client: str = "",
     ) -> CommandResult:
-        """Run a command or pipeline and say how it went.
-
-        Args:
-            principal, client: Who asks; see `RunRequest`.
-
-        Raises:
-            KeyError: There is no such profile; `parse_command` says which there are.
-            AuditError: Its beginning cannot be recorded.
-            UsageError: The request is unusable, or the profile is.
-            BridgeError: Too many runs and commands are under way and wait.
-            SandboxError: There is no sandbox, or it was lost.
-        """
+        """Run a command or pipeline of an existing profile."""
         profile = self.profiles[request.profile]
-        run_progress = RunProgress()
+        run_progress, run_id = RunProgress(), uuid.uuid4().hex
         async with AsyncExitStack() as stack:
             if progress is not None:
-                await stack.enter_async_context(
-                    background_task(partial(_report, progress, run_progress))
-                )
+                report = partial(_report, progress, run_progress)
+                await stack.enter_async_context(background_task(report))
             await stack.enter_async_context(self._queue.slot(principal, run_progress.queued))
-            return await self._run(request, profile, principal=principal, client=client)
-
-    async def _run(
-        self, request: CommandRequest, profile: CommandProfile, *, principal: str, client: str
-    ) -> CommandResult:
-        run_id = uuid.uuid4().hex
-        plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
-        stdin = _stdin(request.stdin)
-        backend = await self._backend(profile)
-        names = " | ".join(spec.argv[0] for spec in plan.specs)
-        logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
-        started = time.monotonic()
-        pipeline = Pipeline(plan)
-        begun: dict[str, Json] = {
-            "principal": principal,
-            "clientSays": client,
-            "profile": profile.name,
-            "stages": [[plan.redactor.text(word) for word in words] for words in request.stages],
-            "digest": digest(canonical(request.stages).encode("ascii")),
-            "stdinBytes": len(stdin),
-            "env": {name: plan.redactor.text(value) for name, value in request.env.items()},
-        }
-        audit = self._audit_of(run_id, principal)
-        # Before it runs.
-        await audit.commanded(begun, partial(_masked_options, request))
-        async with audit.until_end() as end:
+            plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
+            shown, stdin = plan.redactor.text, _stdin(request.stdin)
+            backend = await self._backend(profile)
+            names = " | ".join(spec.argv[0] for spec in plan.specs)
+            logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
+            started, pipeline = time.monotonic(), Pipeline(plan)
+            begun: dict[str, Json] = {
+                "principal": principal,
+                "clientSays": client,
+                "profile": profile.name,
+                "stages": [[shown(word) for word in words] for words in request.stages],
+                "digest": digest(canonical(request.stages).encode("ascii")),
+                "stdinBytes": len(stdin),
+                "env": {name: shown(value) for name, value in request.env.items()},
+            }
+            audit = self._audit_of(run_id, principal)
+            # Before it runs.
+            await audit.commanded(begun, partial(_masked_options, request))
+            end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:
                     await pipeline.run(backend, stdin)
@@ -316,15 +271,10 @@ class Commands:
                     raise with_profile_remedy(error, profile) from error
             wall = time.monotonic() - started
             result = _result(run_id, request, plan, pipeline, wall)
-            end(
-                {
-                    "status": result.status,
-                    "reason": result.reason,
-                    "exitCode": result.exit_code,
-                    "wallMs": result.usage.wall_ms,
-                }
-            )
-        logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
+            status, reason, wall_ms = result.status, result.reason, result.usage.wall_ms
+            code = result.exit_code
+            end({"status": status, "reason": reason, "exitCode": code, "wallMs": wall_ms})
+        logger.info("run_command %s: %s after %.1f s", run_id, status, wall)
         return result
 
     async def _backend(self, profile: CommandProfile) -> Backend:
@@ -336,7 +286,6 @@ class Commands:
 
 
 def _masked_options(request: CommandRequest, shown: Json) -> Json:
-    """Return the words as they are shown, with a mask where an option names a secret."""
     return [
         [
             _masked_option(hidden, words[max(0, at - 1) : at], word)
@@ -397,14 +346,13 @@ def _result(
         stdout=pipeline.output.text(),
         error="" if verdict.status == "success" else f"{verdict.summary} {remedy}".strip(),
         timeout_seconds=plan.timeout,
-        truncated=pipeline.truncated(),
+        truncated=pipeline.dropped_bytes(),
         isolation=pipeline.isolation,
         usage=Usage(wall_ms=round(wall * 1000)),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandVerdict:
+class CommandVerdict(NamedTuple):
     status: Status
     summary: str
     reason: Reason | None = None
@@ -417,25 +365,22 @@ def judge(
 ) -> CommandVerdict:
     if timed_out:
         ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
-        running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
+        running = [_stage_name(stages, number) for number, over in enumerate(ended, 1) if not over]
         which = f"; still running: {', '.join(running)}" if running else ""
-        more = f"for more time (`timeout`, at most {profile.max_timeout:g})"
-        return CommandVerdict(
-            status="timeout",
-            reason="timeout",
-            summary=f"The time limit of {timeout:g} s passed{which}.",
-            remedy=f"Ask for less at once, or {more}.",
-        )
+        summary = f"The time limit of {timeout:g} s passed{which}."
+        remedy = "Ask for less at once, or for more time"
+        remedy += f" (`timeout`, at most {profile.max_timeout:g})."
+        return CommandVerdict("timeout", summary, "timeout", remedy=remedy)
     for number, stage in enumerate(stages, 1):
         last = number == len(stages)
         unheard = not last and (stage.cut_short or stage.signal == signals.SIGPIPE)
         if stage.oom_killed or not (stage.exit_code == 0 or unheard):
-            return _failed(stage, _named(stages, number), profile)
+            return _judge_failure(stage, _stage_name(stages, number), profile)
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
-    return CommandVerdict(status="success", summary=f"{many} succeeded.", exit_code=0)
+    return CommandVerdict("success", f"{many} succeeded.", exit_code=0)
 
 
-def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
+def _judge_failure(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
     reason: Reason = "crash"
     remedy = ""
     if stage.oom_killed:
@@ -456,12 +401,10 @@ def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVe
     else:
         summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
     exit_code = stage.exit_code if reason == "exit" else None
-    return CommandVerdict(
-        status="error", reason=reason, summary=summary, exit_code=exit_code, remedy=remedy
-    )
+    return CommandVerdict("error", summary, reason, exit_code, remedy)
 
 
-def _named(stages: Sequence[StageResult], number: int) -> str:
+def _stage_name(stages: Sequence[StageResult], number: int) -> str:
     command = shlex.join(stages[number - 1].words)
     command = command if len(command) <= 200 else f"{command[:200]}..."
     return f"`{command}`" if len(stages) == 1 else f"stage {number} of {len(stages)} (`{command}`)"

@@ -5,8 +5,7 @@
     sets/work-*/       where a bridge's uv works meanwhile
     uv/                uv's cache, with what indexes answered
 
-Owns the names, what an unpacked wheel may be, and what is evicted when room is needed. A wheel and
-a set are complete before they have their names. Only bytecode is added to them later.
+A wheel and a set are complete before they have their names. Only bytecode is added to them later.
 """
 
 from __future__ import annotations
@@ -19,12 +18,17 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
+import anyio.to_thread
+
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.guest.protocol.distributions import LIGHTER
 from bridge.private_files import in_use
 from bridge.store import Store
 
@@ -37,12 +41,7 @@ _WORK = "work-"
 
 @dataclass(frozen=True, kw_only=True)
 class Locked:
-    """One package that was chosen.
-
-    Attributes:
-        sha256: Of the wheel.
-        size: Of the wheel, in bytes; 0 where the index does not say.
-    """
+    """One chosen package: the wheel's hash, and its bytes; 0 where the index does not say."""
 
     name: str
     version: str
@@ -52,18 +51,24 @@ class Locked:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Which packages a set of requirements comes to.
-
-    Attributes:
-        made: When that was found out.
-        refused: Why they are not installed, if they are too large.
-        most: The limit for which that holds, in bytes.
-    """
+    """Which packages a set of requirements comes to, found out at `made`."""
 
     packages: tuple[Locked, ...]
     made: float
-    refused: str = ""
-    most: int = 0
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {package.name: package.version for package in self.packages}
+
+
+@contextmanager
+def _explain_failure() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"Packages cannot be kept: {error.strerror or error}."
+        remedy = "The person who runs the bridge can set `cache` of [dependencies], or make room"
+        raise PackageUnavailableError(message, remedy=f"{remedy} there.") from None
 
 
 class StoredSet:
@@ -71,7 +76,6 @@ class StoredSet:
 
     Args:
         directory: Of all wheels and sets; made when needed.
-        store: Where what it came to is kept.
         texts: What the set is of; equal for the same set only.
     """
 
@@ -88,23 +92,19 @@ class StoredSet:
 
     def touch(self, lock: Lock) -> bool:
         """Record that the installed packages are used; return False if they are not there."""
-        try:
+        with suppress(OSError):
             os.utime(self.tree(lock))
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
+    @_explain_failure()
     def begin(self) -> Path:
-        """Return a new directory to work in, which the caller removes."""
-        try:
-            # Where a bridge is root, its programs are "nobody", who must be able to read packages.
-            for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
-                path.mkdir(parents=True, exist_ok=True)
-                if path.stat().st_uid == os.geteuid():
-                    path.chmod(0o755)
-            return Path(tempfile.mkdtemp(dir=self._directory / "sets", prefix=_WORK))
-        except OSError as error:
-            raise _unwritable(error) from None
+        # The programs of a bridge that is root are another user, who must be able to read packages.
+        for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
+            path.mkdir(parents=True, exist_ok=True)
+            if path.stat().st_uid == os.geteuid():
+                path.chmod(0o755)
+        return Path(tempfile.mkdtemp(dir=self._directory / "sets", prefix=_WORK))
 
     def read(self) -> Lock | None:
         try:
@@ -115,90 +115,57 @@ class StoredSet:
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
+    @_explain_failure()
     def remember(self, lock: Lock) -> None:
-        try:
-            with self._store.writing() as kept:
-                kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
-                kept.prune(_KIND, most=2000)
-        except OSError as error:
-            raise _unwritable(error) from None
+        with self._store.writing() as kept:
+            kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
+            kept.prune(_KIND, most=2000)
 
+    @_explain_failure()
     def keep_wheel(self, package: Locked, made: Path, max_bytes: int) -> None:
-        """Keep an unpacked wheel, for all sets from now on.
+        tidy(made, max_bytes)
+        # Another bridge may have been faster, with the same.
+        if not self.wheel(package).exists():
+            made.rename(self.wheel(package))
 
-        Raises:
-            PackageRefusedError: There is something in it that may not be.
-            PackageUnavailableError: It cannot be written.
-        """
-        try:
-            tidy(made, max_bytes)
-            # Another bridge may have been faster, with the same.
-            if not self.wheel(package).exists():
-                made.rename(self.wheel(package))
-        except OSError as error:
-            raise _unwritable(error) from None
-
+    @_explain_failure()
     def keep(self, lock: Lock, work: Path, max_bytes: int) -> None:
-        """Keep a set of wheels that are there, for programs from now on.
-
-        Raises:
-            PackageRefusedError: They are too large together.
-            PackageUnavailableError: It cannot be written.
-        """
+        """Keep a set of wheels that are there, for programs from now on, unless it is too large."""
         made, tree = work / "set", self.tree(lock)
-        try:
-            sizes, entries = {}, 0
-            for package in lock.packages:
-                counted = list(_entries(self.wheel(package)))
-                sizes[f"{package.name} {package.version}"] = sum(one.st_size for one in counted)
-                entries += len(counted)
-                link_tree(self.wheel(package), made)
-            if sum(sizes.values()) > max_bytes or entries > MAX_ENTRIES:
-                raise too_large(max_bytes, sizes, "unpacked")
-            made.chmod(0o755)
-            if not tree.exists():
-                made.rename(tree)
-            os.utime(tree)
-        except OSError as error:
-            raise _unwritable(error) from None
-
-
-def _unwritable(error: OSError) -> PackageUnavailableError:
-    message = f"Packages cannot be kept: {error.strerror or error}."
-    remedy = "The person who runs the bridge can set `cache` of [dependencies], or make room there."
-    return PackageUnavailableError(message, remedy=remedy)
+        sizes, entries = {}, 0
+        for package in lock.packages:
+            counted = list(_entries(self.wheel(package)))
+            sizes[f"{package.name} {package.version}"] = sum(one.st_size for one in counted)
+            entries += len(counted)
+            link_tree(self.wheel(package), made)
+        if sum(sizes.values()) > max_bytes or entries > MAX_ENTRIES:
+            raise too_large(max_bytes, sizes, "unpacked")
+        made.chmod(0o755)
+        if not tree.exists():
+            made.rename(tree)
+        os.utime(tree)
 
 
 def link_tree(source: Path, into: Path) -> None:
-    """Make a directory's files appear in another one, as hard links where that is possible.
-
-    A file that is there already stays.
-    """
+    """Make a directory's files appear in another one, as hard links where that is possible."""
     for place, _, files in os.walk(source):
         below = into / Path(place).relative_to(source)
         # Two wheels may have a file and a directory of one name; then the first stays.
         with suppress(FileExistsError, NotADirectoryError):
             below.mkdir(parents=True, exist_ok=True)
             for name in files:
-                with suppress(FileExistsError):
-                    _link(Path(place, name), below / name)
-
-
-def _link(source: Path, path: Path) -> None:
-    try:
-        path.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:
-        # No hard links here, or no further ones of this file.
-        shutil.copy2(source, path)
+                path = below / name
+                try:
+                    path.hardlink_to(Path(place, name))
+                except FileExistsError:
+                    continue
+                except OSError:
+                    # No hard links here, or no further ones of this file.
+                    shutil.copy2(Path(place, name), path)
 
 
 def make_room(directory: Path, most: int) -> None:
-    """Evict the sets that were used longest ago, and wheels of no set, until the rest fits. Blocks.
-
-    A set that a sandbox has mounted stays, and so does one that was used a moment ago.
-    """
+    """Evict the sets used longest ago, and wheels of no set, until the rest fits. Blocks."""
     with in_use(directory / "wheels", alone=True) as alone:
         # Another bridge is installing: its wheels have no set yet. The next one makes room.
         if alone:
@@ -253,10 +220,7 @@ def _evict(path: Path) -> bool:
 def tidy(tree: Path, max_bytes: int) -> None:
     """Make an unpacked wheel plain files of fixed modes that everybody may read. Blocks.
 
-    What an interpreter would run at its start is removed.
-
-    Raises:
-        PackageRefusedError: There is a link or a device, or too much.
+    What an interpreter would run at its start is removed; a link or a device is refused.
     """
     for path in tree.iterdir():
         # What an interpreter with `site` would run at its start, and uv's own lock file.
@@ -283,13 +247,7 @@ def tidy(tree: Path, max_bytes: int) -> None:
 def too_large(
     most: int, sizes: Mapping[str, int] | None = None, what: str = "to download"
 ) -> PackageRefusedError:
-    """Return the refusal of packages beyond the bounds.
-
-    Args:
-        most: The limit, in bytes.
-        sizes: Bytes of each package, as far as they are known.
-        what: What these are of it.
-    """
+    """Return the refusal of packages beyond `most` bytes; `sizes` has them by package."""
     message = (
         f"The packages are larger than a run's may be (`max_bytes`: {_mib(most)}), or have more "
         f"than {MAX_ENTRIES:,} files."
@@ -298,7 +256,10 @@ def too_large(
         largest = sorted(sizes.items(), key=lambda each: -each[1])[:3]
         named = ", ".join(f"{name} {_mib(size)}" for name, size in largest)
         message += f" Together they have {_mib(sum(sizes.values()))} {what}; the largest: {named}."
-    remedy = "Ask for less; or the person who runs the bridge raises `max_bytes`."
+    names = {package.partition(" ")[0] for package in sizes or ()}
+    lighter = [f'for {name} "{LIGHTER[name]}"' for name in sorted(names & LIGHTER.keys())]
+    ask = ", ".join(lighter) or "for less"
+    remedy = f"Ask {ask}; or the person who runs the bridge raises `max_bytes`."
     return PackageRefusedError(message, remedy=remedy)
 
 
@@ -307,10 +268,7 @@ def _mib(size: int) -> str:
 
 
 def within(place: Path, most: int) -> bool:
-    """Return whether what uv has written is within `most` bytes, and a bound on files. Blocks.
-
-    Called while it grows. A file of several names counts once.
-    """
+    """Return whether what uv has written is within `most` bytes, and a bound on files. Blocks."""
     size = entries = 0.0
     for found in _entries(place):
         size += found.st_size / found.st_nlink if stat.S_ISREG(found.st_mode) else 0
@@ -321,7 +279,6 @@ def within(place: Path, most: int) -> bool:
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """Return a name for a list of texts, the same for the same list only."""
     return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
 
 
@@ -331,3 +288,89 @@ def _entries(place: Path) -> Iterator[os.stat_result]:
             # What is gone again meanwhile counts no more.
             with suppress(OSError):
                 yield os.lstat(os.path.join(directory, name))  # noqa: PTH118 - many, joined at once
+
+
+Compile = Callable[[Path], Awaitable[bytes | None]]  # Returns what a sandbox compiled of a wheel.
+
+
+async def compile_set(
+    tree: Path, wheels: Sequence[Path], tag: str, most: int, compiled: Compile
+) -> None:
+    """Add bytecode to the wheels of a set, and to the set, as far as it is missing.
+
+    `tag` is the Python's in names of compiled files; a wheel's bytecode has at most `most` bytes.
+    """
+    for wheel in wheels:
+        # It may be evicted.
+        with suppress(OSError):
+            metadata = next(wheel.glob("*.dist-info"), None)
+            if metadata is None:
+                continue
+            marker = f"{metadata.name}/COMPILED.{tag}"
+            if (tree / marker).exists():
+                continue
+            with in_use((wheel / marker).parent, alone=True) as alone:
+                # Otherwise another bridge compiles it, and a later run finds that.
+                if alone and not (wheel / marker).exists():
+                    await _compile(wheel, tag, most, compiled)
+                    (wheel / marker).touch(mode=0o644)
+            await anyio.to_thread.run_sync(link_tree, wheel, tree)
+
+
+async def _compile(wheel: Path, tag: str, most: int, compiled: Compile) -> None:
+    while data := await compiled(wheel):
+        add = partial(add_bytecode, wheel, data, tag, most)
+        if not await anyio.to_thread.run_sync(add):
+            return
+
+
+async def add_fonts(tree: Path, listed: Compile) -> None:
+    """Add matplotlib's list of fonts to a set that has matplotlib, as a sandbox makes it."""
+    place = tree / ".matplotlib"
+    if not (tree / "matplotlib").is_dir() or place.exists():
+        return
+    name, _, content = (await listed(tree) or b"").partition(b"\n")
+    if re.fullmatch(rb"fontlist-v[\w.-]{1,20}\.json", name):
+        place.mkdir(mode=0o755)
+        (place / name.decode()).write_bytes(content)
+        (place / name.decode()).chmod(0o644)
+
+
+def add_bytecode(wheel: Path, data: bytes, tag: str, most: int) -> int:
+    """Write compiled files next to their sources; return how many are new. `data` may lie."""
+    added = 0
+    sources = {
+        str(Path(place, name).relative_to(wheel))
+        for place, _, names in os.walk(wheel)
+        for name in names
+        if name.endswith(".py")
+    }
+    for name, content in _read_pairs(data, most):
+        if name not in sources:
+            continue
+        source = wheel / name
+        made = source.parent / "__pycache__" / f"{source.stem}.{tag}.pyc"
+        half = made.with_suffix(".half")
+        with suppress(OSError):
+            made.parent.mkdir(mode=0o755, exist_ok=True)
+            if not made.exists():
+                half.write_bytes(content)
+                half.chmod(0o644)
+                half.rename(made)
+                added += 1
+    return added
+
+
+def _read_pairs(data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents in what a sandbox returned, up to the first that is malformed."""
+    with suppress(zlib.error):
+        rest = memoryview(zlib.decompressobj().decompress(data, most))
+        while len(rest) > 4:
+            pair = []
+            for _ in range(2):
+                end = 4 + int.from_bytes(rest[:4], "big")
+                if len(rest) < end:
+                    return
+                pair.append(bytes(rest[4:end]))
+                rest = rest[end:]
+            yield os.fsdecode(pair[0]), pair[1]

@@ -21,25 +21,21 @@ _MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 
 _CPYTHON = sys.implementation.name == "cpython"
 
+# What a guest must tell, which may lie.
 _FACTS = {
     "python": re.compile(r"3\.\d{1,2}\.\d{1,3}"),
     "implementation": re.compile(r"[a-z]{1,20}"),
     "machine": re.compile(r"[A-Za-z0-9_-]{1,20}"),
     "libc": re.compile(r"(glibc \d\.\d{1,3}|musl|)"),
 }
-"""What a guest must tell, which may lie."""
 
+# Minor versions of glibc 2 that uv knows.
 _GLIBC = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
-"""Minor versions of glibc 2 that uv knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """A package that a sandbox has of its own: its image's, or an environment's of the host.
-
-    Attributes:
-        requires: Names of the packages that it needs.
-    """
+    """A package that a sandbox has of its own, and the names of those that it needs."""
 
     name: str
     version: str
@@ -48,28 +44,17 @@ class Installed:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageTarget:
-    """One Python on one kind of machine.
+    """One Python on one kind of machine."""
 
-    Attributes:
-        version: "3.11.2".
-        implementation: "cpython", "pypy", ...
-        abi: Of compiled modules, as tags have it ("cp313", "cp313t"); empty for none known.
-        libc: "glibc 2.36" or "musl"; empty where nothing tells.
-    """
-
-    version: str
-    implementation: str
-    abi: str
+    version: str  # "3.11.2".
+    implementation: str  # "cpython", "pypy", ...
+    abi: str  # Of compiled modules, as tags have it ("cp313", "cp313t"); empty for none known.
     machine: str
-    libc: str
+    libc: str  # "glibc 2.36" or "musl"; empty where nothing tells.
 
     @property
     def uv_platform(self) -> str:
-        """What uv calls its machine and C library.
-
-        Raises:
-            PackageUnavailableError: uv cannot look for packages for it.
-        """
+        """What uv calls its machine and C library; an error if uv cannot look for it."""
         free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
         own = f"cp{''.join(self.version.split('.')[:2])}{free}" if _CPYTHON else ""
         if self.abi != own or not self.libc:
@@ -110,11 +95,7 @@ def installed_in(listed: object) -> tuple[Installed, ...]:
 
 
 def target_of(facts: Mapping[str, Any]) -> PackageTarget:
-    """Return the Python that a guest's facts tell of.
-
-    Raises:
-        PackageUnavailableError: They tell too little, or what cannot be.
-    """
+    """Return the Python that a guest's facts tell of; an error if they cannot be true."""
     told = {name: facts.get(name, "") for name in _FACTS}
     if not all(isinstance(told[name], str) and _FACTS[name].fullmatch(told[name]) for name in told):
         message = "The sandbox does not tell which Python it has, so nothing is found for it."

@@ -1,9 +1,8 @@
 """uv, which finds and installs packages: its command line, its process, its answers and errors.
 
-It builds nothing, and it has no PATH, so that nothing of a package can start a program. Where
-`index` is set it reads no configuration, variable or login of the user's. Where it is not, it
-reads uv's own configuration for where packages come from, but asks no keyring program. It works in
-"/", where no project's configuration can be in its way.
+It builds nothing, and has no PATH: nothing of a package can start a program. With `index` set it
+reads no configuration, variable or login of the user's; else it reads uv's own for where packages
+come from, but asks no keyring. It works in "/", where no project's configuration is in its way.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 import anyio
@@ -28,32 +27,33 @@ from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol import distributions
 from bridge.packages.sets import Locked, too_large, within
 from bridge.packages.target import PackageTarget
+from bridge.sandbox.container.command_runner import open_group
 from bridge.settings.dependencies import Dependencies
 from bridge.tasks import background_task
 
 MAX_PACKAGES = 500  # An index may name any number as needed for a run's.
 MAX_SAID = 64 * 1024  # Kept from the end of what uv writes, which may be an index's words.
 
-READ_BYTES = 64 * 1024 * 1024
-"""Bytes that uv may write beyond twice `max_bytes`: metadata that it read to choose versions."""
+READ_BYTES = 64 * 1024 * 1024  # uv may write so much of an index's metadata.
 
 Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
 
+# Passed on of the bridge's environment: how the network is reached.
 _NETWORK = (
     *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),
     *("all_proxy", "http_proxy", "https_proxy", "no_proxy"),
     *("LANG", "SSL_CERT_DIR", "SSL_CERT_FILE"),
 )
-"""Passed on of the bridge's environment: how the network is reached."""
 
+# Passed on as well where uv's own configuration says where packages come from.
 _USERS = re.compile(
     "HOME|NETRC|XDG_CONFIG_(HOME|DIRS)|XDG_DATA_HOME|SSL_CLIENT_CERT|"
     "UV_(CONFIG_FILE|CREDENTIALS_DIR|DEFAULT_INDEX|EXCLUDE_NEWER|EXTRA_INDEX_URL|FIND_LINKS|"
     "HTTP_RETRIES|HTTP_TIMEOUT|INDEX|INDEX_STRATEGY|INDEX_URL|INSECURE_HOST|NATIVE_TLS|OFFLINE|"
     "SYSTEM_CERTS|INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD))"
 )
-"""Passed on as well where uv's own configuration says where packages come from."""
 
+# Ahead of uv, which must not outlive the bridge.
 _START = """
 import os, signal, sys
 if sys.platform == "linux":
@@ -62,17 +62,6 @@ if sys.platform == "linux":
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Ahead of uv, which must not outlive the bridge."""
-
-
-def find_uv(environ: Mapping[str, str]) -> str:
-    """Return the path of uv: the extra's, or one on the PATH; empty if there is none."""
-    try:
-        from uv import find_uv_bin
-
-        return find_uv_bin()
-    except (ImportError, OSError):
-        return shutil.which("uv", path=environ.get("PATH", "")) or ""
 
 
 class Uv:
@@ -82,12 +71,8 @@ class Uv:
         environ: The bridge's environment.
         place: A directory of its own; the caller removes it.
         target: The Python that packages are for; None for the bridge's own.
-        say: Told what is downloaded.
-        executable: Stands in for the uv of this machine.
+        executable: Replaces the uv of this machine.
         cache: Where answers of indexes are kept; None for nowhere.
-
-    Raises:
-        PackageUnavailableError: There is no uv.
     """
 
     def __init__(
@@ -104,7 +89,13 @@ class Uv:
         self._environ = surroundings(environ, dependencies, place)
         self._place = place
         self._say = say
-        self._executable = executable or find_uv(environ)
+        try:
+            from uv import find_uv_bin
+
+            own = find_uv_bin()
+        except (ImportError, OSError):
+            own = shutil.which("uv", path=environ.get("PATH", "")) or ""
+        self._executable = executable or own
         if not self._executable:
             message = "Packages need uv, which is not installed with the bridge."
             remedy = 'Install it with `pip install "mcp-code-bridge[packages]"`.'
@@ -126,10 +117,6 @@ class Uv:
             limits: Requirements that ask for nothing and bound versions.
             alone: Whether to leave out what they need in turn.
             explain: Whether to look for what there is instead, for the error.
-
-        Raises:
-            PackageRefusedError: Something would come from elsewhere than the index.
-            PackageUnavailableError: Nothing fits; the error says what there is.
         """
         wanted, bounds = self._place / "wanted.txt", self._place / "bounds.txt"
         answer = self._place / "pylock.toml"
@@ -142,7 +129,7 @@ class Uv:
             *(["--constraints", str(bounds)] if limits else []),
             *("--output-file", str(answer), *(["--no-deps"] if alone else []), str(wanted)),
         ]
-        async with self._watched(self._cache):
+        async with self._watch_size(self._cache):
             if not await anyio.to_thread.run_sync(within, self._cache, READ_BYTES):
                 # It only grows. Other bridges that use it are waited for.
                 await self._run(["cache", "clean", "--quiet"], self._cache)
@@ -159,11 +146,7 @@ class Uv:
         return parse_answer(text)
 
     async def install(self, packages: Iterable[Locked], into: Path) -> None:
-        """Unpack wheels with the recorded hashes, and nothing else, each into `into/<sha256>`.
-
-        Raises:
-            PackageUnavailableError: They are not on the index, or not what was recorded.
-        """
+        """Unpack wheels with the recorded hashes, and nothing else, each into `into/<sha256>`."""
         several = anyio.CapacityLimiter(4)
         # Of its own, so that what a wheel comes to is bounded.
         cache = self._place / "cache"
@@ -182,7 +165,7 @@ class Uv:
             if status != 0:
                 problems.append(_words(said, self._place))
 
-        async with self._watched(self._place), anyio.create_task_group() as tasks:
+        async with self._watch_size(self._place), anyio.create_task_group() as tasks:
             for package in packages:
                 tasks.start_soon(unpack, package)
         if problems:
@@ -190,8 +173,7 @@ class Uv:
             raise PackageUnavailableError(message, remedy=_TRY_AGAIN)
 
     @asynccontextmanager
-    async def _watched(self, place: Path) -> AsyncIterator[None]:
-        """End what is done inside when more is written to a directory than may be."""
+    async def _watch_size(self, place: Path) -> AsyncIterator[None]:
         # What is installed is in the cache as well.
         most = 2 * self._dependencies.max_bytes + 2 * READ_BYTES
         small = True
@@ -210,23 +192,11 @@ class Uv:
             raise too_large(self._dependencies.max_bytes)
 
     async def _run(self, words: Sequence[str], cache: Path) -> tuple[int, str]:
-        """Run uv to its end; return its status and the end of what it wrote.
-
-        Cancelled, it and all that it started are killed first.
-        """
+        """Run uv to its end; return its status and the end of what it wrote."""
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
-            # A start that is cut short leaves a process that must be reaped.
-            with anyio.CancelScope(shield=True):
-                process = await anyio.open_process(
-                    [*argv, self._executable, *words, "--cache-dir", str(cache)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=self._environ,
-                    cwd="/",
-                    start_new_session=True,
-                )
+            argv += [self._executable, *words, "--cache-dir", str(cache)]
+            process = await open_group(argv, PIPE, STDOUT, self._environ, Path("/"))
         except OSError as error:
             raise PackageUnavailableError(f"uv cannot be started: {error.strerror}.") from None
         said = line = ""
@@ -240,13 +210,17 @@ class Uv:
                     await self._say(f"fetching {name} ({size})")
             await process.wait()
         finally:
-            await _end(process)
+            if process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+                await process.aclose()
         return process.returncode or 0, said
 
     async def _not_found(
         self, texts: Sequence[str], limits: Sequence[str], said: str, *, explain: bool
     ) -> PackageUnavailableError:
-        """Return the error on what uv did not find, with what there is instead."""
         words = _words(said, self._place)
         parts = [f"{', '.join(texts)[:200]} cannot be resolved. uv says: {words}"]
         if _UNREACHED.search(said):
@@ -322,24 +296,19 @@ def surroundings(
 
 
 def parse_answer(text: str) -> tuple[Locked, ...]:
-    """Return the packages that uv chose, from the lock file (PEP 751) that it wrote.
-
-    Raises:
-        PackageRefusedError: One is wanted from elsewhere than the index.
-        PackageUnavailableError: It is not understood, or there are too many.
-    """
+    """Return the packages that uv chose, from the lock file (PEP 751) that it wrote."""
     try:
         packages = tomllib.loads(text).get("packages", [])
         if len(packages) > MAX_PACKAGES:
             message = f"What was asked for needs more than {MAX_PACKAGES} packages."
             raise PackageUnavailableError(message, remedy="Ask for less.")
-        return tuple(map(_locked, packages))
+        return tuple(map(_parse_package, packages))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         message = f"uv answered something that is not understood: {error!r:.200}."
         raise PackageUnavailableError(message, remedy="Update uv.") from None
 
 
-def _locked(package: Mapping[str, Any]) -> Locked:
+def _parse_package(package: Mapping[str, Any]) -> Locked:
     if "wheels" not in package:
         message = f"{package['name']:.100} would come from an address."
         remedy = "Only the index is used here: ask for another version of what needs it."
@@ -373,12 +342,3 @@ def _words(text: str, place: Path) -> str:
     whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in told if line)
     whole = _PATH.sub("...", whole.replace(" (i.e., with `--no-build`)", ""))
     return whole if len(whole) <= 900 else f"{whole[:899]}…"
-
-
-async def _end(process: anyio.abc.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    with anyio.CancelScope(shield=True):
-        await process.wait()
-        await process.aclose()

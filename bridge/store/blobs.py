@@ -4,8 +4,7 @@
     ab/<digest>         contents
 
 A file is complete before it gets its name. Files are named and removed only inside a write
-transaction of the database, so that none is removed that a new row refers to. Everything here
-blocks, and raises OSError. `bridge.store.postgresql` has contents in a database instead.
+transaction, so that none is removed that a new row refers to. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bridge.private_files import make_directory
 
@@ -41,38 +42,19 @@ class Unfinished:
     path: Path
 
     def write(self, data: bytes) -> None:
-        """Append all of the data, with several system calls if needed."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]
 
 
-class OpenBlob(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class OpenBlob:
     """A content that is open for reading."""
 
-    @property
-    def size(self) -> int: ...
-
-    def read(self, size: int, start: int) -> bytes:
-        """Return a range of it, which may be shorter than asked for; empty at the end."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _OpenFile:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    def read(self, size: int, start: int) -> bytes:
-        return os.pread(self._descriptor, size, start)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+    size: int
+    # Returns at most `size` bytes from `start`; empty at the end.
+    read: Callable[[int, int], bytes]
+    close: Callable[[], None]
 
 
 class Blobs:
@@ -82,7 +64,6 @@ class Blobs:
         self.root = root
 
     def exist(self) -> bool:
-        """Return whether anything was ever written."""
         return self.root.is_dir()
 
     def begin(self) -> Unfinished:
@@ -124,10 +105,12 @@ class Blobs:
     def open(self, digest: str) -> OpenBlob:
         """Open a content; raise FileNotFoundError if there is none, and OSError if it is a link."""
         descriptor = os.open(self.root / digest[:2] / digest, _READ)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a plain file")
-        return _OpenFile(descriptor)
+        read, close = partial(os.pread, descriptor), partial(os.close, descriptor)
+        return OpenBlob(size=found.st_size, read=read, close=close)
 
     def remove(self, kept: Transaction, digest: str) -> bool:
         """Remove a content, or the link in its place; return whether it existed."""
@@ -140,9 +123,12 @@ class Blobs:
     def all(self) -> set[str]:
         """Return the digests of all contents; remove entries that are none, such as links."""
         found: set[str] = set()
-        for folder in self._folders():
-            for entry in os.scandir(folder):
-                whole = _DIGEST.fullmatch(entry.name) and entry.name.startswith(folder.name)
+        if not self.root.exists():
+            return found
+        folders = [each.name for each in os.scandir(self.root) if each.is_dir()]
+        for prefix in filter(_PREFIX.fullmatch, folders):
+            for entry in os.scandir(self._folder(prefix)):
+                whole = _DIGEST.fullmatch(entry.name) and entry.name.startswith(prefix)
                 if whole and entry.is_file(follow_symlinks=False):
                     found.add(entry.name)
                 elif not entry.is_dir(follow_symlinks=False):
@@ -150,7 +136,6 @@ class Blobs:
         return found
 
     def remove_unfinished(self) -> int:
-        """Remove the files of bridges that are dead; return how many."""
         removed = 0
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._folder(_WRITING, make=False)):
@@ -172,15 +157,7 @@ class Blobs:
                     os.close(descriptor)
         return removed
 
-    def _folders(self) -> list[Path]:
-        try:
-            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir()]
-        except FileNotFoundError:
-            return []
-        return [self._folder(name) for name in names if _PREFIX.fullmatch(name)]
-
     def _folder(self, name: str, *, make: bool = True) -> Path:
-        """Return a subdirectory after checking that it is private."""
         for path in (self.root, self.root / name):
             if make:
                 make_directory(path)

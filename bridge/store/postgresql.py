@@ -1,8 +1,7 @@
 """The store on a PostgreSQL server, for several bridges on several machines.
 
-Owns connections, transactions, errors, and contents in pieces. A write transaction holds one
-advisory lock, so that it has the turn that SQLite's write lock gives: no other writer changes what
-it has read, and migrations run once. Imported only if the settings name a server.
+A write transaction holds one advisory lock, which gives the turn that SQLite's write lock gives: no
+other writer changes what it has read, and migrations run once.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, Timeou
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.schema import DURABLE, LOCKED, WRITES, databases, pieces
-from bridge.store.server_url import ServerUrl
-from bridge.store.store import BLOBS, BUSY_SECONDS, Store, StoreError, Transaction
+from bridge.store.store import BLOBS, BUSY_SECONDS, ServerUrl, Store, StoreError, Transaction
 
 POOL = 8  # Connections of one bridge at most; a transaction takes a few milliseconds.
 ANSWER_SECONDS = 45.0  # For a server, which may be stopped, or its disk.
@@ -36,6 +34,7 @@ _AWAY = "the database server cannot be reached"
 _UNCONFIRMED = "the database server was lost before it confirmed a change; it may have been made"
 _REMEDY = "See to the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
 
+# Beginnings of SQLSTATE to what they mean; the longest counts.
 _BY_CLASS = {
     "08": (errno.ENOTCONN, _AWAY),
     "28": (errno.EACCES, "the database server refuses the login"),
@@ -50,7 +49,6 @@ _BY_CLASS = {
     "25P": (errno.EBUSY, "the database server ended a transaction that took too long"),
     "25006": (errno.EROFS, "the database server is read-only"),
 }
-"""Beginnings of SQLSTATE to what they mean; the longest counts."""
 
 
 class ServerStore(Store):
@@ -60,30 +58,17 @@ class ServerStore(Store):
 
     def __init__(self, directory: Path, url: ServerUrl) -> None:
         super().__init__(directory)
-        self._server = url
-        self._url = url.text
+        self._url, self.place = url.text, str(url)
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
-    @property
-    def place(self) -> str:
-        """The server's address without a password."""
-        return str(self._server)
-
     def check(self) -> None:
-        """Raise StoreError unless the database can be read and written."""
         with self.connected(writes=True):
             pass
 
-    def _is_there(self) -> bool:
-        return True
-
-    def _make(self) -> None:
-        pass
-
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), shared=True, make=make_engine)
+        return databases.engine(self._url, (0, 0), make_engine)
 
-    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         found = as_store_error(error)
         if ending and found.errno == errno.ENOTCONN:
             return StoreError(found.errno, _UNCONFIRMED, _REMEDY)
@@ -93,7 +78,6 @@ class ServerStore(Store):
 
 
 def make_engine(url: str) -> Engine:
-    """Return the engine of a server's database. Connects when it is used."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -161,7 +145,6 @@ def _begin(connection: Connection) -> None:
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """Return a database error as a `StoreError` with the matching errno."""
     if isinstance(error, TimeoutError):
         return StoreError(errno.EBUSY, "all connections to the database are in use", _REMEDY)
     original = error.orig if isinstance(error, DBAPIError) else None
@@ -177,8 +160,7 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
     for length in (5, 3, 2):
         if state is not None and state[:length] in _BY_CLASS:
             return StoreError(*_BY_CLASS[state[:length]], _REMEDY)
-    text = f"the database failed{_first_line(original or error)}"
-    return StoreError(errno.EIO, text, _REMEDY)
+    return StoreError(errno.EIO, f"the database failed{_first_line(original or error)}", _REMEDY)
 
 
 def _first_line(error: BaseException | None) -> str:
@@ -194,7 +176,6 @@ class ServerBlobs(Blobs):
         self._store = store
 
     def exist(self) -> bool:
-        """Return True: a server may have some of any bridge's."""
         return True
 
     def prepare(self, unfinished: Unfinished, digest: str) -> None:
@@ -211,22 +192,38 @@ class ServerBlobs(Blobs):
         unfinished.path.unlink(missing_ok=True)
 
     def open(self, digest: str) -> OpenBlob:
+        """Open a content in one transaction: it stays readable if it is removed meanwhile."""
         size = pieces.select().with_only_columns(func.sum(func.octet_length(pieces.c.data)))
         with ExitStack() as stack:
             connection = stack.enter_context(self._store.connected(writes=False))
             found = connection.execute(size.where(pieces.c.digest == digest)).scalar()
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, "it is not in the database")
-            return _OpenRows(connection, digest, int(found), stack.pop_all())
+            transaction = stack.pop_all()
+
+        def read(wanted: int, start: int) -> bytes:
+            wanted = max(min(wanted, int(found) - start), 0)
+            first, last = start // PIECE, (start + wanted - 1) // PIECE
+            chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
+            ours = (pieces.c.digest == digest, pieces.c.number.between(first, last))
+            try:
+                data = b"".join(connection.execute(chosen.where(*ours)).scalars())
+            except SQLAlchemyError as error:
+                raise as_store_error(error) from None
+            return data[start - first * PIECE :][:wanted]
+
+        def close() -> None:
+            with suppress(OSError):  # it has only read
+                transaction.close()
+
+        return OpenBlob(size=int(found), read=read, close=close)
 
     def remove(self, kept: Transaction, digest: str) -> bool:
-        """Remove a content with its pieces; return whether it existed."""
         assert kept.connection is not None
         removed = pieces.delete().where(pieces.c.digest == digest)
         return kept.connection.execute(removed).rowcount > 0
 
     def all(self) -> set[str]:
-        """Return the digests of all contents."""
         first = pieces.select().with_only_columns(pieces.c.digest).where(pieces.c.number == 0)
         with self._store.connected(writes=False) as connection:
             return set(connection.execute(first).scalars())
@@ -241,31 +238,3 @@ def _send(connection: Connection, unfinished: Unfinished, digest: str) -> None:
         if connection.execute(added).first() is None:
             # It is there, whole: after its first piece who sent it has sent all.
             return
-
-
-class _OpenRows:
-    """A content, read in one transaction: it stays readable if it is removed meanwhile."""
-
-    def __init__(
-        self, connection: Connection, digest: str, size: int, transaction: ExitStack
-    ) -> None:
-        self.size = size
-        self._connection = connection
-        self._digest = digest
-        self._transaction = transaction
-
-    def read(self, size: int, start: int) -> bytes:
-        wanted = max(min(size, self.size - start), 0)
-        first, last = start // PIECE, (start + wanted - 1) // PIECE
-        chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
-        ours = (pieces.c.digest == self._digest, pieces.c.number.between(first, last))
-        try:
-            data = b"".join(self._connection.execute(chosen.where(*ours)).scalars())
-        except SQLAlchemyError as error:
-            raise as_store_error(error) from None
-        return data[start - first * PIECE :][:wanted]
-
-    def close(self) -> None:
-        # It has only read.
-        with suppress(OSError):
-            self._transaction.close()

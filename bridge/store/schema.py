@@ -1,8 +1,4 @@
-"""The tables, their migrations, and the connections to databases.
-
-Only opening a connection and beginning a transaction are specific to SQLite, and to servers in
-`bridge.store.postgresql`. Imported when it is needed, because SQLAlchemy is slow to import.
-"""
+"""The tables, their migrations, and the connections to databases; SQLAlchemy is slow to import."""
 
 from __future__ import annotations
 
@@ -37,14 +33,10 @@ from sqlalchemy.pool import QueuePool
 
 from bridge.store.store import BUSY_SECONDS, StoreError
 
-WRITES = "bridge_writes"
-"""The execution option of write transactions, which take the write lock before they read."""
-
-LOCKED = "bridge_locked"
-"""The execution option of write transactions without it: they wait for no turn, on a server."""
-
-DURABLE = "bridge_durable"
-"""The execution option of those that have to survive a power cut: they wait for the disk."""
+# Execution options of transactions.
+WRITES = "bridge_writes"  # It takes the write lock before it reads.
+LOCKED = "bridge_locked"  # If false on a server, it waits for no turn.
+DURABLE = "bridge_durable"  # It waits for the disk, to survive a power cut.
 
 metadata = MetaData()
 
@@ -52,6 +44,7 @@ migrations = Table(
     "migrations", metadata, Column("number", Integer, primary_key=True, autoincrement=False)
 )
 
+# Small things, one value each: memories, what servers listed, learnt shapes, pins.
 documents = Table(
     "documents",
     metadata,
@@ -62,7 +55,6 @@ documents = Table(
     Column("size", Integer, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Small things, one value each: memories, what servers listed, learnt shapes, pins."""
 
 artifacts = Table(
     "artifacts",
@@ -82,6 +74,7 @@ artifacts = Table(
 """Files and outputs of runs; the contents are files by their digests. `created` is in milliseconds
 since the epoch, and unique within one bridge."""
 
+# Saved sessions; their states are files by their digests.
 sessions = Table(
     "sessions",
     metadata,
@@ -93,51 +86,37 @@ sessions = Table(
     Column("digest", String(64), nullable=False, index=True),
     Column("facts", Text, nullable=False),
 )
-"""Saved sessions; their states are files by their digests."""
 
+# The tables with a digest of a file. A file that none of them names is unused.
 CONTENTS = (artifacts, sessions)
-"""The tables with a digest of a file. A file that none of them names is unused."""
 
 
-server_metadata = MetaData()
-
+# Contents on a server, not files: each has at least one row, all of one size but the last.
 pieces = Table(
     "pieces",
-    server_metadata,
+    metadata,
     Column("digest", String(64), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Contents, where they are not files: each has at least one row, all of one size but the last."""
 
 
-def _create_tables(connection: Connection, shared: bool) -> None:
-    metadata.create_all(connection)
-    if shared:
-        server_metadata.create_all(connection)
-
-
-MIGRATIONS: tuple[Callable[[Connection, bool], None], ...] = (_create_tables,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all,)
 """Each changes a database of one version into the next. A released one never changes: a difference
 is a new one at the end. The first makes all tables of an empty database."""
 
 
-def prepare(connection: Connection, shared: bool) -> None:
+def _prepare(connection: Connection) -> None:
     """Migrate the database to this version; raise StoreError if a later one has written it."""
-    found = number(connection)
+    found = 0
+    if inspect(connection).has_table(migrations.name):
+        found = max((row.number for row in connection.execute(migrations.select())), default=0)
     if found > len(MIGRATIONS):
         message = "a later version of the bridge has written it; use that one, or remove it"
         raise StoreError(errno.EINVAL, message)
     for each, migrate in enumerate(MIGRATIONS[found:], start=found + 1):
-        migrate(connection, shared)
+        migrate(connection)
         connection.execute(migrations.insert().values(number=each))
-
-
-def number(connection: Connection) -> int:
-    """Return the number of the last migration of a database; 0 for an empty one."""
-    if not inspect(connection).has_table(migrations.name):
-        return 0
-    return max((row.number for row in connection.execute(migrations.select())), default=0)
 
 
 class Databases:
@@ -152,11 +131,7 @@ class Databases:
         self._changing = threading.Lock()
 
     def engine(
-        self,
-        url: str,
-        file: tuple[int, int],
-        shared: bool,
-        make: Callable[[str], Engine] | None = None,
+        self, url: str, file: tuple[int, int], make: Callable[[str], Engine] | None = None
     ) -> Engine:
         """Return the engine of a database, migrated to this version.
 
@@ -180,7 +155,7 @@ class Databases:
             try:
                 options = {WRITES: True, DURABLE: make is not None}
                 with engine.execution_options(**options).begin() as connection:
-                    prepare(connection, shared)
+                    _prepare(connection)
             except BaseException as error:
                 engine.dispose()
                 if make is not None:
@@ -217,12 +192,12 @@ def _engine(url: str) -> Engine:
         max_overflow=-1,
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
-    event.listen(engine, "connect", _connected)
+    event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _connected(connection: Any, _: Any) -> None:
+def _on_connect(connection: Any, _: Any) -> None:
     # Transactions begin in `_begin`, not where the driver sees the first change.
     connection.isolation_level = None
     cursor = connection.cursor()
@@ -247,7 +222,6 @@ def _begin(connection: Connection) -> None:
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """Return a database error as a `StoreError` with the matching errno."""
     original = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(original, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:

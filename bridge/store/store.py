@@ -1,8 +1,7 @@
 """The store: a SQLite database, a directory of contents, and transactions on both.
 
-A write transaction holds the database's only write lock from its beginning to its end, so that no
-other writer changes what it has read; a read transaction sees one snapshot. Everything here blocks:
-call it in threads. `bridge.store.postgresql` is the same on a server.
+A write transaction holds the database's only write lock, so that no other writer changes what it
+has read; a read transaction sees one snapshot. Everything here blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -10,11 +9,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,15 +28,56 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
 
+# The database, in the state directory; SQLite adds two more files while it is in use.
 FILE = "store.db"
-"""The database, in the state directory; SQLite adds two more files while it is in use."""
 
+# The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`.
 BLOBS = "blobs"
-"""The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`."""
 
 VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
 BUSY_SECONDS = 30.0  # For another bridge's transaction. Most take a millisecond.
 BATCH = 500  # Contents removed in one transaction.
+
+
+SCHEMES = ("postgresql", "postgres")
+
+# What cannot be taken for another address, in which a part of the password is shown.
+_ADDRESS = re.compile(
+    r"""
+    \w+://
+    ((?P<user> LETTER*) (: (LETTER | :)*)? (?P<at> @))?
+    (?P<hosts> HOST (, HOST)*)
+    (?P<path> /[^@?]*)?
+    (\?[^@]*)?
+    """.replace("LETTER", r"([^]%/?\#@:[\x80-\U0010FFFF] | %[0-9A-Fa-f]{2})").replace(
+        "HOST", r"(\[[0-9A-Fa-f:.]*\] | [^][%/?\#@:,]*) (:\d*)?"
+    ),
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True)
+class ServerUrl:
+    """An address as libpq reads it; as text it is without password and parameters."""
+
+    text: str = field(repr=False)
+
+    def __str__(self) -> str:
+        found = _ADDRESS.fullmatch(self.text)
+        shown = found.group("user", "at", "hosts", "path") if found else ()
+        return f"postgresql://{''.join(part or '' for part in shown)}"
+
+
+def server_url(text: str) -> ServerUrl:
+    """Return an address; raise ValueError if libpq cannot read it, or the driver is missing."""
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(
+            "has characters in its login that must be escaped, such as / as %2F, or no number as "
+            "its port"
+        )
+    if find_spec("psycopg") is None:
+        raise ValueError("needs psycopg: install mcp-code-bridge[postgresql]")
+    return ServerUrl(text)
 
 
 class StoreError(OSError):
@@ -62,10 +105,6 @@ def owner_digest(owner: str) -> str:
 class Store:
     """One database. Several bridges, and several of these, may use it at once.
 
-    Args:
-        directory: Of the database; made at the first write.
-        name: Of the database's file.
-
     Attributes:
         shared: Whether it is a server's, so that only asking it tells whether it has changed.
     """
@@ -74,23 +113,19 @@ class Store:
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
+        self.place: Path | str = directory  # For messages.
         self.blobs = Blobs(directory / (BLOBS if name == FILE else f"{name}-{BLOBS}"))
         self._file = directory / name
         self._url = f"sqlite:///{self._file}"
 
-    @property
-    def place(self) -> Path | str:
-        """Where it is, for messages."""
-        return self.directory
-
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """Open a read transaction, which is empty without a database."""
-        if not self._is_there():
-            yield Transaction(None, time.time)
+        if not self.shared and not _exists(self._file):
+            yield Transaction(None)
             return
         with self.connected(writes=False) as connection:
-            yield Transaction(connection, time.time)
+            yield Transaction(connection)
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
         """Return the data of documents by their names, from one snapshot.
@@ -110,15 +145,13 @@ class Store:
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
         """Open a write transaction, after waiting for the lock; an exception inside rolls it back.
 
-        Args:
-            durable: Whether its changes have to survive a power cut; waits for the disk.
-
-        Raises:
-            OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
+        A `durable` one survives a power cut, and waits for the disk.
         """
-        self._make()
+        if not self.shared:
+            make_directory(self.directory)
+            _make_private(self._file)
         with self.connected(writes=True, durable=durable) as connection:
-            yield Transaction(connection, time.time)
+            yield Transaction(connection)
 
     @contextmanager
     def writing_blob(
@@ -150,8 +183,7 @@ class Store:
     def drop(self, digests: Iterable[str]) -> int:
         """Remove those of the contents that no row refers to; return how many.
 
-        Works in transactions of `BATCH` contents, so that no new row can refer to one meanwhile and
-        other writers need not wait for all.
+        In transactions of `BATCH` contents, so that other writers need not wait for all.
         """
         left, removed = sorted(set(digests)), 0
         while left:
@@ -167,16 +199,8 @@ class Store:
             sys.modules["bridge.store.schema"].databases.close(self._url)
 
     def check(self) -> None:
-        """Raise StoreError unless the database can be read; nothing is made."""
         with self.reading():
             pass
-
-    def _is_there(self) -> bool:
-        return _exists(self._file)
-
-    def _make(self) -> None:
-        make_directory(self.directory)
-        _make_private(self._file)
 
     @contextmanager
     def connected(
@@ -184,8 +208,7 @@ class Store:
     ) -> Iterator[Connection]:
         """Open a transaction in a database that exists; see `reading` and `writing`.
 
-        Args:
-            locked: Whether a write transaction waits for its turn; only on a server it need not.
+        On a server, a write transaction that is not `locked` does not wait for its turn.
         """
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -199,14 +222,15 @@ class Store:
                 ending = writes
         except SQLAlchemyError as error:
             # Without its cause, which could show a server's address with a password.
-            raise self._failed(error, ending=ending) from None
+            raise self._as_error(error, ending=ending) from None
 
     def _engine(self) -> Engine:
         from bridge.store.schema import databases
 
-        return databases.engine(self._url, _identity(self._file), shared=False)
+        found = self._file.stat()
+        return databases.engine(self._url, (found.st_dev, found.st_ino))
 
-    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         """Return the store's error; a transaction that was `ending` may have been committed."""
         from bridge.store.schema import as_store_error
 
@@ -214,19 +238,12 @@ class Store:
 
 
 class Transaction:
-    """One transaction, with operations on documents.
+    """One transaction, with operations on documents; without a connection there is no database."""
 
-    Args:
-        connection: None if there is no database.
-        now: Returns seconds since the epoch.
-    """
-
-    def __init__(self, connection: Connection | None, now: Callable[[], float]) -> None:
+    def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
-        self._now = now
 
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
-        """Return the data of a document; None if there is none."""
         return dict(self.all(kind, owner, [name])).get(name)
 
     def put(
@@ -236,11 +253,10 @@ class Transaction:
         assert self.connection is not None
         self.delete(kind, owner, name)
         row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
-        moment = self._now() if updated is None else updated
+        moment = time.time() if updated is None else updated
         self.connection.execute(_documents().insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
-        """Remove a document; return whether it existed."""
         if self.connection is None:
             return False
         removed = _documents().delete().where(*_where(kind, owner, name))
@@ -331,11 +347,6 @@ def _exists(file: Path) -> bool:
         return file.stat().st_size > 0
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def _identity(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_dev, found.st_ino
 
 
 def _read_without_sqlalchemy(

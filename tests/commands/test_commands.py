@@ -77,8 +77,7 @@ async def test_a_command_sees_what_its_profile_grants_and_nothing_else(there: Pl
         asked = {key: [*inside.get(key, []), *items] for key, items in outside.items()}
         readonly = ["/home/sandbox/.aws/config", "/home/sandbox/x", "a.txt", "/usr/lib/x", "/x"]
         asked["write"] += readonly
-        async with Commands(settings) as commands:
-            seen = await peeked(commands, {**asked, "connect": port})
+        seen = await peeked(settings, {**asked, "connect": port})
         control = there.outside({**outside, "connect": port}, {"CANARY": CANARY})
     _check_denials(outside, seen, control)
     assert not [item for key in inside for item in inside[key] if not _worked(seen[key][str(item)])]
@@ -142,10 +141,8 @@ async def test_only_the_executables_named_can_be_executed(there: Place) -> None:
     """Neither another one that was copied in nor one brought along; each runs outside."""
     shutil.copy("/usr/bin/true", there.workspace / "brought")
     asked = {"execute": ["./brought", "/usr/bin/true"]}
-    async with Commands(there.settings()) as commands:
-        seen = await peeked(commands, asked)
-    async with Commands(there.settings(executables=["peek", "true"])) as commands:
-        named = await peeked(commands, asked)
+    seen = await peeked(there.settings(), asked)
+    named = await peeked(there.settings(executables=["peek", "true"]), asked)
     assert there.outside(asked, {})["execute"] == {"./brought": True, "/usr/bin/true": True}
     assert "PermissionError" in seen["execute"]["./brought"]
     assert "FileNotFoundError" in seen["execute"]["/usr/bin/true"]
@@ -176,8 +173,7 @@ async def test_a_network_is_the_internet_s_families_only_and_is_told(there: Plac
 async def test_an_argument_that_leads_out_leads_nowhere_and_is_named(
     there: Place, argument: str
 ) -> None:
-    async with Commands(there.settings(executables=["cat"])) as commands:
-        result = await run(commands, ["cat", argument])
+    result = await run(there.settings(executables=["cat"]), ["cat", argument])
     assert CANARY not in result.stdout
     assert (result.exit_code, argument in result.error.split("status 1.")[1]) == (1, True)
 
@@ -213,8 +209,7 @@ async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(the
         with raises_code("isolation_broken", match="granted-paths-only"):
             await run(commands, ["peek"], stdin=asked)
     assert not made.exists()
-    async with Commands(settings) as commands:
-        await run(commands, ["peek"], stdin=asked)
+    await run(settings, ["peek"], stdin=asked)
     assert made.exists()
 
 
@@ -222,8 +217,7 @@ async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(the
 async def test_output_without_end_is_bounded_and_counted(there: Place) -> None:
     size = 1_000_000_000
     settings = there.settings(executables=TOOLS, output_bytes=4096, check_arguments=False)
-    async with Commands(settings) as commands:
-        result = await run(commands, ["head", "-c", str(size), "/dev/zero"])
+    result = await run(settings, ["head", "-c", str(size), "/dev/zero"])
     assert result.status == "success"
     assert result.truncated == {"stdout": size - 4096}
     assert len(result.stdout) < 5000
@@ -304,44 +298,39 @@ async def test_a_stage_that_passes_a_limit_fails_by_it(
     there: Place, table: dict[str, Any], code: str, told: str
 ) -> None:
     python: dict[str, Any] = {"executables": ["/usr/bin/python3"], "check_arguments": False}
-    async with Commands(there.settings(**python, **table)) as commands:
-        result = await run(commands, ["python3", "-c", code])
+    result = await run(there.settings(**python, **table), ["python3", "-c", code])
     assert result.status == "error"
     assert told in result.summary.lower() + result.stages[0].stderr
     if "processes" not in table:
-        async with Commands(there.settings(**python, memory="1g")) as commands:
-            control = await run(commands, ["python3", "-c", code])
+        control = await run(there.settings(**python, memory="1g"), ["python3", "-c", code])
         assert control.status == "success"
 
 
 @pytest.mark.guarantee("command-grants")
 async def test_without_bubblewrap_nothing_runs(there: Place) -> None:
     settings = there.settings({"PATH": str(there.peek.parent)})
-    async with Commands(settings) as commands:
-        with raises_code("engine_not_found") as refused:
-            await run(commands, ["peek"])
+    with raises_code("engine_not_found") as refused:
+        await run(settings, ["peek"])
     assert "bubblewrap" in refused.value.remedy
 
 
 async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Place) -> None:
     settings = replace(there.settings(), oci_runtime="runsc")
-    async with Commands(settings) as commands:
-        with pytest.raises(SettingsError, match="bubblewrap cannot use runsc") as refused:
-            await run(commands, ["peek"])
+    with pytest.raises(SettingsError, match="bubblewrap cannot use runsc") as refused:
+        await run(settings, ["peek"])
     assert 'runtime = "container"' in refused.value.remedy
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="whose the workspace is matters to root only")
 async def test_a_bridge_of_root_s_never_runs_commands_as_root(there: Place) -> None:
-    """As the workspace's owner, or as nobody; what that user cannot reach is an error."""
+    """As the workspace's owner, or as an unprivileged user; what it cannot reach is an error."""
     there.workspace.joinpath("out").chmod(0o700)
     async with Commands(there.settings(write=["out"])) as commands:
         await peeked(commands, {"write": ["out/x"]})
         assert (there.workspace / "out" / "x").stat().st_uid == ORDINARY_ID
     os.chown(there.workspace, 0, 0)
-    async with Commands(there.settings(write=["out"])) as commands:
-        with pytest.raises(LaunchError) as refused:
-            await run(commands, ["peek"])
+    with pytest.raises(LaunchError) as refused:
+        await run(there.settings(write=["out"]), ["peek"])
     assert "65534" in str(refused.value)
     assert "Give the workspace to an ordinary user" in refused.value.remedy
 
@@ -361,8 +350,7 @@ async def main():
         control = there.outside({"read": asked["read"][2:], "write": ["made"]}, {})
         credentials = {"kind": "aws", "source": "files"}
         settings = there.settings(write=["out"], credentials=credentials)
-        async with Commands(settings) as commands:
-            seen = await peeked(commands, asked)
+        seen = await peeked(settings, asked)
         owner = (there.workspace / "out" / "made").stat().st_uid
         print(json.dumps({"uid": os.getuid(), "owner": owner, "seen": seen, "control": control}))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.commands.confinement import grants
-from bridge.commands.environment import (
+from bridge.commands.plan import (
     MAX_SECRET_BYTES,
     CredentialFile,
     credential_files,

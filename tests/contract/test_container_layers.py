@@ -14,7 +14,7 @@ from bridge.runs import Engine
 from bridge.runs.ready_sandbox import open_guest
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
-from bridge.sandbox.container.extra_layers import NAMESPACE_IDS
+from bridge.sandbox.container.connection import NAMESPACE_IDS
 from bridge.settings import Settings, load
 from tests.contract.programs import STANDARD_LIBRARY, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service

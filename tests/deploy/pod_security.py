@@ -24,7 +24,6 @@ Spec = Mapping[str, Any]
 
 
 def violations(spec: Spec) -> list[str]:
-    """Return what the standard has against a pod, empty if nothing."""
     found = [*_of_pod(spec)]
     for kind in ("initContainers", "containers", "ephemeralContainers"):
         for container in spec.get(kind, ()):

@@ -26,12 +26,10 @@ BRIDGE = {
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file."""
     return [found for found in yaml.safe_load_all(path.read_text()) if found]
 
 
 def one(kind: str, path: str) -> dict[str, Any]:
-    """Return the only object of that kind in a file of the base."""
     (found,) = [d for d in documents(DEPLOY / "base" / path) if d["kind"] == kind]
     return found
 
@@ -48,7 +46,6 @@ def test_a_kustomization_names_files_that_exist_and_forgets_none(path: Path) -> 
 
 
 def test_every_object_is_in_the_one_namespace() -> None:
-    """Roles, quotas and policies are of a namespace: one in another would hold for nothing."""
     for path in DEPLOY.rglob("*.yaml"):
         for found in documents(path):
             if found["kind"] not in ("Kustomization", "Namespace", "RuntimeClass"):

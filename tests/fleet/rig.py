@@ -86,7 +86,6 @@ def _is_there(cluster: Cluster, path: str) -> bool:
 def wait_until(
     is_so: Callable[[], bool], what: str, seconds: float = PATIENCE, *, every: float = 0.1
 ) -> None:
-    """Wait until something outside of this process is so; fail the test if it never is."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"in {seconds:.0f} s it did not become true that {what}"
@@ -94,18 +93,15 @@ def wait_until(
 
 
 def pods(cluster: Cluster, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
-    """Return the pods of a namespace."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     return list(json.loads(cluster.request("GET", path))["items"])
 
 
 def pod_names(cluster: Cluster) -> list[str]:
-    """Return the names of the pods of the bridge's namespace."""
     return [str(pod["metadata"]["name"]) for pod in pods(cluster)]
 
 
 def built(cluster: Cluster, overlay: str) -> list[dict[str, Any]]:
-    """Return the objects of an overlay of `deploy/`."""
     text = cluster.kubectl("kustomize", DEPLOY / "overlays" / overlay)
     return [*yaml.safe_load_all(text)]
 

@@ -42,7 +42,6 @@ HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 def single(
     cluster: Cluster, deploy_images: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
-    """Apply the overlay `single`, with a volume for its claim; give it once it is ready."""
     place = tmp_path_factory.mktemp("volume")
     cluster.kubectl("apply", "-f", "-", stdin=VOLUME % place)
     with applied(cluster, "single", tmp_path_factory.mktemp("single")) as deployed:
@@ -79,7 +78,7 @@ def _uids(deployed: Deployed) -> set[str]:
 async def test_the_gateway_lets_nobody_in_without_a_token(
     single: Deployed, credential: str
 ) -> None:
-    """Whatever is asked for; and beside it, only the numbers and the readiness are to be had."""
+    """Whatever is asked for; without a token it shows only the numbers and the readiness."""
     (address,) = single.addresses()
     headers = {"authorization": credential} if credential else {}
     async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as web:

@@ -63,13 +63,11 @@ def replicated(
 
 
 def name_at(deployed: Deployed, address: str) -> str:
-    """Return the name of the bridge's pod with that address."""
     (found,) = [pod for pod in deployed.bridges() if pod["status"].get("podIP") == address]
     return str(found["metadata"]["name"])
 
 
 def in_pod(deployed: Deployed, name: str, *words: str) -> str:
-    """Run a command beside a bridge."""
     return deployed.kubectl("exec", name, "-c", "bridge", "--", *words)
 
 
@@ -80,7 +78,6 @@ def has_begun(deployed: Deployed, name: str) -> bool:
 
 @asynccontextmanager
 async def client(deployed: Deployed, turn: int = 0) -> AsyncIterator[Any]:
-    """Connect to one of those that the Service sends clients to."""
     addresses = await anyio.to_thread.run_sync(deployed.addresses)
     async with client_of(addresses[turn % len(addresses)]) as connected:
         yield connected

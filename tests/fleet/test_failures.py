@@ -38,7 +38,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(cluster: Cluster) -> Iterator[None]:
-    """See that the cluster is whole again, and has no pod."""
     yield
     wait_until(lambda: pod_names(cluster) == [], "no pod is left")
 
@@ -47,7 +46,6 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
 async def running(
     kubeconfig: Path, program: str = FOREVER, **settings: Any
 ) -> AsyncIterator[Sandbox]:
-    """Give a sandbox in which a program runs."""
     async with (
         backend_on(kubeconfig, **settings) as backend,
         backend.launch(spec(program)) as sandbox,
@@ -57,7 +55,6 @@ async def running(
 
 
 def node_of(cluster: Cluster, sandbox: Sandbox) -> Node:
-    """Return the node that a sandbox is on."""
     (name,) = [
         pod["spec"]["nodeName"] for pod in pods(cluster) if pod["metadata"]["name"] == sandbox.id
     ]
@@ -70,7 +67,6 @@ async def off_loop(call: Callable[..., object], *arguments: object) -> None:
 
 
 async def launch_fails(kubeconfig: Path, **settings: Any) -> BridgeError:
-    """Return the error of a launch."""
     with anyio.fail_after(PATIENCE):
         async with backend_on(kubeconfig, **settings) as backend:
             with pytest.raises(BridgeError) as caught:
@@ -159,7 +155,6 @@ async def test_an_api_server_that_is_restarted_ends_streams_and_serves_the_same_
 
 
 async def test_an_account_without_rights_is_refused_with_what_it_needs(cluster: Cluster) -> None:
-    """RBAC's own answer, with the remedy."""
     error = await launch_fails(cluster.service_account_kubeconfig(NAMESPACE, "default"))
     assert isinstance(error, ClusterRefusedError)
     assert "pods/attach" in error.remedy
@@ -170,7 +165,6 @@ async def test_an_account_without_rights_is_refused_with_what_it_needs(cluster: 
 
 @contextmanager
 def quota(cluster: Cluster, **hard: str) -> Iterator[None]:
-    """Give the namespace a quota, and wait until it is in force."""
     path = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
     metadata = {"name": "tight", "namespace": NAMESPACE}
     wanted = {"metadata": metadata, "spec": {"scopes": ["Terminating"], "hard": hard}}
@@ -247,7 +241,6 @@ anyio.run(main)
 
 @contextmanager
 def other_bridge(kubeconfig: Path) -> Iterator[None]:
-    """Run another bridge with two sandboxes, and kill it at the end."""
     argv = [sys.executable, "-c", DYING, str(kubeconfig)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT) as dying:
         assert dying.stdout is not None

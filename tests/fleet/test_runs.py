@@ -21,7 +21,6 @@ PATIENCE = 240.0
 
 @pytest.fixture
 async def engine(cluster: Cluster, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Engine]:
-    """Give an engine on the cluster, which keeps no sandbox waiting; it leaves no pod."""
     settings = settings_in(tmp_path, kubeconfig, warm=0)
     async with open_engine(settings, finder=ListFinder(workshop())) as opened:
         yield opened
@@ -30,7 +29,6 @@ async def engine(cluster: Cluster, kubeconfig: Path, tmp_path: Path) -> AsyncIte
 
 @contextmanager
 def killed(cluster: Cluster, node: Node) -> Iterator[None]:
-    """Kill a node's kubelet; start it again at the end."""
     cluster.kill(f"kubelet-{node.name}")
     try:
         yield

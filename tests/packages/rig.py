@@ -39,7 +39,7 @@ def wheel(
     """Write a wheel whose one module says its version, or that has other files.
 
     Args:
-        entries: What is in it besides, each holding its own name.
+        entries: What else is in it, each holding its own name.
     """
     path = directory / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
@@ -58,7 +58,6 @@ def wheel(
 
 
 def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
-    """Return an archive's entry as `zipfile` would not make it by itself."""
     made = zipfile.ZipInfo("x")
     made.filename = made.orig_filename = name
     made.external_attr = mode << 16
@@ -73,7 +72,7 @@ def allowing(index: Path | str, *allow: str, **more: object) -> Dependencies:
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """Make a directory that every user may reach: programs of a bridge that is root are nobody."""
+    """Make a directory that every user may reach: root's bridge gives programs another user."""
     path = Path(tempfile.mkdtemp(prefix="mcb-packages-", dir="/tmp"))
     try:
         path.chmod(0o755)
@@ -120,7 +119,6 @@ class Index:
 
     @property
     def url(self) -> str:
-        """Its address."""
         at = f"{self.login}@" if self.login else ""
         return f"http://{at}127.0.0.1:{self._server.server_port}/simple"
 
@@ -134,7 +132,6 @@ class Index:
         self._server.server_close()
 
     def answer(self, path: str, login: str | None) -> tuple[int, Mapping[str, str], bytes]:
-        """Return what is there."""
         if self.login and not login:
             return 401, {"www-authenticate": 'Basic realm="x"'}, b""
         if path in self.answers:
@@ -158,7 +155,6 @@ class Index:
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Return all files below a directory, and their modes."""
     return {
         str(path.relative_to(directory)): oct(stat.S_IMODE(path.lstat().st_mode))
         for path in sorted(directory.rglob("*"))

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.guest.state.installed import bytecode, distributions
 from bridge.model import RunRequest
-from bridge.packages.bytecode import add_bytecode, add_fonts, compile_set
+from bridge.packages.sets import add_bytecode, add_fonts, compile_set
 from bridge.runs import open_engine
 from bridge.settings import load
 from tests.engine_rig import ListFinder

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import subprocess
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,14 +20,16 @@ from bridge.errors import (
     PackageRefusedError,
     PackageUnavailableError,
 )
+from bridge.guest.protocol.distributions import DATA, MODULES
 from bridge.model import RunRequest
 from bridge.packages.packages import INSIDE, packages_of
 from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.settings.dependencies import Dependencies
+from tests.e2e.rig import BRIDGE
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
-from tests.packages.rig import allowing, wheel
+from tests.packages.rig import allowing, open_directory, wheel
 
 SCRIPT = "# /// script\n# dependencies = ['Polars==1.*']\n# requires-python = '>=3.9'\n# ///\n1"
 
@@ -32,8 +38,6 @@ Open = Callable[[Settings], AbstractAsyncContextManager[Engine]]
 
 @pytest.fixture
 def opened(backend: FakeBackend) -> Open:
-    """Open an engine on the fake backend."""
-
     @asynccontextmanager
     async def open_one(settings: Settings) -> AsyncIterator[Engine]:
         async with engine_on(backend, settings, finder=ListFinder()) as engine:
@@ -92,7 +96,7 @@ async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
     settings = replace(settings, dependencies=allowing(links, "alpha", cache=str(cache)))
     asked = RunRequest(code="import sys; '/packages' in sys.path", packages=("alpha",))
     async with opened(settings) as engine:
-        # The fake backend has no mounts; what the program is told of them is the same.
+        # The fake backend has no mounts; the program receives the same facts of them.
         result = await engine.run(asked)
         assert result.result is True, result.error
         packages = await engine.packages.resolve(asked, _silent())
@@ -111,3 +115,31 @@ async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
 
 def _silent() -> RunCaller:
     return RunCaller(None, Clock())
+
+
+MORE = ("attrs", "cryptography", "pymupdf", "xgboost-cpu", "markdown", "click", "tomli", "tiktoken")
+NAMES = {**MODULES, "attr": "attrs", "xgboost": "xgboost-cpu"}
+
+
+@pytest.mark.full
+def test_none_of_sixty_packages_in_pairs_is_refused() -> None:
+    names = [*DATA, *MORE]
+    imported = {package: name for name, package in NAMES.items()}
+    with open_directory() as home:
+        settings = Path(home, ".config/mcp-code-bridge/config.toml")
+        settings.parent.mkdir(parents=True)
+        allow = f"allow = {['@data', *MORE]}".replace("'", '"')
+        settings.write_text(f'[dependencies]\n{allow}\ncache = "{home}/c"\ncache_bytes = "1g"\n')
+        environ = {**os.environ, "HOME": str(home), "MCP_BRIDGE_RUNTIME": "bubblewrap"}
+        pairs = list(itertools.pairwise([*names, names[0]]))
+
+        def run(half: int) -> None:
+            for pair in pairs[half::2]:
+                code = f"import {', '.join(imported.get(name, name) for name in pair)}"
+                asked = [word for name in pair for word in ("--package", name)]
+                words = [str(BRIDGE), "run", "--timeout", "120", *asked, "-c", code]
+                done = subprocess.run(words, env=environ, capture_output=True, check=False)
+                assert done.returncode == 0, (pair, done.stderr.decode())
+
+        with ThreadPoolExecutor(2) as both:
+            list(both.map(run, range(2)))

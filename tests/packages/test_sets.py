@@ -40,7 +40,6 @@ def package(name: str) -> Locked:
 
 
 def kept(root: Path, *names: str) -> Path:
-    """Make a set of packages of one file each, those that are not there yet."""
     one = StoredSet(root / "kept", Store(root), names)
     work, packages = one.begin(), tuple(map(package, names))
     for each in packages:

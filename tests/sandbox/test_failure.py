@@ -16,7 +16,7 @@ from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.container import faults as engines
 from bridge.sandbox.container.command_runner import CompletedCommand
-from bridge.sandbox.container.image_engine import build_failure
+from bridge.sandbox.container.image import build_failure
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.failure import Ending, classify
 from bridge.sandbox.image import build

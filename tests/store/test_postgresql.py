@@ -356,8 +356,12 @@ def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
         read()
 
 
-def test_a_server_that_does_not_answer_is_given_up(
-    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(True, "cannot be reached"), (False, "before it confirmed a change; it may have been made")],
+)
+def test_a_server_that_does_not_answer_is_given_up_and_what_it_may_have_done_is_said(
+    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch, more: bool, said: str
 ) -> None:
     """One of its processes is stopped, and so never notices its own limit on time."""
     monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
@@ -370,32 +374,15 @@ def test_a_server_that_does_not_answer_is_given_up(
             kept.put("kind", "owner", "a", b"1")
             stopped.append(kept.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
             os.kill(stopped[-1], signal.SIGSTOP)
-            kept.put("kind", "owner", "a", b"2")
+            if more:
+                kept.put("kind", "owner", "a", b"2")
 
-    with pytest.raises(StoreError, match="cannot be reached"):
+    with pytest.raises(StoreError, match=said):
         stop()
-    assert get(store, "a") is None
-    store.close()
+    if more:
+        assert get(store, "a") is None
+        store.close()
     os.kill(stopped[0], signal.SIGCONT)
-
-
-def test_a_change_whose_confirmation_is_lost_is_said_to_be_uncertain(
-    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
-    store = ServerStore(tmp_path, ServerUrl(own_server.url()))
-    stopped: list[int] = []
-
-    def put_and_stop() -> None:
-        with store.writing(durable=True) as kept:
-            assert kept.connection is not None
-            kept.put("kind", "owner", "a", b"1")
-            stopped.append(kept.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
-            os.kill(stopped[-1], signal.SIGSTOP)
-
-    with pytest.raises(StoreError, match="before it confirmed a change; it may have been made"):
-        put_and_stop()
-    os.kill(stopped[0], signal.SIGCONT)
-    while get(store, "a") is None:
+    while not more and get(store, "a") is None:
         assert Path(f"/proc/{stopped[0]}").exists() or get(store, "a") == b"1"
     store.close()

@@ -21,7 +21,6 @@ NAME = "db.internal"
 
 
 def certify(directory: Path) -> Path:
-    """Make a key and a certificate, which is its own authority; return that."""
     out = ("-keyout", directory / "server.key", "-out", directory / "server.pem", "-days", "1")
     subject = ("-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}")
     command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *out, *subject)

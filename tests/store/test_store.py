@@ -164,11 +164,11 @@ def test_a_new_version_adds_its_migrations_once(
     put(Store(tmp_path), "a", b"1")
     schema_module.databases.forget()
     made: list[bool] = []
-    more = (*schema_module.MIGRATIONS, lambda _, shared: made.append(shared))
+    more = (*schema_module.MIGRATIONS, lambda _: made.append(True))
     monkeypatch.setattr(schema_module, "MIGRATIONS", more)
     for _ in range(2):
         assert get(Store(tmp_path), "a") == b"1"
-    assert made == [False]
+    assert made == [True]
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
@@ -218,3 +218,31 @@ assert store.documents("any", ["x", "y"]) == {"x": b"kept", "y": b"too"}
     store.close()
     with pytest.raises(OSError, match="later version"):
         store.documents("any", ["x"])
+
+
+def test_a_plain_run_makes_no_database_and_imports_no_sqlalchemy(tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+        "MCP_BRIDGE_RUNTIME": "bubblewrap",
+    }
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "bridge", "run", "-c", "print(6 * 7)"],
+        env=environ,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, "42\n"), run.stderr[-2000:]
+    imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
+    assert "bridge.store.store" in imported
+    assert not {
+        name for name in imported if name.partition(".")[0] in ("sqlalchemy", "sqlite3", "psycopg")
+    }
+    assert "bridge.store.postgresql" not in imported
+    assert not list(tmp_path.rglob("store.db*"))

@@ -1,9 +1,4 @@
-"""Where an engine listens.
-
-Owns the list of endpoints to try, in order. Decides from values (an environment mapping, a
-platform, a user id); starts nothing and speaks no API. `service` starts a podman service, `machine`
-podman's virtual machine; `connection` tries them.
-"""
+"""Where an engine listens: the endpoints to try, in order. Starts nothing and speaks no API."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import socket
 import ssl
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,25 +30,16 @@ _SCHEMES = ("unix", "tcp", "http", "https")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineEndpoint:
-    """One place where an engine may listen.
+    """One place where an engine may listen."""
 
-    Attributes:
-        url: As the docker SDK takes it ("unix:///run/podman/podman.sock").
-        origin: Where it was found, for messages ("DOCKER_HOST").
-        explicit: Whether the user named it; then no other place is tried.
-        certificates: Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
-        verify: Whether the engine's certificate is checked.
-        target: What the address names, if it is an ssh:// one; such an endpoint is forwarded first.
-        remote: Whether it is the forwarded socket of another machine.
-    """
-
-    url: str
-    origin: str
-    explicit: bool = False
+    url: str  # As the docker SDK takes it ("unix:///run/podman/podman.sock").
+    origin: str  # Where it was found, for messages ("DOCKER_HOST").
+    explicit: bool = False  # Whether the user named it; then no other place is tried.
+    # Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
     certificates: Path | None = None
-    verify: bool = True
-    target: SshTarget | None = None
-    remote: bool = False
+    verify: bool = True  # Whether the engine's certificate is checked.
+    target: SshTarget | None = None  # Of an ssh:// address, which is forwarded first.
+    remote: bool = False  # Whether it is the forwarded socket of another machine.
 
     @property
     def elsewhere(self) -> bool:
@@ -68,7 +54,6 @@ class EngineEndpoint:
 
     @property
     def socket_path(self) -> Path | None:
-        """The socket's path; None when the endpoint is not a local socket."""
         scheme, _, rest = self.url.partition("://")
         return Path("/" + rest.lstrip("/")) if scheme == "unix" else None
 
@@ -79,11 +64,7 @@ class EngineEndpoint:
         return host.strip("[]"), int(port or 2375)
 
     def connect(self, seconds: float) -> socket.socket:
-        """Return a connection with that timeout. Blocks.
-
-        Raises:
-            OSError: No one is there, or not whom the certificates name.
-        """
+        """Return a connection with that timeout. Blocks; raises OSError."""
         path, here = self.socket_path, self.certificates
         with ExitStack() as stack:
             if path is not None:
@@ -106,40 +87,22 @@ class EngineEndpoint:
 def candidates(
     kind: EngineKind, environ: Mapping[str, str], *, uid: int | None = None
 ) -> tuple[EngineEndpoint, ...]:
-    """Return where `kind` may listen, the likeliest first; only there, if the user named a place.
-
-    Args:
-        uid: The user's; this process's unless given.
-
-    Raises:
-        EngineDownError: The named address cannot be used.
-    """
+    """Return where `kind` may listen, the likeliest first; only there, if the user named one."""
     named = named_address(kind, environ)
     if named is not None:
         return (_explicit(*named, kind, environ),)
-    own = os.getuid() if uid is None else uid
-    places = _docker_places(environ) if kind == "docker" else _podman_places(environ, own)
-    return tuple(
-        EngineEndpoint(url=f"unix://{path}", origin="the usual place")
-        for path in dict.fromkeys(places)
-    )
-
-
-def _docker_places(environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path(DOCKER_SOCKET)
-    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime_dir, "docker.sock")
-    for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
-        yield _home(environ) / below / "docker.sock"
-
-
-def _podman_places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
+    own, runtime_dir = os.getuid() if uid is None else uid, environ.get("XDG_RUNTIME_DIR")
+    places: list[Path] = []
+    if kind == "docker":
+        places = [Path(DOCKER_SOCKET), *([Path(runtime_dir, "docker.sock")] if runtime_dir else ())]
+        for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
+            places.append(_home(environ) / below / "docker.sock")
     # A service that is listening already was started with its own storage and OCI runtime.
-    if any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
-        return
-    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime_dir, "podman/podman.sock")
-    yield Path(f"/run/user/{uid}" if uid else "/run", "podman/podman.sock")
+    elif not any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
+        places = [Path(runtime_dir, "podman/podman.sock")] if runtime_dir else []
+        places.append(Path(f"/run/user/{own}" if own else "/run", "podman/podman.sock"))
+    urls = dict.fromkeys(f"unix://{path}" for path in places)
+    return tuple(EngineEndpoint(url=url, origin="the usual place") for url in urls)
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -191,12 +154,8 @@ async def podman_connection(
 ) -> EngineEndpoint | None:
     """Return the connection that podman is set to use, unless it is its own machine's.
 
-    As podman itself does, a default connection is used only where podman is a remote client:
-    elsewhere than on Linux, with `remote = true` in containers.conf, or if CONTAINER_CONNECTION
-    names one.
-
-    Raises:
-        SandboxError: There is no connection of that name, or its address cannot be used.
+    Podman uses its default connection only as a remote client: elsewhere than on Linux, with
+    `remote = true` in containers.conf, or if CONTAINER_CONNECTION names one.
     """
     name = environ.get("CONTAINER_CONNECTION", "")
     remote = name or platform != "linux" or _is_remote_client(environ)
@@ -220,7 +179,6 @@ async def podman_connection(
 
 
 def _is_remote_client(environ: Mapping[str, str]) -> bool:
-    """Return whether containers.conf makes podman a remote client."""
     named = environ.get("CONTAINERS_CONF")
     own = _home(environ) / ".config/containers/containers.conf"
     remote: object = False

@@ -1,10 +1,6 @@
 """Engine failures as the bridge's errors, each with a remedy. Pure.
 
-Owns the translation of the docker SDK's and requests' exceptions, of engines' error texts and of
-the podman command's output. Raises nothing itself.
-
-The patterns were taken from real engines (Docker 20.10, podman 4.3) and are tested against those
-very strings. Order matters: the first pattern that matches decides, so specific ones come first.
+The patterns come from real engines (Docker 20.10, podman 4.3). The first that matches decides.
 """
 
 from __future__ import annotations
@@ -27,8 +23,6 @@ from bridge.errors import (
 )
 
 MAX_DETAIL = 2000  # Most characters kept of an engine's error: enough for a long chain of causes.
-
-_NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
 
 
 class _Pattern(NamedTuple):
@@ -174,29 +168,22 @@ def not_found(engine: str) -> SandboxError:
 
 
 def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
-    """Return the error for the output of an engine, its service or its command.
-
-    Args:
-        doing: The attempted action, for the message ("create a container").
-        engine: "docker" or "podman".
-    """
+    """Return the error for the output of an engine that attempted `doing`."""
     detail = shorten(text)
     message = f"{engine} could not {doing}: {detail}."
-    for pattern in _PATTERNS:
-        if re.search(pattern.regex, text, re.IGNORECASE):
-            return pattern.error(message, remedy=pattern.remedy)
-    return LaunchError(message, remedy=_NO_REMEDY_KNOWN)
+    for pattern, error, remedy in _PATTERNS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return error(message, remedy=remedy)
+    remedy = "Run `mcp-code-bridge doctor` to see what this engine can do."
+    return LaunchError(message, remedy=remedy)
 
 
 def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeError:
-    """Translate an exception of the docker SDK, of requests or of a socket.
-
-    One of our own errors comes back unchanged.
-    """
+    """Translate an exception of the docker SDK, of requests or of a socket; ours stay unchanged."""
     if isinstance(error, BridgeError):
         return error
     if isinstance(error, docker.errors.APIError):
-        return from_text(_explanation(error), doing=doing, engine=engine)
+        return from_text(str(error.explanation or error), doing=doing, engine=engine)
     os_error = _first_os_error(error)
     if isinstance(os_error, PermissionError):
         return SandboxError(
@@ -220,22 +207,16 @@ def is_absent(error: BaseException) -> bool:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Return whether an engine's refusal means that the container no longer exists."""
     if isinstance(error, docker.errors.APIError):
         return error.status_code == 404 and not isinstance(error, docker.errors.ImageNotFound)
     return False
 
 
 def is_not_running(error: BaseException) -> bool:
-    """Return whether an engine refused to kill because nothing is running."""
-    words = (
-        r"is not running|can only kill running containers|container state improper|no such process"
-    )
-    return _says(error, words)
+    return _says(error, "is not running|can only kill running|state improper|no such process")
 
 
 def is_no_image(error: BaseException) -> bool:
-    """Return whether an error means that an image does not exist, whatever the status code."""
     # podman 4 answers 500 to the id of an image that is gone: it tries to read it as a name.
     missing = isinstance(error, docker.errors.APIError) and error.status_code == 404
     return missing or _says(error, "cannot specify 64-byte hexadecimal")
@@ -246,13 +227,12 @@ def is_in_use(error: BaseException) -> bool:
 
 
 def is_being_removed(error: BaseException) -> bool:
-    """Return whether an engine refused because the container is already being removed."""
     return _says(error, r"removal of container .* is already in progress")
 
 
 def _says(error: BaseException, words: str) -> bool:
     return isinstance(error, docker.errors.APIError) and bool(
-        re.search(words, _explanation(error), re.IGNORECASE)
+        re.search(words, str(error.explanation or error), re.IGNORECASE)
     )
 
 
@@ -260,10 +240,6 @@ def shorten(text: str) -> str:
     """Return `text` on one line, within `MAX_DETAIL`, without a full stop at its end."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= MAX_DETAIL else line[: MAX_DETAIL - 1] + "…"
-
-
-def _explanation(error: docker.errors.APIError) -> str:
-    return str(error.explanation or error)
 
 
 def _first_os_error(error: BaseException) -> OSError | None:

@@ -1,9 +1,8 @@
 """podman's virtual machine, where podman needs one: started if needed, stopped when idle.
 
-Owns the sequence of `podman` commands and parsing their output. A machine is stopped only by the
-bridge that started it, and only when no container runs there. None is created, and a machine's
-settings (rootful or not, volumes, CPUs) are never changed. Nothing here runs on Linux, unless
-podman is set up there as a remote client of a machine.
+Only the bridge that started a machine stops it, and only when no container runs there. No machine
+is created, and settings (rootful or not, volumes, CPUs) never change. Nothing here runs on Linux,
+unless podman is a remote client of a machine there.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class MachinePlan(NamedTuple):
 def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedCommand) -> bool:
     """Return whether a machine can have anything to do with how podman answered.
 
-    On Linux podman runs containers itself unless it is a remote client, which shows when it cannot
-    connect. A user who names a host or a connection in the environment has another engine.
+    On Linux podman is a remote client if it cannot connect. A user who names a host or a connection
+    in the environment has another engine.
     """
     if info.missing:
         remedy = "Install podman; see podman.io/docs/installation"
@@ -73,7 +72,13 @@ def decide(
     remote = default.get("IsMachine") is False
     if remote and not info.ok:
         raise _remote_engine_down(info)
-    rows = [] if remote else _machine_rows(machines)
+    listed = [] if remote else _rows(machines)
+    if listed is None and machines.ok:
+        message = f"`podman machine list` printed no JSON list: {shorten(machines.stdout)}"
+        raise EngineDownError(message, remedy="Update podman.")
+    if listed is None:
+        raise failure(machines, "list")
+    rows = [row for row in listed if isinstance(row.get("Name"), str) and row["Name"]]
     chosen = _choose(rows, str(default.get("Name") or ""))
     if info.ok:
         return MachinePlan("ready", _name(chosen)) if chosen else MachinePlan("none")
@@ -95,22 +100,11 @@ def decide(
 
 
 def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDownError:
-    """Return the error for a `podman machine` command that failed."""
     command = f"podman machine {verb} {machine}".strip()
     remedy = f"Run `{command}` yourself to see all it says."
     if verb == "start":
         remedy += " If another machine runs, stop that with `podman machine stop NAME` first."
     return EngineDownError(f"`{command}` failed: {_reason(result)}", remedy=remedy)
-
-
-def _machine_rows(result: CompletedCommand) -> list[Mapping[str, Any]]:
-    rows = _rows(result)
-    if rows is None and result.ok:
-        message = f"`podman machine list` printed no JSON list: {shorten(result.stdout)}"
-        raise EngineDownError(message, remedy="Update podman.")
-    if rows is None:
-        raise failure(result, "list")
-    return [row for row in rows if isinstance(row.get("Name"), str) and row["Name"]]
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -157,22 +151,16 @@ def _reason(result: CompletedCommand) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineContext:
-    """What the machine's handling needs from outside.
-
-    Attributes:
-        idle_timeout: Seconds without a run after which a machine that we started is stopped.
-        progress: Called with podman's output while it starts a machine.
-        clock: Seconds, monotonic.
-        sleep: Waits that many seconds.
-    """
+    """What the machine's handling needs from outside."""
 
     run: SystemRunner
     env: Mapping[str, str] = field(default_factory=dict)
     podman: str = "podman"
     platform: str = sys.platform
+    # Seconds without a run after which a machine that we started is stopped.
     idle_timeout: float = 300.0
-    progress: Progress | None = None
-    clock: Callable[[], float] = time.monotonic
+    progress: Progress | None = None  # Called with podman's output while it starts a machine.
+    clock: Callable[[], float] = time.monotonic  # Seconds, monotonic.
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
     async def ask(self, *arguments: str) -> CompletedCommand:
@@ -187,7 +175,6 @@ class MachineContext:
         return await self.run(argv, timeout=300.0, on_line=self.progress)
 
     async def look(self) -> MachinePlan:
-        """Query podman and return the next step."""
         info = await self.ask(*_INFO)
         if not concerns_machine(self.platform, self.env, info):
             return MachinePlan("none")
@@ -205,11 +192,7 @@ class MachineContext:
 
 
 async def ensure_machine(context: MachineContext) -> PodmanMachine | None:
-    """Make podman answer; return its machine, to be closed by the caller, if one is involved.
-
-    Raises:
-        SandboxError: podman cannot be made to answer; the message says why.
-    """
+    """Make podman answer; return its machine, to be closed by the caller, if one is involved."""
     plan = await context.look()
     if plan.action == "none":
         return None
@@ -224,9 +207,6 @@ async def ensure_machine(context: MachineContext) -> PodmanMachine | None:
 
 class PodmanMachine:
     """A podman machine, as one bridge uses it.
-
-    Run `stop_when_idle` in a task group, hold `using` around each run, and close it at the end.
-    Closing stops a machine that this bridge started, unless something runs there.
 
     Attributes:
         before_stop: Called before the machine is stopped, to let go of warm sandboxes.
@@ -255,10 +235,7 @@ class PodmanMachine:
             self._last_use = self._context.clock()
 
     def lost(self) -> None:
-        """Note that the engine in the machine stopped answering, so the next use looks again.
-
-        A machine that somebody stopped and started again is no longer ours.
-        """
+        """Note that the engine in the machine is gone. A restarted machine is no longer ours."""
         self._up = False
         self.started_by_us = False
 
@@ -274,7 +251,6 @@ class PodmanMachine:
         return EngineEndpoint(url=f"unix://{path}", origin=origin, explicit=True)
 
     async def bring_up(self) -> None:
-        """Make podman answer, starting the machine if it does not."""
         async with self._gate:
             if self._up:
                 return
@@ -320,10 +296,7 @@ class PodmanMachine:
                 await self._try_to_stop("was left running")
 
     async def _try_to_stop(self, otherwise: str, *, unless_used: bool = False) -> None:
-        """Stop the machine if this bridge started it and nothing runs there.
-
-        The user, or another bridge, may have come to rely on the machine since it was started.
-        """
+        """Stop the machine if this bridge started it and nothing of others runs there."""
         async with self._gate:
             if not self.started_by_us or (unless_used and (self._active or not self._up)):
                 return

@@ -1,7 +1,6 @@
 """The engines that the environment names: docker's and podman's own variables, docker's context.
 
-Reads ssh:// addresses. Imports no engine's client library: selecting a backend does not wait for
-that. `service.SshForward` forwards the socket of such an address.
+Imports no engine's client library: selecting a backend does not wait for that.
 """
 
 from __future__ import annotations
@@ -41,18 +40,12 @@ _OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SshTarget:
-    """An engine's socket on another machine.
+    """An engine's socket on another machine."""
 
-    Attributes:
-        destination: As `ssh` takes it: `user@address`, or a `Host` of its configuration.
-        port: Of the SSH server; empty for OpenSSH's own choice.
-        identity: The private key's file; empty for OpenSSH's own choice.
-    """
-
-    destination: str
-    port: str
+    destination: str  # As `ssh` takes it: `user@address`, or a `Host` of its configuration.
+    port: str  # Empty for OpenSSH's own choice.
     socket: str
-    identity: str = ""
+    identity: str = ""  # A key's file; empty for OpenSSH's own choice.
 
     @property
     def login(self) -> str:
@@ -60,7 +53,6 @@ class SshTarget:
         return shlex.join(["ssh", *(["-p", self.port] if self.port else []), self.destination])
 
     def argv(self, socket: Path) -> list[str]:
-        """Return OpenSSH's command line that forwards a socket of this machine there."""
         # No terminal, no command, and no Kerberos tickets for the host.
         argv = ["ssh", "-N", "-T", "-k", "-L", f"{socket}:{self.socket}"]
         argv += [word for option in _OPTIONS for word in ("-o", option)]
@@ -69,7 +61,6 @@ class SshTarget:
         return [*argv, "--", self.destination]
 
     def failure(self, said: str) -> SandboxError:
-        """Return the error for what OpenSSH wrote to stderr."""
         detail = " ".join(said.split())[-500:] or "it gave no answer in time"
         message = f"{self.destination} cannot be reached over SSH: {detail}."
         if "IDENTIFICATION HAS CHANGED" in said:
@@ -93,11 +84,7 @@ class SshTarget:
 
 
 def ssh_target(url: str, origin: str, engine: str, identity: str = "") -> SshTarget:
-    """Return what an ssh:// address names.
-
-    Raises:
-        EngineDownError: It cannot be used. The message has no password.
-    """
+    """Return what an ssh:// address names. An error's message has no password."""
     match = _ADDRESS.fullmatch(url)
     path = match and match["path"]
     if match is None or (engine == "podman" and not path) or match["host"].startswith("-"):
@@ -134,7 +121,6 @@ def names_another_machine(kind: str, environ: Mapping[str, str]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address is that of this machine's loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,14 +1,8 @@
 """The attached connection: a container's stdin, stdout and stderr on one socket.
 
-Owns asking the engine to upgrade an HTTP connection to a raw stream, and non-blocking reads and
-writes on it, whether it is local, TCP or TLS.
-
-stdout and stderr arrive in frames: an eight-byte header (stream number, three zero bytes,
-big-endian length) and a payload. Engines cut frames anywhere, so a frame means nothing for lines or
-messages, and a payload is passed on as it arrives.
-
-Nothing is read ahead: bytes stay in the kernel's buffers until `receive` is called, so a flood
-stops at the kernel's bounds and not at the host's memory.
+Outputs arrive in frames: an eight-byte header (stream number, three zero bytes, big-endian length)
+and a payload. Engines cut frames anywhere. Nothing is read ahead: a flood stops at the kernel's
+buffers and not at the host's memory.
 """
 
 from __future__ import annotations
@@ -29,14 +23,11 @@ from bridge.errors import ChannelClosedError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineKind
+from bridge.tasks import background_task
 
 _HEADER = struct.Struct(">BxxxL")
-
 _STDERR = 2
-
-DIAGNOSTIC_BYTES = 16 * 1024
-"""Kept of a sandbox's stderr. A guest writes there only when it dies before it can report, and a
-Python traceback fits many times."""
+DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end, which a guest may fill.
 
 
 class FrameDecoder:
@@ -61,11 +52,7 @@ class FrameDecoder:
         return not self._left and not self._unread
 
     def feed(self, data: bytes) -> bytes:
-        """Return the stdout bytes in the next piece of the stream.
-
-        Raises:
-            ValueError: A header names no stream that there is.
-        """
+        """Return the stdout bytes in the next piece; ValueError if it is no attach stream."""
         out: list[bytes] = []
         self._unread += data
         while self._unread:
@@ -73,7 +60,15 @@ class FrameDecoder:
                 payload = bytes(self._unread[: self._left])
                 del self._unread[: self._left]
                 self._left -= len(payload)
-                self._sort(payload, out)
+                # 0 is stdin echoed by an engine, which its documentation assigns to stdout.
+                if self._stream in {0, 1}:
+                    out.append(payload)
+                elif self._stream == _STDERR:
+                    self.stderr = (self.stderr + payload)[-DIAGNOSTIC_BYTES:]
+                    if self.on_error is not None:
+                        self.on_error(payload)
+                else:
+                    self.engine_error = (self.engine_error + payload)[-DIAGNOSTIC_BYTES:]
                 continue
             header = bytes(self._unread[: _HEADER.size])
             if len(header) < _HEADER.size:
@@ -85,33 +80,17 @@ class FrameDecoder:
                 raise ValueError(f"not an attach stream: frame header {header!r}")
         return b"".join(out)
 
-    def _sort(self, payload: bytes, out: list[bytes]) -> None:
-        # 0 is stdin echoed by an engine, which its documentation assigns to stdout.
-        if self._stream in {0, 1}:
-            out.append(payload)
-        elif self._stream == _STDERR:
-            self.stderr = (self.stderr + payload)[-DIAGNOSTIC_BYTES:]
-            if self.on_error is not None:
-                self.on_error(payload)
-        else:
-            self.engine_error = (self.engine_error + payload)[-DIAGNOSTIC_BYTES:]
 
-
-ANSWER_SECONDS = 60.0
-"""For any answer of an engine. Creating takes 0.7 s on rootless podman with the slowest storage;
-the rest is for an engine on a machine that is busy or was asleep."""
+ANSWER_SECONDS = 60.0  # Creating takes 0.7 s on slow storage; a machine may have been asleep.
 
 READ_BYTES = 256 * 1024  # Most read at once; about what a local socket's buffer holds.
 
+# Most offered to the kernel at once, so that a large message is not copied again and again.
 WRITE_BYTES = 256 * 1024
-"""Most offered to the kernel at once, so that a large message is not copied again and again."""
-
-
-_READ, _WRITE, _WAIT = "read from", "write to", "wait for"
 
 
 class AttachedStream:
-    """A raw connection to one container. Closed by `aclose`; not safe for two readers or writers.
+    """A raw connection to one container. Not safe for two readers or two writers.
 
     Args:
         leftover: Bytes already read from it, after the engine's HTTP header.
@@ -144,18 +123,9 @@ class AttachedStream:
         """
         if self._feeding is None or self._ended:
             return await self._receive()
-        received: bytes | ChannelClosedError = b""
-        async with anyio.create_task_group() as tasks:
-            # The engine's monitor writes to all connections in turn and waits for the slowest.
-            tasks.start_soon(self._feeding.discard)
-            try:
-                received = await self._receive()
-            except ChannelClosedError as error:  # kept out of the group, which would wrap it
-                received = error
-            tasks.cancel_scope.cancel()
-        if isinstance(received, ChannelClosedError):
-            raise received
-        return received
+        # The engine's monitor writes to all connections in turn and waits for the slowest.
+        async with background_task(self._feeding.discard):
+            return await self._receive()
 
     def _take(self) -> bytes | None:
         try:
@@ -166,7 +136,6 @@ class AttachedStream:
             return b""
 
     async def discard(self) -> None:
-        """Discard all data until the connection ends."""
         with suppress(ChannelClosedError):
             while await self.receive():
                 pass
@@ -203,12 +172,11 @@ class AttachedStream:
             except ssl.SSLWantReadError:
                 await self._ready(anyio.wait_readable)
             except (OSError, ValueError) as error:
-                raise self._broken(error, _WRITE) from error
+                raise self._closed_error(error, "write to") from error
             else:
                 view = view[sent:]
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        """Pass all that is read of stderr to `take` from now on."""
         self._decoder.on_error = take
 
     def end_input(self) -> None:
@@ -241,13 +209,13 @@ class AttachedStream:
             # Reset, not closed, when the process ended before it read all that was sent to it.
             return b""
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, _READ) from error
+            raise self._closed_error(error, "read from") from error
 
     async def _ready(self, wait: Callable[[socket], Awaitable[None]]) -> None:
         try:
             await wait(self._socket)
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, _WAIT) from error
+            raise self._closed_error(error, "wait for") from error
 
     def _end(self) -> None:
         self._ended = True
@@ -257,7 +225,7 @@ class AttachedStream:
             message = "The engine cut the sandbox's output off in the middle of a frame."
             raise ChannelClosedError(message)
 
-    def _broken(self, error: BaseException, doing: str) -> ChannelClosedError:
+    def _closed_error(self, error: BaseException, doing: str) -> ChannelClosedError:
         reason = "it was closed" if self._closed else str(error) or type(error).__name__
         return ChannelClosedError(f"Could not {doing} the sandbox: {reason}.")
 
@@ -277,7 +245,7 @@ def attach(
     """
     connection = endpoint.connect(ANSWER_SECONDS)
     try:
-        leftover = _upgraded(connection, target, engine)
+        leftover = _upgrade(connection, target, engine)
         connection.setblocking(False)
     except h11.RemoteProtocolError as error:
         connection.close()
@@ -288,7 +256,7 @@ def attach(
     return AttachedStream(connection, leftover, feeding=feeding)
 
 
-def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
+def _upgrade(connection: socket, target: str, engine: EngineKind) -> bytes:
     """Upgrade a connection; return the bytes after the answer's header."""
     http = h11.Connection(h11.CLIENT)
     headers = [("Host", "engine"), ("Connection", "Upgrade"), ("Upgrade", "tcp")]

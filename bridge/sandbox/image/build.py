@@ -32,11 +32,13 @@ from bridge.sandbox.container.image import (
     LABEL_PACKAGES,
     LABEL_VERSION,
     Flavour,
+    ImageEngine,
     ImageStatus,
+    Progress,
     describe,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageEngine, Progress
+from bridge.sandbox.container.image import ImageEngine, Progress
 
 SCRIPT = "build-rootfs.sh"
 CONTAINERFILE = "Containerfile"

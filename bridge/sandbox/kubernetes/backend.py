@@ -1,8 +1,5 @@
 """Kubernetes: sandboxes as plain pods, each used once.
 
-Owns launching, probing and removing pods. The connection is in `cluster`, a pod's manifest in
-`pod`, its stream in `stream`, its end in `sandbox`.
-
 Enforces: a pod whose first step does not report everything in force runs nothing. A pod that is
 lost before its program began is replaced, twice at most; later it is an error.
 """
@@ -32,8 +29,7 @@ from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, find_config
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.sandbox import PodSandbox
-from bridge.sandbox.kubernetes.stream import PodStream
+from bridge.sandbox.kubernetes.sandbox import PodSandbox, PodStream
 from bridge.sandbox.kubernetes.warm import WarmPods
 from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.limits import limits_for
@@ -50,10 +46,9 @@ CONFINE_SECONDS = 20.0  # A pod may never report its first step; milliseconds on
 
 
 class KubernetesBackend(Backend):
-    """Runs sandboxes as pods. Enter it before use; it connects at first use.
+    """Runs sandboxes as pods. It connects at first use.
 
-    Args:
-        user: "uid:gid" inside; empty for one of each pod's own.
+    `user` is "uid:gid" inside; empty for one of each pod's own.
     """
 
     name = pod.NAME
@@ -80,7 +75,7 @@ class KubernetesBackend(Backend):
         return self._warm.problem if self._warm is not None else ""
 
     async def aclose(self) -> None:
-        """Delete this bridge's pods and close the connection. Idempotent."""
+        """Delete this bridge's pods and close the connection."""
         warm, self._warm = self._warm, None
         if warm is None:
             return
@@ -102,7 +97,7 @@ class KubernetesBackend(Backend):
 
     async def probe(self) -> Probe:
         try:
-            cluster = (await self._connected()).cluster
+            cluster = (await self._connect_once()).cluster
         except BridgeError as error:
             return failed_probe(self.name, error)
         success = Probe(
@@ -122,14 +117,12 @@ class KubernetesBackend(Backend):
         )
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Keep pods waiting, and sweep those of dead bridges, until cancelled."""
-        await (await self._connected()).tend()
+        await (await self._connect_once()).tend()
 
     async def reap(self) -> int:
-        return await (await self._connected()).sweep()
+        return await (await self._connect_once()).sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
-        """Start a program in a pod; replace one that is lost before that."""
         for _ in range(2):
             try:
                 return await stack.enter_async_context(self._launch(spec))
@@ -139,7 +132,7 @@ class KubernetesBackend(Backend):
 
     @asynccontextmanager
     async def _launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        cluster = (await self._connected()).cluster
+        cluster = (await self._connect_once()).cluster
         async with (
             self._placed(spec) as placed,
             cluster.attach(placed["metadata"]["name"]) as socket,
@@ -160,8 +153,7 @@ class KubernetesBackend(Backend):
 
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
-        """Give a pod that runs, and is this launch's alone; leaving deletes it."""
-        warm = await self._connected()
+        warm = await self._connect_once()
         cluster = warm.cluster
         found = await warm.take(spec.limits)
         name = pod.pod_name(spec.run_id) if found is None else found["metadata"]["name"]
@@ -169,15 +161,14 @@ class KubernetesBackend(Backend):
         try:
             if found is None:
                 made = self._template.manifest(name, spec.limits, "used")
-                found = await self._running(cluster, await cluster.create(cluster.pods, made))
+                found = await self._wait_running(cluster, await cluster.create(cluster.pods, made))
             yield found
         finally:
             # By name: it is known even when the answer to the creation is not.
             await cluster.discard(name)
             warm.mine.discard(name)
 
-    async def _running(self, cluster: Cluster, seen: Document) -> Document:
-        """Return a pod once it runs; bounded by the time that a run may wait for room."""
+    async def _wait_running(self, cluster: Cluster, seen: Document) -> Document:
         path = f"{cluster.pods}/{seen['metadata']['name']}"
         with anyio.move_on_after(self._settings.room_seconds):
             while not faults.is_running(seen):
@@ -193,7 +184,6 @@ class KubernetesBackend(Backend):
         raise faults.no_room(seen)
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:
-        """Send the first step, and wait until it says that all is in force."""
         step = pod.first_step(spec, self._filters, own_user=not self._template.user)
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):
@@ -222,7 +212,7 @@ class KubernetesBackend(Backend):
                 return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
         return None
 
-    async def _connected(self) -> WarmPods:
+    async def _connect_once(self) -> WarmPods:
         async with self._connecting:
             if self._warm is None:
                 cluster = await anyio.to_thread.run_sync(self._connect)
@@ -254,7 +244,6 @@ class KubernetesBackend(Backend):
 
 
 def kubernetes_backend(settings: Settings) -> KubernetesBackend:
-    """Return the backend that the settings ask for, without connecting to anything."""
     table = settings.kubernetes
     return KubernetesBackend(
         table,

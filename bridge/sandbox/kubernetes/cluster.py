@@ -1,8 +1,7 @@
 """The connection to a cluster's API server: what the backend asks of it, as plain JSON.
 
-kubeconfig files, contexts, service accounts, exec plugins, certificates and the renewal of tokens
-are lightkube's; its HTTP client is the one that the bridge has already. Streams to pods go through
-`websockets`, which takes a third of that client's time for a message.
+lightkube reads kubeconfig files and credentials. Streams to pods go through `websockets`, which
+takes a third of lightkube's client's time for a message.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from bridge.errors import EngineDownError, SandboxError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.stream import CLOSE_SECONDS, PROTOCOLS, close_socket
 from bridge.settings.kubernetes import Kubernetes
 
 logger = logging.getLogger(__name__)
 
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+CLOSE_SECONDS = 0.5  # A kubelet may not answer; the pod is gone by then.
 REQUEST_SECONDS = 10.0  # An API server may not answer; milliseconds, but for a busy etcd's.
 PLUGIN_SECONDS = 30.0  # A kubeconfig's plugin may hang; it may have to fetch its token.
 MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send more; a listed pod takes 10 kB.
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
-    """Return the cluster, its user and its namespace. Blocks."""
     remedy = "Set `kubeconfig` and `context` in [kubernetes], or KUBECONFIG."
     try:
         if not (settings.kubeconfig or settings.context or "KUBECONFIG" in environ):
@@ -83,7 +82,6 @@ class _PluginAuth(ExecAuth):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send the last token, and a new one if there was none or it is refused."""
         if self._last_bearer:
             request.headers["Authorization"] = self._last_bearer
             response = yield request
@@ -105,14 +103,7 @@ class _PluginAuth(ExecAuth):
 
 
 class Cluster:
-    """One namespace of one cluster. Close it after use; making one loads files, and blocks.
-
-    Args:
-        namespace: Where pods are; the context's if empty.
-
-    Raises:
-        SettingsError: Its certificates or keys cannot be loaded.
-    """
+    """One namespace of one cluster; the context's if none is given. Making one loads files."""
 
     def __init__(self, config: SingleConfig, namespace: str = "") -> None:
         self.config = config
@@ -135,7 +126,6 @@ class Cluster:
             raise SettingsError(message) from error
 
     async def aclose(self) -> None:
-        """Close its connections. Idempotent."""
         await self._http.aclose()
 
     def now(self) -> datetime:
@@ -146,7 +136,6 @@ class Cluster:
         return _object(await self._ask("POST", path, json=document))
 
     async def get(self, path: str) -> Document | None:
-        """Return an object; None if there is none."""
         try:
             return _object(await self._ask("GET", path))
         except faults.ClusterAnswerError as error:
@@ -161,11 +150,7 @@ class Cluster:
         return [_object(each) for each in (items if isinstance(items, list) else [None])]
 
     async def patch(self, path: str, document: Document) -> Document:
-        """Merge a document into an object.
-
-        Raises:
-            RefusedError: It has changed since the resource version that the document names.
-        """
+        """Merge a document into an object, unless it has another resource version than named."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return _object(await self._ask("PATCH", path, json=document, headers=headers))
 
@@ -174,11 +159,8 @@ class Cluster:
         options: dict[str, Json] = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         if seen is not None:
             options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
-        try:
+        with faults.ignoring(404, 409):
             await self._ask("DELETE", path, json=options)
-        except faults.ClusterAnswerError as error:
-            if not faults.is_gone(error):
-                raise
 
     async def discard(self, name: str) -> None:
         """Delete a pod, even when cancelled; one that stays is left to the sweep."""
@@ -201,16 +183,14 @@ class Cluster:
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
-        """Open a stream to a pod's first process."""
-        stream = await self._attached(
-            f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
-        )
+        query = "stdin=true&stdout=true&stderr=true"
+        stream = await self._attach(f"{self.server}{self.pods}/{pod}/attach?{query}")
         try:
             yield stream
         finally:
             await close_socket(stream)
 
-    async def _attached(self, url: str) -> ClientConnection:
+    async def _attach(self, url: str) -> ClientConnection:
         """Connect with the credentials that the HTTP client would send, renewed if refused."""
         request = self._http.build_request("GET", url)
         auth = self._http.auth or httpx2.Auth()
@@ -221,7 +201,7 @@ class Cluster:
                     try:
                         # As the HTTP client does; the first time there is no answer yet.
                         request = await flow.asend(refused)  # type: ignore[arg-type]
-                        return await self._connected(url, request.headers.get("Authorization"))
+                        return await self._connect_socket(url, request.headers.get("Authorization"))
                     except InvalidStatus as error:
                         said = error.response
                         if said.status_code != 401:
@@ -230,7 +210,7 @@ class Cluster:
                     except StopAsyncIteration:
                         raise faults.refusal(401, b"") from None
 
-    async def _connected(self, url: str, authorization: str | None) -> ClientConnection:
+    async def _connect_socket(self, url: str, authorization: str | None) -> ClientConnection:
         return await connect(
             "ws" + url.removeprefix("http"),
             ssl=self._ssl,
@@ -249,7 +229,11 @@ class Cluster:
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
         with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
             async with self._http.stream(method, path, **more) as response:
-                body = await _whole(response)
+                body = b""
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
             with suppress(KeyError, ValueError):
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
@@ -261,13 +245,12 @@ class Cluster:
             return found
 
 
-async def _whole(response: httpx2.Response) -> bytes:
-    body = b""
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_ANSWER_BYTES:
-            raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
-    return body
+async def close_socket(socket: ClientConnection) -> None:
+    """Close a websocket, also one whose other end takes nothing more. Idempotent."""
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(2 * CLOSE_SECONDS):
+            await socket.close()
+        socket.transport.abort()
 
 
 def _object(found: Any) -> Document:

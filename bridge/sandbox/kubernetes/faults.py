@@ -35,6 +35,7 @@ _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes
 
 _PULL = partial(ImageMissingError, code="image_pull_failed")
 
+# Why a container waits, where waiting longer does not help.
 _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "ErrImageNeverPull": (ImageMissingError, _IMAGE_REMEDY),
     "ImagePullBackOff": (_PULL, _IMAGE_REMEDY),
@@ -44,15 +45,14 @@ _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "CreateContainerError": (LaunchError, None),
     "RunContainerError": (LaunchError, None),
 }
-"""Why a container waits, where waiting longer does not help."""
 
+# The reason in a failed pod's status, and what it means.
 _CODES: Mapping[str, str] = {
     "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
     "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
     "Terminated": "node_lost", "UnexpectedAdmissionError": "no_room", "OutOfmemory": "no_room",
     "OutOfcpu": "no_room", "OutOfpods": "no_room",
 }  # fmt: skip
-"""The reason in a failed pod's status, and what it means."""
 
 
 class ClusterAnswerError(SandboxError):
@@ -62,17 +62,24 @@ class ClusterAnswerError(SandboxError):
 
 
 def is_gone(error: BaseException) -> bool:
-    """Return whether an object is not there, or not as it was seen."""
     return isinstance(error, ClusterAnswerError) and error.status in (404, 409)
 
 
+@contextmanager
+def ignoring(*statuses: int) -> Iterator[None]:
+    try:
+        yield
+    except ClusterAnswerError as error:
+        if error.status not in statuses:
+            raise
+
+
+# Raised where nothing answers, or what answers is no API server.
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
-"""Raised where nothing answers, or what answers is no API server."""
 
 
 @contextmanager
 def translated(server: str) -> Iterator[None]:
-    """Raise the clients' errors, and those of reading an answer, as the bridge's."""
     try:
         yield
     except ConfigError as error:
@@ -97,8 +104,7 @@ def refusal(code: int, body: bytes) -> SandboxError:
         remedy = "Set [kubernetes] requests."
         return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
     if code in (401, 403):
-        message = "The cluster refuses the bridge's account."
-        return ClusterRefusedError(message, host_detail=detail)
+        return ClusterRefusedError("The cluster refuses the bridge's account.", host_detail=detail)
     if code in (404, 409, 410, 429) or code >= 500:
         refused = ClusterAnswerError("The cluster could not do it.", host_detail=detail)
         refused.status = code
@@ -145,14 +151,12 @@ def ended_by_cluster(pod: Document) -> SandboxError | None:
     reason = str(_status(pod).get("reason"))
     if reason not in _CODES:
         return None
-    said = f"{cut(_status(pod).get('message'))}."
-    code = _CODES[reason]
+    said, code = f"{cut(_status(pod).get('message'))}.", _CODES[reason]
     family = SandboxError if code == "no_room" else SandboxLostError
     return family(f"The cluster ended the pod ({reason}).", code=code, host_detail=said)
 
 
 def exit_report(pod: Document) -> ExitReport | None:
-    """Return how a pod's process ended; None while it is not known to have."""
     ended = _state(pod).get("terminated")
     if ended is None:
         return ExitReport(detail=_words(pod)) if has_ended(pod) else None
@@ -197,5 +201,4 @@ def _words(pod: Document) -> str:
 
 
 def cut(text: object) -> str:
-    """Return what a cluster or a pod says, on one line, bounded."""
     return " ".join(str(text or "no reason given").split()).rstrip(".")[:500]

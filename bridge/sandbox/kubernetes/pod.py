@@ -1,16 +1,7 @@
 """A sandbox's pod: its manifest, its first step, and its layers. Pure.
 
-Enforces, through the manifest: no capabilities, no new privileges, an unprivileged user, a
-read-only root, sized writable directories in memory, limits, no token, no service links, no
-restart, an end at a deadline. Through the first step, in the pod: the bridge's own system call
-filters, which leave a program no network whatever the cluster gives its pods, and limits per
-process.
-
-Does not: mount anything without execution (Kubernetes has no options for volumes in memory), bound
-a pod's processes by a control group (kubelets do, for all alike), or keep what passes through the
-channel out of the node's log files, which kubelets delete with the pod. `isolation` says so.
-
-Verified: from inside in every sandbox (`layers`), and `tests/sandbox/kubernetes/test_backend.py`.
+The manifest isolates. The first step, in the pod, adds limits per process and the bridge's own
+system call filters: they leave a program no network, whatever the cluster gives its pods.
 """
 
 from __future__ import annotations
@@ -45,8 +36,8 @@ OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
 
+# What the first step writes once everything is in force; otherwise it is the reason why not.
 CONFINED = b"ok"
-"""What the first step writes once everything is in force; otherwise it is the reason why not."""
 
 LOADER = f"""\
 # mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
@@ -61,6 +52,7 @@ of one byte), since the channel follows."""
 
 COMMAND = (*INTERPRETER, LOADER)
 
+# The stage of the process backends does the rest; its status goes to stdout here.
 _STEP = """
 import os, sys
 os.environ.clear()
@@ -69,7 +61,6 @@ os.dup2(1, 3)
 sys.argv[1:] = [{plan!r}]
 exec({stage!r})
 """
-"""The stage of the process backends does the rest; its status goes to stdout here."""
 
 USERS = range(10_000, 60_000)
 """A pod's user is drawn from these: the kernel counts processes by user, over the whole node. Below
@@ -77,25 +68,19 @@ USERS = range(10_000, 60_000)
 
 
 def pod_name(run_id: str) -> str:
-    """Return a new pod's name, known before it exists so that it can always be deleted."""
     safe = re.sub(r"[^a-z0-9-]+", "-", run_id.lower())[:34].strip("-")
     return f"{APP}-{safe or 'run'}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What a bridge makes its pods from.
-
-    Attributes:
-        user: "uid:gid" inside; empty for one of each pod's own.
-        owner: The bridge's own name, unique; also that of its lease.
-        references: The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
-    """
+    """What a bridge makes its pods from."""
 
     settings: Kubernetes
     image: str
-    user: str = ""
-    owner: str
+    user: str = ""  # "uid:gid" inside; empty for one of each pod's own.
+    owner: str  # The bridge's own name, unique; also that of its lease.
+    # The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
     references: Sequence[Mapping[str, Any]] = ()
 
     def manifest(self, name: str, limits: Limits, state: str) -> dict[str, Any]:
@@ -125,21 +110,22 @@ class Template:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def lifetime(limits: Limits, settings: Kubernetes) -> int:
-    """Return a pod's `activeDeadlineSeconds`, which count while it waits, too."""
-    return int(limits.timeout + settings.warm_seconds) + 120  # to start, and to be deleted
-
-
 def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[str, Any]:
     machine = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}.get(
         platform.machine()
     )
     uid, _, gid = user.partition(":")
     group = int(gid or uid)
+    seccomp = {"type": settings.seccomp}
+    if settings.seccomp.startswith("localhost/"):
+        name = settings.seccomp.removeprefix("localhost/")
+        seccomp = {"type": "Localhost", "localhostProfile": name}
+    sizes = {"tmp": limits.tmp_bytes, "workspace": limits.workspace_bytes}
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
-        "activeDeadlineSeconds": lifetime(limits, settings),
+        # It counts while a pod waits, too; and it has to start, and to be deleted.
+        "activeDeadlineSeconds": int(limits.timeout + settings.warm_seconds) + 120,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostname": "sandbox",
@@ -159,10 +145,13 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
             "runAsUser": int(uid),
             "runAsGroup": group,
             "fsGroup": group,
-            "seccompProfile": _seccomp(settings.seccomp),
+            "seccompProfile": seccomp,
         },
         "containers": [_container(limits, settings, image)],
-        "volumes": [_memory("tmp", limits.tmp_bytes), _memory("workspace", limits.workspace_bytes)],
+        "volumes": [
+            {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
+            for name, size in sizes.items()
+        ],
     }
 
 
@@ -193,24 +182,10 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
     }
 
 
-def _memory(name: str, size: int) -> dict[str, Any]:
-    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
-
-
-def _seccomp(profile: str) -> dict[str, str]:
-    if profile.startswith("localhost/"):
-        return {"type": "Localhost", "localhostProfile": profile.removeprefix("localhost/")}
-    return {"type": profile}
-
-
 def first_step(spec: LaunchSpec, filters: Sequence[bytes], *, own_user: bool) -> bytes:
     """Return what is written to a pod's stdin ahead of everything else.
 
-    Args:
-        own_user: Whether no other pod has its user, so that processes are counted for it alone.
-
-    Raises:
-        LaunchError: It is no program for the pod's own interpreter.
+    If the pod has its `own_user`, processes are counted for it alone.
     """
     if spec.argv[:-1] != INTERPRETER:
         raise LaunchError(f"Pods run programs of `{' '.join(INTERPRETER)}`, not {spec.argv[0]}.")
@@ -256,8 +231,7 @@ _LAYERS = (
 def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:
     """Return the layers that a pod and its first step put in force, and what is weaker.
 
-    Args:
-        node: The kernel of the pod's node; None if the bridge may not know it.
+    `node` is the kernel of the pod's node; None if the bridge may not know it.
     """
     layers, weaker = [*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS]
     if limits.cpus is not None:

@@ -1,11 +1,8 @@
 """Pods that wait, started, each for one run; and the pods that dead bridges left.
 
-A bridge has a lease, which it renews. Bridges of one service whose leases are fresh share the warm
-pods: each starts its part of them, and any may take any, by a patch of the version it has seen, so
-that one of two wins. What belongs to a bridge without a fresh lease is deleted by the others.
-
-Looks at everything every few seconds instead of watching: one list is all that this needs, and a
-missed event cannot leave it wrong.
+Each bridge renews a lease. Bridges of one service with fresh leases share the warm pods; a pod is
+taken by a patch of the version seen, so that one of two wins. The others delete what belongs to a
+bridge without a fresh lease. One list every few seconds is enough: a missed event would be wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +37,6 @@ class WarmPods:
 
     def __init__(self, cluster: Cluster, template: pod.Template) -> None:
         self.cluster = cluster
-        self._pods, self._leases = cluster.pods, cluster.leases
         self._template = template
         self._settings = template.settings
         self._owner = template.owner
@@ -59,7 +55,13 @@ class WarmPods:
         if not self._settings.warm:
             return None
         waiting = {pod.STATE_LABEL: "warm", pod.SHAPE_LABEL: self._template.shape(limits)}
-        found = [each for each in await self._list(self._pods, waiting) if self._is_good(each)]
+        found = [
+            each
+            for each in await self._list(self.cluster.pods, waiting)
+            if faults.is_running(each)
+            and not (faults.restarts(each) or self._is_old(each))
+            and "deletionTimestamp" not in each["metadata"]
+        ]
         # Two bridges that take one at once rarely begin with the same.
         for each in random.sample(found, len(found)):
             name = each["metadata"]["name"]
@@ -70,7 +72,7 @@ class WarmPods:
             }
             self.mine.add(name)
             try:
-                return await self.cluster.patch(f"{self._pods}/{name}", {"metadata": claim})
+                return await self.cluster.patch(f"{self.cluster.pods}/{name}", {"metadata": claim})
             except BaseException as error:
                 self.mine.discard(name)
                 if not faults.is_gone(error):
@@ -103,38 +105,37 @@ class WarmPods:
         shape = self._template.shape(self._limits)
         for each in list(own):
             if _label(each, pod.SHAPE_LABEL) != shape or self._is_old(each):
-                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
+                await self.cluster.delete(f"{self.cluster.pods}/{each['metadata']['name']}", each)
                 own.remove(each)
         part = share(self._settings.warm, sorted(bridges), self._owner)
         try:
             for _ in range(min(part - len(own), 4)):  # A node starts about three a second.
                 made = self._template.manifest(pod.pod_name("warm"), self._limits, "warm")
-                await self.cluster.create(self._pods, made)
+                await self.cluster.create(self.cluster.pods, made)
         except QuotaError as error:
             # Runs in place of pods that wait: no reason to take no more of them.
             logger.info("fewer pods wait than could: %s", error.message)
 
     async def sweep(self) -> int:
-        """Delete what no living bridge uses; return how many pods that were."""
         return (await self._swept())[2]
 
     async def _swept(self) -> tuple[list[Document], set[str], int]:
         """Sweep; return the pods that stay, the living bridges, and the number of the others."""
         await self.renew()
         # Before the leases: who has one of these pods had a lease before it.
-        pods = await self._list(self._pods)
-        leases = await self._list(self._leases)
+        pods = await self._list(self.cluster.pods)
+        leases = await self._list(self.cluster.leases)
         bridges = {each["metadata"]["name"] for each in leases if self._is_fresh(each)}
         for each in leases:
             if each["metadata"]["name"] not in bridges:
-                await self.cluster.delete(f"{self._leases}/{each['metadata']['name']}", each)
+                await self.cluster.delete(f"{self.cluster.leases}/{each['metadata']['name']}", each)
         kept, removed = [], 0
         for each in pods:
             name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
             used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
             if owner not in bridges or (owner == self._owner and used):
                 logger.info("deleting pod %s, which no bridge uses", name)
-                await self.cluster.delete(f"{self._pods}/{name}", each)
+                await self.cluster.delete(f"{self.cluster.pods}/{name}", each)
                 removed += 1
             else:
                 kept.append(each)
@@ -142,10 +143,10 @@ class WarmPods:
 
     async def leave(self) -> None:
         # One that has changed may be another bridge's now.
-        while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
+        while found := await self._list(self.cluster.pods, {pod.OWNER_LABEL: self._owner}):
             for each in found:
-                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
-        await self.cluster.delete(f"{self._leases}/{self._owner}")
+                await self.cluster.delete(f"{self.cluster.pods}/{each['metadata']['name']}", each)
+        await self.cluster.delete(f"{self.cluster.leases}/{self._owner}")
 
     async def renew(self) -> None:
         """Renew this bridge's lease; others delete the pods of a bridge that has none."""
@@ -158,29 +159,21 @@ class WarmPods:
             },
         }
         try:
-            await self.cluster.patch(f"{self._leases}/{self._owner}", lease)
+            await self.cluster.patch(f"{self.cluster.leases}/{self._owner}", lease)
         except faults.ClusterAnswerError as refusal:
             if refusal.status != 404:
                 raise
-            try:
-                await self.cluster.create(self._leases, lease)
-            except faults.ClusterAnswerError as error:
-                if error.status != 409:  # made by another task in between
-                    raise
+            # Another task may have made it in between.
+            with faults.ignoring(409):
+                await self.cluster.create(self.cluster.leases, lease)
 
     async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
-        """Return the service's objects of a collection, of those with further labels."""
         return await self.cluster.list(path, {**self._labels, **(labels or {})})
 
     def _is_fresh(self, lease: Document) -> bool:
         renewed = _moment((lease.get("spec") or {}).get("renewTime"))
         age = timedelta(seconds=LEASE_SECONDS)
         return renewed is not None and abs(self.cluster.now() - renewed) < age
-
-    def _is_good(self, found: Document) -> bool:
-        gone = "deletionTimestamp" in found["metadata"]
-        fresh = not (gone or faults.restarts(found) or self._is_old(found))
-        return faults.is_running(found) and fresh
 
     def _is_old(self, found: Document) -> bool:
         made = _moment(found["metadata"].get("creationTimestamp"))

@@ -28,7 +28,6 @@ async def arena(
     host: Mapping[str, object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Arena]:
-    """Give an engine on the cluster, open for all of a module's tests."""
     home = tmp_path_factory.mktemp("kubernetes")
     settings = settings_in(home, kubeconfig, warm=1, memory=f"{MEMORY}m", pids=str(PIDS))
     listed = engine_on(cluster, kubeconfig).ours

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import socket
 import threading
 from collections.abc import Sequence
@@ -20,7 +21,11 @@ from bridge.sandbox.container.endpoints import (
     EngineEndpoint,
     candidates,
     kind_of,
+    podman_connection,
 )
+from bridge.sandbox.container.remote import names_another_machine, ssh_target
+from bridge.sandbox.selection import _admitted
+from bridge.settings import Settings
 from tests.fakes.command_line import Scripted
 from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
@@ -53,21 +58,18 @@ def test_podmans_usual_places() -> None:
         "unix:///run/user/1000/podman/podman.sock",
     ]
     assert urls(candidates("podman", around(), uid=0)) == ["unix:///run/podman/podman.sock"]
+    # A configured podman gets a service of its own.
+    assert candidates("podman", around(CONTAINERS_CONF="/etc/x.conf")) == ()
 
 
 @pytest.mark.parametrize(
     ("kind", "variable"), [("docker", "DOCKER_HOST"), ("podman", "CONTAINER_HOST")]
 )
 def test_a_place_that_is_named_is_the_only_one(kind: str, variable: str) -> None:
-    """An explicit wish is never replaced by a guess."""
     environ = {variable: "unix:///tmp/e.sock"}
     (found,) = candidates("docker" if kind == "docker" else "podman", environ)
     assert (found.url, found.origin, found.explicit) == ("unix:///tmp/e.sock", variable, True)
     assert found.socket_path == Path("/tmp/e.sock")
-
-
-def test_a_configured_podman_gets_a_service_of_its_own() -> None:
-    assert candidates("podman", around(CONTAINERS_CONF="/etc/x.conf")) == ()
 
 
 @pytest.mark.parametrize("url", ["npipe:////./pipe/docker", "nonsense", "tcp://"])
@@ -157,3 +159,127 @@ async def test_an_executable_that_is_neither_is_refused() -> None:
         await kind_of("/bin/true", Scripted(CompletedCommand(exit_code=0, stdout="")))
     with raises_code("engine_not_found"):
         await kind_of("/no/podman", Scripted(CompletedCommand(exit_code=None, missing=True)))
+
+
+SOCKET = Path("/run/u/engine.sock")
+
+
+@pytest.mark.parametrize(
+    ("url", "destination", "port", "socket"),
+    [
+        ("ssh://big", "big", "", "/var/run/docker.sock"),
+        ("ssh://big/", "big", "", "/var/run/docker.sock"),
+        ("ssh://me@big.example.org:2222", "me@big.example.org", "2222", "/var/run/docker.sock"),
+        ("ssh://me@big:22/run/user/1000/d.sock", "me@big", "22", "/run/user/1000/d.sock"),
+        ("ssh://me@[fe80::1]:22/s", "me@fe80::1", "22", "/s"),
+    ],
+)
+def test_an_address_is_read_as_docker_reads_it(
+    url: str, destination: str, port: str, socket: str
+) -> None:
+    target = ssh_target(url, "DOCKER_HOST", "docker")
+    assert (target.destination, target.port, target.socket) == (destination, port, socket)
+    argv = target.argv(SOCKET)
+    assert argv[-2:] == ["--", destination]
+    assert f"{SOCKET}:{socket}" in argv
+    assert ("-p" in argv) == bool(port)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ssh://", "ssh://me:secret@big", "ssh://-oProxyCommand=x", "ssh://-big", "ssh://big:x"),
+        *("ssh://big/a:b", "ssh://big/%h", "ssh://big/$HOME", "ssh://big/a b", "ssh://a b/c"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(EngineDownError) as caught:
+        ssh_target(url, "DOCKER_HOST", "docker")
+    assert caught.value.message.startswith("DOCKER_HOST")
+    assert "secret" not in str(caught.value)
+
+
+def test_podman_needs_the_path_of_its_socket() -> None:
+    with pytest.raises(EngineDownError, match="CONTAINER_HOST"):
+        ssh_target("ssh://me@big", "CONTAINER_HOST", "podman")
+
+
+def test_a_named_key_is_the_only_one() -> None:
+    environ = {"CONTAINER_HOST": "ssh://me@big/s", "CONTAINER_SSHKEY": "/k"}
+    [found] = candidates("podman", environ)
+    assert found.target is not None
+    words = shlex.join(found.target.argv(SOCKET))
+    assert "-i /k -o IdentitiesOnly=yes" in words
+    for option in ("BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no"):
+        assert option in words
+
+
+@pytest.mark.parametrize(
+    ("environ", "kinds"),
+    [
+        ({}, ()),
+        ({"DOCKER_HOST": "unix:///run/x.sock"}, ()),
+        ({"DOCKER_HOST": "ssh://big"}, ("docker",)),
+        ({"DOCKER_HOST": "tcp://127.0.0.1:2375"}, ("docker",)),
+        ({"CONTAINER_HOST": "ssh://big/s"}, ("podman",)),
+        ({"CONTAINER_CONNECTION": "far", "DOCKER_HOST": "ssh://big"}, ("podman", "docker")),
+    ],
+)
+def test_auto_tries_a_named_engine_of_another_machine_alone(
+    environ: dict[str, str], kinds: tuple[str, ...]
+) -> None:
+    settings = Settings(environ=environ)
+    named = tuple(one for one in ("podman", "docker") if names_another_machine(one, environ))
+    assert named == kinds
+    assert _admitted(settings) == (kinds or ("podman", "docker", "bubblewrap", "seatbelt"))
+    # A runtime that the user names is used.
+    assert _admitted(Settings(runtime="bubblewrap", environ=environ)) == ("bubblewrap",)
+
+
+@pytest.mark.parametrize(
+    ("url", "exposed"),
+    [
+        ("tcp://10.0.0.1:2375", True),
+        ("http://build.example:2375", True),
+        ("tcp://127.0.0.2:2375", False),
+        ("tcp://localhost:2375", False),
+        ("tcp://[::1]:2375", False),
+        ("https://build.example:2376", False),
+        ("ssh://build.example", False),
+        ("unix:///run/x.sock", False),
+    ],
+)
+def test_plain_tcp_beyond_loopback_is_exposed(url: str, exposed: bool) -> None:
+    [found] = candidates("docker", {"DOCKER_HOST": url})
+    assert found.exposed is exposed
+
+
+ROWS = [
+    {"Name": "near", "URI": "ssh://core@127.0.0.1:1/s", "IsMachine": True, "Default": False},
+    {"Name": "far", "URI": "ssh://me@big/s", "Identity": "/k", "Default": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("platform", "name", "url"),
+    [
+        ("linux", "", ""),
+        ("darwin", "", "ssh://me@big/s"),
+        ("linux", "far", "ssh://me@big/s"),
+        ("linux", "near", "ssh://core@127.0.0.1:1/s"),
+    ],
+)
+async def test_podmans_connection_is_chosen_as_podman_does(
+    platform: str, name: str, url: str
+) -> None:
+    run = Scripted(CompletedCommand(exit_code=0, stdout=json.dumps(ROWS)))
+    environ = {"CONTAINER_CONNECTION": name, "HOME": "/nowhere"} if name else {"HOME": "/nowhere"}
+    found = await podman_connection("podman", environ, run, platform=platform)
+    assert (found.url if found else "") == url
+
+
+async def test_a_connection_that_podman_lacks_is_an_error() -> None:
+    run = Scripted(CompletedCommand(exit_code=0, stdout="null"))
+    environ = {"CONTAINER_CONNECTION": "gone"}
+    with pytest.raises(EngineDownError, match="no connection gone"):
+        await podman_connection("podman", environ, run)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.sandbox.container.extra_layers import (
+from bridge.sandbox.container.connection import (
     AUTO_NAMESPACE,
     PURPOSES,
     ExtraLayers,
@@ -21,7 +21,7 @@ from bridge.sandbox.container.extra_layers import (
 )
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.syscalls import oci_profile
-from tests.sandbox.container.test_facts import ROOT
+from tests.sandbox.container.test_hardening import ROOT
 
 PODMAN = replace(
     ROOT,
@@ -127,18 +127,18 @@ OTHER = "podman could not create a container: no space left on device"
 
 def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
     made = ExtraLayers(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
-    assert not made.declined(LaunchError(OTHER), proven=False)
-    assert made.declined(LaunchError(NO_IDS), proven=False)
+    assert not made.drop_declined(LaunchError(OTHER), proven=False)
+    assert made.drop_declined(LaunchError(NO_IDS), proven=False)
     assert (made.seccomp, made.user_namespace) == ({"program": "/run/x"}, "")
-    assert not made.declined(LaunchError(NO_IDS), proven=False)
-    assert made.declined(LaunchError(SECCOMP), proven=False)
+    assert not made.drop_declined(LaunchError(NO_IDS), proven=False)
+    assert made.drop_declined(LaunchError(SECCOMP), proven=False)
     assert not made.seccomp
     assert made.lacking == [f"own-seccomp: the engine declined ({SECCOMP})"]
 
 
 def test_a_filter_that_worked_is_never_given_up() -> None:
     made = ExtraLayers(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
-    assert not made.declined(LaunchError(SECCOMP), proven=True)
+    assert not made.drop_declined(LaunchError(SECCOMP), proven=True)
     assert made.seccomp == {"program": "/run/x"}
-    assert made.declined(LaunchError(NO_IDS), proven=True)
+    assert made.drop_declined(LaunchError(NO_IDS), proven=True)
     assert made.lacking == [f"user-namespace: the engine declined ({NO_IDS})"]

@@ -13,7 +13,6 @@ from bridge.sandbox.container import faults
 
 
 def connection_error(cause: OSError) -> docker.errors.DockerException:
-    """Wrap an error as deep as requests, urllib3 and the SDK do."""
     protocol = urllib3.exceptions.ProtocolError("Connection aborted.", cause)
     wrapped = requests.exceptions.ConnectionError(protocol)
     return docker.errors.DockerException(

@@ -14,8 +14,17 @@ from bridge.errors import EngineDownError, LaunchError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.container.api import EngineApi
-from bridge.sandbox.container.sandbox import ContainerSandbox, exit_report, run_container
+from bridge.sandbox.container.sandbox import (
+    UNEXAMINED,
+    ContainerSandbox,
+    examination_config,
+    exit_report,
+    judge_facts,
+    lacks_python,
+    run_container,
+)
 from bridge.sandbox.container.stream import AttachedStream
+from tests.raised import raises_code
 
 PATIENCE = 120
 ISOLATION = Isolation(backend="docker")
@@ -86,7 +95,6 @@ async def test_a_refused_removal_is_tried_again() -> None:
 
 
 async def test_what_an_engine_will_not_remove_is_told() -> None:
-    """Somebody must try later."""
     engine = StillEngine()
     unremoved: list[str] = []
     with anyio.fail_after(PATIENCE):
@@ -160,3 +168,51 @@ def test_an_engines_state_is_read(
     state: dict[str, Any], reports_oom: bool, expected: ExitReport | None
 ) -> None:
     assert exit_report(state, reports_oom=reports_oom) == expected
+
+
+EXAMINED = Isolation(
+    backend="podman", layers=("no-capabilities", "sized-tmpfs-noexec", "memory-limit")
+)
+FACTS: dict[str, Any] = {
+    "cap_eff": "0000000000000000",
+    "mounts": {"/tmp": {"noexec": True}, "/workspace": {"noexec": False}},
+}
+
+
+def test_what_holds_is_verified_and_what_does_not_runs_nothing() -> None:
+    assert judge_facts(EXAMINED, FACTS).verified == ("no-capabilities", "sized-tmpfs-noexec")
+    with raises_code("isolation_broken", match="no-capabilities"):
+        judge_facts(EXAMINED, {**FACTS, "cap_eff": "00000000a80425fb"})
+
+
+def test_an_image_without_python_is_said_not_to_be_looked_into() -> None:
+    made = judge_facts(EXAMINED, None)
+    assert (made.verified, made.weaker) == ((), (UNEXAMINED,))
+    gvisor = Isolation(backend="podman", oci_runtime="runsc", layers=("own-kernel",))
+    with raises_code("oci_runtime_broken"):
+        judge_facts(gvisor, None)
+
+
+def test_it_is_the_same_container_but_for_what_it_runs() -> None:
+    """No variable is passed on: some are secrets."""
+    config = {"Image": "i", "User": "1:1", "Env": ["TOKEN=x"], "Entrypoint": ["aws"], "Cmd": []}
+    made = examination_config(
+        {**config, "HostConfig": {"ReadonlyRootfs": True}, "WorkingDir": "/workspace/x"}
+    )
+    assert made["Entrypoint"][0] == "python3"
+    assert (made["Env"], made["WorkingDir"]) == ([], "/")
+    assert (made["Image"], made["HostConfig"]) == ("i", {"ReadonlyRootfs": True})
+
+
+@pytest.mark.parametrize(
+    ("said", "lacks"),
+    [
+        ('exec: "python3": executable file not found in $PATH: unknown', True),
+        ("executable file `python3` not found in $PATH: No such file or directory", True),
+        ('error finding executable "python3" in PATH', True),
+        ("no space left on device", False),
+        ("crun: open executable: Permission denied", False),
+    ],
+)
+def test_only_a_missing_python_is_taken_for_one(said: str, lacks: bool) -> None:
+    assert lacks_python(said) is lacks

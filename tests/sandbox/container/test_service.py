@@ -16,13 +16,13 @@ import pytest
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.service import (
-    PodmanService,
+    SocketService,
+    podman_service,
     reap_services,
     service_argv,
     service_environment,
 )
 from bridge.sandbox.ownership import current_owner
-from tests.raised import raises_code
 from tests.sandbox.process.rig import exists
 from tests.waiting import until
 
@@ -41,20 +41,14 @@ signal.pause()
 
 
 def podman_that(directory: Path, script: str) -> str:
-    """Make an executable that behaves as a test needs."""
     path = directory / "podman"
     path.write_text(script.replace("{python}", sys.executable))
     path.chmod(0o755)
     return str(path)
 
 
-def service(podman: str, runtime_dir: Path, oci_runtime: str | None = None) -> PodmanService:
-    return PodmanService(
-        podman=podman,
-        runtime_dir=runtime_dir,
-        environ={"PATH": "/usr/bin:/bin"},
-        oci_runtime=oci_runtime,
-    )
+def service(podman: str, runtime_dir: Path, oci_runtime: str | None = None) -> SocketService:
+    return podman_service(podman, runtime_dir, {"PATH": "/usr/bin:/bin"}, oci_runtime)
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
@@ -65,7 +59,7 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def is_running(made: PodmanService) -> bool:
+def is_running(made: SocketService) -> bool:
     return made.running
 
 
@@ -97,26 +91,24 @@ async def test_a_service_lives_in_a_private_directory_and_leaves_none(tmp_path: 
     await made.aclose()
 
 
-async def test_a_service_that_says_why_it_fails_is_heard(tmp_path: Path) -> None:
-    words = 'Error: default OCI runtime "x" not found: invalid argument'
-    script = f"#!/bin/sh\necho '{words}' >&2\nexit 125\n"
-    made = service(podman_that(tmp_path, script), tmp_path / "run", "x")
-    with anyio.fail_after(PATIENCE), raises_code("oci_runtime_broken", match="default OCI runtime"):
-        await made.start()
-    assert names_in(tmp_path / "run") == []
+WHY = 'Error: default OCI runtime "x" not found: invalid argument'
 
 
-async def test_a_service_that_dies_silently_is_down(tmp_path: Path) -> None:
-    made = service(podman_that(tmp_path, "#!/bin/sh\nexit 1\n"), tmp_path / "run")
-    with anyio.fail_after(PATIENCE), pytest.raises(EngineDownError) as caught:
-        await made.start()
-    assert "podman" in caught.value.remedy
-
-
-async def test_a_podman_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    made = service(str(tmp_path / "no-podman"), tmp_path / "run")
-    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError):
-        await made.start()
+@pytest.mark.parametrize(
+    ("script", "code", "said"),
+    [
+        (f"echo '{WHY}' >&2; exit 125", "oci_runtime_broken", "default OCI runtime"),
+        ("exit 1", "engine_down", "podman"),
+        ("", "engine_down", "No such file"),
+    ],
+)
+async def test_a_service_that_does_not_start_says_why_and_leaves_nothing(
+    tmp_path: Path, script: str, code: str, said: str
+) -> None:
+    podman = podman_that(tmp_path, f"#!/bin/sh\n{script}\n") if script else "/no/podman"
+    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError, match=said) as caught:
+        await service(podman, tmp_path / "run", "x").start()
+    assert caught.value.code == code
     assert names_in(tmp_path / "run") == []
 
 
@@ -134,7 +126,6 @@ async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -
 
 
 async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
-    """A service that never listens does not outlive the wait."""
     made = service(podman_that(tmp_path, "#!/bin/sh\nexec sleep 1000\n"), tmp_path / "run")
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -149,9 +140,9 @@ async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
 KILLED_BRIDGE = """
 import sys, anyio
 from pathlib import Path
-from bridge.sandbox.container.service import PodmanService
+from bridge.sandbox.container.service import podman_service
 async def main():
-    service = PodmanService(podman=sys.argv[1], runtime_dir=Path(sys.argv[2]), environ={})
+    service = podman_service(sys.argv[1], Path(sys.argv[2]), {})
     await service.start()
     print(service._process.pid, flush=True)
     await anyio.sleep_forever()
@@ -178,7 +169,6 @@ async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("word", ["unix://{}", "{}:/var/run/docker.sock"], ids=["podman", "ssh"])
 async def test_only_dead_bridges_services_are_reaped(tmp_path: Path, word: str) -> None:
-    """A live peer's, and what cannot be read, stay."""
     owners = {"podman-live": current_owner(), "podman-dead": replace(current_owner(), start="1")}
     for name, owner in owners.items():
         (tmp_path / name).mkdir()

@@ -20,10 +20,13 @@ from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
     LABEL_VERSION,
+    ImageEngine,
+    ImageFacts,
     ImageStatus,
+    Progress,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
+from bridge.sandbox.container.image import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import (
     BuildRequest,
     RootfsContext,

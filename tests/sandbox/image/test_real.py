@@ -30,11 +30,14 @@ from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.image import (
     REPOSITORY,
+    ImageEngine,
+    ImageFacts,
     ImageStatus,
+    Progress,
     choose,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
+from bridge.sandbox.container.image import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import (
     BuildRequest,
     RootfsContext,

@@ -19,7 +19,7 @@ from bridge.sandbox.kubernetes import cluster as cluster_module
 from bridge.sandbox.kubernetes import pod
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.sandbox.kubernetes.cluster import find_config
-from bridge.sandbox.kubernetes.stream import PodStream
+from bridge.sandbox.kubernetes.sandbox import PodStream
 from bridge.settings.kubernetes import Kubernetes
 from tests.fakes.api_server import ApiServer
 from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
