@@ -52,7 +52,6 @@ class SourceFinder:
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> Optional[ModuleSpec]:
-        """Return the spec of a module of the bundle, else None."""
         if name == "bridge":
             spec = ModuleSpec(name, None, is_package=True)
             if self._directory is not None:

@@ -72,11 +72,7 @@ def die_with_parent() -> bool:
 
 
 class Children:
-    """Every process below this one.
-
-    Attributes:
-        worker: Process id of the one that runs the program; 0 before there is one.
-    """
+    """Every process below this one."""
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
@@ -102,7 +98,6 @@ class Children:
                 self.status = status
 
     def kill_all(self) -> None:
-        """Kill every process below this one and reap them."""
         if not self.reap() and self.adopts_orphans:
             # Orphans would be children of this process: there are none to look for.
             return
@@ -114,7 +109,6 @@ class Children:
             self.send_kill()
 
     def send_kill(self) -> None:
-        """Send SIGKILL to every process below this one."""
         if self.is_init:
             # Everything in this process namespace except PID 1, atomically.
             kill(-1)

@@ -103,6 +103,5 @@ class BoundParameters(binding.Parameters):
         return to_json(value, name)
 
     def describe_value(self, value: Any) -> str:
-        """Return the keys of a result that does not fit as an argument."""
         keys = listed(map(repr, value))[:200] if isinstance(value, Result) else ""
         return "; this result has the keys: %s" % keys if keys else ""

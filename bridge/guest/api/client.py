@@ -52,7 +52,6 @@ class ReplyFuture:
         self._lock.acquire()
 
     def fill(self, answer: Any) -> None:
-        """Set the reply; called once."""
         self._reply = answer
         self.done = True
         self._lock.release()
@@ -66,7 +65,6 @@ class ReplyFuture:
         poller.poll(50)  # Another thread may have read the reply.
 
     def value(self) -> Any:
-        """Wait for the reply; return its value or raise its error."""
         self._lock.acquire()
         if isinstance(self._reply, MCPError):
             raise self._reply
@@ -78,8 +76,6 @@ if TYPE_CHECKING:
 
 
 class ChannelClient:
-    """Sends calls and returns their replies."""
-
     def __init__(self, fd: int, frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._socket = _socket.socket(fileno=fd)
         self._frame_bytes = frame_bytes
@@ -130,14 +126,7 @@ class ChannelClient:
             self._forget(call_id, cancel=future.cancelled())
 
     def call_and_wait(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
-        """Call the host as `call` does, and block this thread until the reply.
-
-        This blocks an event loop of this thread, not those of others.
-
-        Raises:
-            MCPError: The host refused, or is gone.
-            ValueError: The call is too large to send.
-        """
+        """Call the host as `call` does, and block this thread until the reply."""
         call_id, line = self._encode_call(method, params, subject)
         held = sys.modules.get("bridge.guest.api.held_results")
         if held is not None:
@@ -224,7 +213,6 @@ class ChannelClient:
         return line
 
     def note(self, line: bytes) -> None:
-        """Send a line to the supervisor."""
         self._write(line)
 
     def activity(self) -> Tuple[int, bool]:
@@ -236,11 +224,7 @@ class ChannelClient:
         return -1 if self._thread is not None or self._closed else self._socket.fileno()
 
     def drain(self, here: Optional[asyncio.AbstractEventLoop] = None) -> bool:
-        """Deliver the replies that have arrived, without blocking; return whether more may come.
-
-        Args:
-            here: The running loop of this thread, if any.
-        """
+        """Deliver the replies that have arrived, without blocking; return whether more may come."""
         with self._reading:
             if self._thread is not None:
                 return False
@@ -256,11 +240,7 @@ class ChannelClient:
         return bool(data)
 
     def send_last(self, frame: Any, notice: bytes) -> None:
-        """Send the program's last frame, also after an incomplete line of the program's.
-
-        Args:
-            notice: The exit notice, sent with it.
-        """
+        """Send the program's last frame, also after an incomplete line of the program's."""
         self._write(b"\n" + encode(frame) + notice)
 
     def _register(
@@ -447,11 +427,7 @@ def read_failure(error: Exception) -> str:
 
 
 def resolve(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
-    """Set a waiting call's value or error.
-
-    Args:
-        here: The running loop of this thread, if any.
-    """
+    """Set a waiting call's value or error."""
     if not isinstance(waiter, tuple):
         waiter.fill(outcome)
         return

@@ -187,11 +187,7 @@ class Display:
         self._client.tell(Shown(mime, text=text[:MAX_SOURCE_CHARS]))
 
     def _send_picture(self, make: Any, label: str = "") -> None:
-        """Send a picture if it fits; else a smaller one for the reader, and the original as a file.
-
-        Args:
-            label: What it stands under in a dict.
-        """
+        """Send a picture if it fits; else a smaller one, and the original as a file."""
         self._items += 1
         self._pictures += 1
         if self._items > MAX_ITEMS:
@@ -316,11 +312,7 @@ def is_figure(kind: type) -> bool:
 
 
 def figures_of(value: Any) -> List[Any]:
-    """Return the figures in what drawing functions return, and those that its parts belong to.
-
-    Such are axes and lines, lists, arrays and dicts of them, and the numbers beside them, as those
-    of a histogram. Of anything else there are none.
-    """
+    """Return the figures in what drawing functions return, and those that its parts belong to."""
     figures: List[Any] = []
     if "matplotlib" not in sys.modules or is_figure(type(value)):
         return figures
@@ -350,7 +342,6 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
 
 
 def is_open(figure: Any) -> bool:
-    """Return whether a figure is among those that are shown at the program's end."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     return pyplot is not None and getattr(figure, "number", None) in pyplot.get_fignums()
 

@@ -92,11 +92,7 @@ def stop(value: Any, doing: str, hint: str = "") -> NoReturn:
 
 
 def stopping(problem: str, place: str = "") -> HeldResultError:
-    """Record that the program is stopped, unless it was before; return the error to raise.
-
-    Args:
-        place: The program's line; taken from this thread's stack if left out.
-    """
+    """Record that the program is stopped, unless it was before; return the error to raise."""
     global _first
     if not _first:
         _first = "%s%s %s" % (place or _place(), problem, ADVICE)

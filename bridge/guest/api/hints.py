@@ -80,11 +80,7 @@ _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "ty
 
 
 def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
-    """Return a line to stand below a traceback; empty for nothing.
-
-    Args:
-        packages: Names of the packages that a run may ask for here.
-    """
+    """Return a line to stand below a traceback; empty for nothing."""
     advice = _advice(error, packages)
     return "\nHint: " + advice if advice else ""
 

@@ -38,7 +38,6 @@ def usable(alias: Any) -> bool:
 
 
 def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
-    """Return an async function that calls `tool`."""
     # Not above: signatures take much importing, and many programs call no tool.
     from bridge.guest.api.arguments import BoundParameters
 
@@ -124,7 +123,6 @@ class Tools:
                 self._by_alias[tool["alias"]] = tool
 
     async def load(self) -> None:
-        """Make sure that the tools are known."""
         if self._load is not None:
             self._take(await self._load(self.server["name"]))
             self._load = None

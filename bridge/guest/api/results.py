@@ -259,12 +259,7 @@ def parts_of(value: Any) -> Any:
 
 
 def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
-    """Return the value that a reply stands for; objects in it are `Result` already.
-
-    Args:
-        raw: Whether the whole CallToolResult was asked for.
-        subject: The server and the tool, for messages.
-    """
+    """Return the value that a reply stands for; objects in it are `Result` already."""
     if not isinstance(shape, dict) or len(shape) != 1:
         return shape
     if "parts" in shape:
@@ -310,12 +305,7 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
 
 
 def value_of(wire: Parts, subject: str = "") -> Any:
-    """Return the value that the parts of a result stand for.
-
-    Args:
-        wire: The parts, as `bridge.guest.protocol.results` lists them.
-        subject: The server and the tool, for messages.
-    """
+    """Return the value that the parts of a result stand for."""
     if "note" in wire:
         sys.stderr.write("Note: %s\n" % wire["note"])
     if "value" in wire:

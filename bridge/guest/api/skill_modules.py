@@ -58,7 +58,6 @@ class SkillFinder:
                 module.__dict__.update(self._namespace)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of the package or of a skill, else None."""
         package, _, name = fullname.partition(".")
         if package != PACKAGE:
             return None

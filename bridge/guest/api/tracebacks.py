@@ -169,11 +169,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interrupt(frame: Optional[FrameType]) -> NoReturn:
-    """Raise `Interrupted`, naming the lines where tasks wait.
-
-    Args:
-        frame: The main thread's current frame.
-    """
+    """Raise `Interrupted`, naming the lines where tasks wait."""
     error = Interrupted(STOPPED)
     where = list(_waiting(frame))
     if where:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**options):
-        """Stand in for what only type checkers need."""
         return lambda kind: kind
 
 

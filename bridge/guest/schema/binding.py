@@ -33,11 +33,7 @@ class Wrong:
 
 
 class Parameters:
-    """The parameters that an input schema describes.
-
-    Args:
-        positional: How many may be given by position; all if left out.
-    """
+    """The parameters that an input schema describes."""
 
     def __init__(self, schema: Any, positional: Optional[int] = None) -> None:
         self.root = schema if isinstance(schema, dict) else {}

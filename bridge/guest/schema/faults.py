@@ -36,13 +36,11 @@ class Found:
         self.more: List[Found] = []
 
     def under(self, segment: Union[str, int]) -> Found:
-        """Prefix the path with a key or an index; return itself."""
         for found in (self, *self.more):
             found.path.append(segment)
         return self
 
     def sentence(self, where: str) -> str:
-        """Return the sentence on a value that is called `where`."""
         return "; ".join(found._sentence(where) for found in (self, *self.more)[:12])
 
     def _sentence(self, where: str) -> str:
@@ -144,7 +142,6 @@ NAMES = {
 
 
 def cure(value: Any, kinds: Sequence[str]) -> str:
-    """Return what to write instead, where that is plain."""
     if isinstance(value, str) and "," in value[:MAX_SHOWN] and tuple(kinds) == ("array",):
         parts = [shown(part.strip()) for part in value[:MAX_SHOWN].split(",")]
         return "; write [%s]" % ", ".join(parts if len(value) <= MAX_SHOWN else [parts[0], "..."])

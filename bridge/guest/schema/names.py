@@ -38,11 +38,7 @@ def letters(name: str) -> str:
 
 
 def alike(name: str, names: Iterable[str], owner: str = "") -> str:
-    """Return the one name that differs from `name` in case and separators only; else nothing.
-
-    Args:
-        owner: What each of the names may begin with, and `name` too.
-    """
+    """Return the one name that differs from `name` in case and separators only; else nothing."""
     wanted = own_letters(name, owner)
     same = [one for one in names if own_letters(one, owner) == wanted]
     return same[0] if len(same) == 1 and wanted else ""

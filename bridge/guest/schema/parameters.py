@@ -155,8 +155,6 @@ def python_name(name: str, taken: Collection[str]) -> str:
 
 
 class _Reader:
-    """Collects the arguments that a schema names, counting the schemas."""
-
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
         self.left = 1_000  # A server may send any number of schemas.

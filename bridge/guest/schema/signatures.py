@@ -34,7 +34,6 @@ class Head:
     """
 
     def __init__(self, tool: Mapping[str, Any], names: Optional[Names] = None) -> None:
-        """Read `tool`, data as in `Run.servers`."""
         names = Names() if names is None else names
         root = tool.get("inputSchema")
         base = class_base(str(tool.get("alias") or ""))
@@ -64,7 +63,6 @@ class Head:
 
 
 def has_usual_name(parameter: Parameter) -> bool:
-    """Return whether a name is short enough for a signature."""
     return len(parameter.alias) <= 100
 
 

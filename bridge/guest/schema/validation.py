@@ -85,8 +85,6 @@ def filled(value: Any, schema: Any, root: Any) -> Any:
 
 
 class _Check:
-    """Checks one value against one schema, counting the work."""
-
     defaults_fit = True
 
     def __init__(self, root: Any) -> None:
@@ -94,7 +92,6 @@ class _Check:
         self.left = MAX_STEPS
 
     def check(self, value: Any, schema: Any, depth: int) -> Optional[Found]:
-        """Return what is wrong with a value; None if it fits, as far as is known."""
         self.left -= 1
         if schema is False:
             return Found("is not allowed here", KEYS)

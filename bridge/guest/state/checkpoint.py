@@ -59,7 +59,6 @@ def uncollected() -> Iterator[None]:
 
 
 def why(error: BaseException, doing: str = "keeping") -> str:
-    """Return why "keeping" or "restoring" a value failed."""
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, MemoryError):

@@ -64,7 +64,6 @@ class _Sink:
         self.data = bytearray()
 
     def write(self, data: Any) -> int:
-        """Append data; raise `_Full` above the limit."""
         # Large arrays come as a buffer in memory order; only `raw` keeps that order.
         view = data.raw() if isinstance(data, _pickle.PickleBuffer) else memoryview(data)
         if len(self.data) + view.nbytes > self._limit:
@@ -74,15 +73,7 @@ class _Sink:
 
 
 def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[State]:
-    """Yield a session's checkpoint in parts; the last has [name, reason] of each loss.
-
-    Calls `__reduce__` and the like of the session's classes. An interrupt ends it.
-
-    Args:
-        namespace: The globals that programs set.
-        workspace: The directory whose files are saved too.
-        limit: Of the whole checkpoint, in bytes.
-    """
+    """Yield a session's checkpoint in parts; the last has [name, reason] of each loss."""
     entries, contents, lost = _read_files(workspace, limit // 2)
     room = limit - len(contents)
     saver = _Saver(namespace, room)
@@ -142,14 +133,7 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
 
 
 class _Saver:
-    """Pickles the names of one namespace.
-
-    Attributes:
-        written: The pickles, one after the other.
-        lengths: Name and length of each.
-        files: Names of the source files of saved functions.
-        packed: Bytes of `written` if it is compressed, else 0.
-    """
+    """Pickles the names of one namespace."""
 
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
         self.files: Iterable[str] = ()
@@ -362,7 +346,6 @@ class Keeper(Pickler):  # type: ignore[misc]
     memo: Any
 
     def __init__(self, sink: Any, names: Dict[str, Any]) -> None:
-        """Write to `sink`; `names` are the session's globals."""
         super().__init__(sink, PROTOCOL)
         self.files: Set[str] = set()
         self._names = names

@@ -80,19 +80,15 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
     gc.freeze()
-    relay = Relay(reader, outbox, wake, *_fork_worker(children))
+    relay = Relay(reader, outbox, wake, *_fork_worker(children), children)
     gc.enable()
-    seconds = _serve_runs(relay, children)
     # To end all processes takes CPU time, which the host's answer should get first.
-    _await_end_of_input(reader, seconds)
-    return 0
-
-
-def _await_end_of_input(reader: int, seconds: float) -> None:
-    poller, deadline = select.poll(), time.monotonic() + seconds
+    deadline = _serve_runs(relay, children) + time.monotonic()
+    poller = select.poll()
     poller.register(reader, select.POLLIN)
     while (left := deadline - time.monotonic()) > 0 and read_some(reader) != b"":
         poller.poll(left * 1000)
+    return 0
 
 
 def _serve_runs(relay: Relay, children: Children) -> float:
@@ -101,44 +97,36 @@ def _serve_runs(relay: Relay, children: Children) -> float:
     Returns:
         The seconds that the host may take for hearing the last frame.
     """
-    output_files, oom = OutputFiles(), OomKills()
-    line = relay.next_run(children)
+    oom = OomKills()
+    line = relay.next_run()
     if line is None:
         raise ChildProcessError("the process that waited for the program has ended")
     # CPU time spent before the run does not count as the program's.
     children.cpu_seconds = -cpu_clock(children.worker)
     while True:
         kills = oom.count()
-        run = _decode_run(line)
+        run = decode_host_frame(line)
+        if not isinstance(run, Run):
+            raise WireError("the host sent a frame that is not a run")
+        run.files.clear()
         # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and
         # so asks for more.
         answer_seconds = float(run.limits.get("answer_seconds", 0.005))
         relay.begin_run(run.limits, quiet=run.save)
-        if not relay.send_run(line, children):
+        if not relay.send_run(line):
             # The worker does not read: it can run nothing more.
-            finish(relay, children, False, 0, run)
+            _finish(relay, children, False, 0, run)
             return answer_seconds
         # Free the line: with files it is large, and the program shares this memory.
         line = b""
-        timed_out = not relay.until_worker_ends(children)
+        timed_out = not relay.until_worker_ends()
         if timed_out:
             timed_out = not relay.stopped
-            relay.interrupt(children)
-        kills = max(0, oom.count() - kills)
-        # Saving a session changes no file.
-        files = None if run.save else output_files
-        kept = finish(relay, children, timed_out, kills, run, files)
-        line = relay.next_run(children) if kept else None
+            relay.interrupt()
+        kept = _finish(relay, children, timed_out, max(0, oom.count() - kills), run)
+        line = relay.next_run() if kept else None
         if line is None:
             return answer_seconds
-
-
-def _decode_run(line: bytes) -> Run:
-    run = decode_host_frame(line)
-    if not isinstance(run, Run):
-        raise WireError("the host sent a frame that is not a run")
-    run.files.clear()
-    return run
 
 
 def _wake_on_signals() -> int:
@@ -150,23 +138,13 @@ def _wake_on_signals() -> int:
     _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     # As PID 1 a signal without a handler would be ignored.
     for number in (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT):
-        _signal.signal(number, _on_signal)
+        # The wake-up descriptor gets the signal's number.
+        _signal.signal(number, lambda *signal: None)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
     return reader
 
 
-def _on_signal(number: int, frame: Any) -> None:
-    """Do nothing: the wake-up descriptor has the signal's number."""
-
-
-def finish(
-    relay: Relay,
-    children: Children,
-    timed_out: bool,
-    kills: int,
-    run: Run,
-    output_files: Optional[OutputFiles] = None,
-) -> bool:
+def _finish(relay: Relay, children: Children, timed_out: bool, kills: int, run: Run) -> bool:
     """Send the worker's remaining output, its files and an `Exited` frame.
 
     The worker is killed, unless a session's sent an exit notice: return whether it still runs.
@@ -177,11 +155,12 @@ def finish(
     relay.drain()
     notice = _parse_notice(relay.exit_notice)
     kept = run.session > 0 and notice is not None and children.status is None
-    if output_files is not None and _left_files():
+    # Saving a session changes no file.
+    if not run.save and _left_files():
         if not kept:
             # No process may write to the files while they are read.
             children.kill_all()
-        output_files.send(relay, run, more_runs=kept)
+        _send_files(relay, run, more_runs=kept)
     relay.send(_exited_frame(notice, children, timed_out, kills, kept))
     relay.flush()
     if not kept and notice is not None and not children.is_init:
@@ -204,42 +183,27 @@ def _left_files() -> bool:
         return True
 
 
-class OutputFiles:
-    """Sends the files that programs write into `out` and beside it, after each run."""
+_collector: Any = None
 
-    def __init__(self) -> None:
-        self._collector: Any = None
 
-    def send(self, relay: Relay, run: Run, more_runs: bool) -> None:
-        """Read the files and send them; if more runs follow, only those that are new or changed."""
-        from bridge.guest.supervisor.output_files import PIECE_BYTES, FileCollector
+def _send_files(relay: Relay, run: Run, more_runs: bool) -> None:
+    global _collector
+    from bridge.guest.supervisor.output_files import FileCollector
 
-        def send(frame: Any) -> None:
-            relay.send(frame)
-            # One piece may wait while the next is read.
-            relay.flush(PIECE_BYTES)
-
-        self._collector = self._collector or FileCollector()
-        try:
-            placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
-        except (ValueError, TypeError, KeyError):
-            placed = {}
-        placed.setdefault(run.name or PROGRAM_FILE, None)
-        self._collector.collect(send, run.limits, more_runs, placed=placed)
+    _collector = _collector or FileCollector()
+    try:
+        placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
+    except (ValueError, TypeError, KeyError):
+        placed = {}
+    placed.setdefault(run.name or PROGRAM_FILE, None)
+    _collector.collect(relay.send_piece, run.limits, more_runs, placed=placed)
 
 
 def _exited_frame(
     notice: Optional[Dict[str, int]], children: Children, timed_out: bool, kills: int, kept: bool
 ) -> Exited:
     if notice is not None:
-        return Exited(
-            code=notice["code"],
-            cpu_ms=notice["cpu_ms"],
-            peak_memory_bytes=notice["peak_memory_bytes"],
-            oom_kills=kills,
-            timed_out=timed_out,
-            kept=kept,
-        )
+        return Exited(**notice, oom_kills=kills, timed_out=timed_out, kept=kept)
     status = children.status
     code = signal_number = None
     if status is not None and os.WIFEXITED(status):

@@ -9,8 +9,10 @@ import binascii
 import builtins
 import os
 import sys
+from contextlib import suppress
 
 from bridge.guest.api import library, tracebacks
+from bridge.guest.api.proxies import Server, ServerModule, signature_text
 from bridge.guest.descriptors import file_version
 from bridge.guest.imports import OnImport
 from bridge.guest.processes import PLACED_NOTICE
@@ -19,7 +21,7 @@ from bridge.guest.protocol.wire import Done
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, Iterator, List, Mapping, Optional
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.display import Display
@@ -32,15 +34,12 @@ _display: Any = None
 
 
 def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optional[Done]:
-    """Prepare the environment of a run before its program is compiled.
-
-    Args:
-        namespace: The program's globals.
-
-    Returns:
-        The run's outcome if an input file cannot be written: the program must not start. Else None.
-    """
-    _set_display(run, client)
+    """Prepare the environment of a run before its program is compiled."""
+    global _display, _workspace
+    _display = (client, run.limits)
+    # As builtins, so that the program's modules have them and a session does not save them.
+    builtins.display = display  # type: ignore[attr-defined]
+    builtins.help = show_help  # type: ignore[assignment]
     servers = {"AVAILABLE": run.servers, "DISCOVERED": run.discovered or run.servers}
     for kind, listed in servers.items():
         # Names of servers hold any character: as JSON text.
@@ -60,7 +59,10 @@ def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optio
     # For Python processes that the program starts: joblib's pools, `python -m pytest`.
     paths = [path for path in sys.path if path in run.paths or path.endswith("-packages")]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    return _write_input_files(run)
+    _workspace = _workspace or os.getcwd()
+    with suppress(OSError):  # It exists, as in a session, or the directory is read-only.
+        os.mkdir(os.path.join(_workspace, "out"))
+    return write_files(run.files, _workspace)
 
 
 def conclude(client: ChannelClient) -> None:
@@ -73,15 +75,6 @@ def conclude(client: ChannelClient) -> None:
 _workspace = ""  # The working directory when the first program started.
 
 
-def _write_input_files(run: Run) -> Optional[Done]:
-    global _workspace
-    _workspace = _workspace or os.getcwd()
-    _make_out(os.path.join(_workspace, "out"))
-    if not run.files:
-        return None
-    return write_files(run.files, _workspace)
-
-
 def note_files(client: ChannelClient) -> None:
     """Tell the supervisor what is in the working directory: what is new later is the program's."""
     names = [name for name in os.listdir(_workspace) if name != "out"]
@@ -92,24 +85,9 @@ def note_files(client: ChannelClient) -> None:
         client.note(PLACED_NOTICE + b'"files":' + line + b"}\n")
 
 
-def _make_out(path: str) -> None:
-    try:
-        os.mkdir(path)
-    except OSError:
-        # It exists, as in a session, or the directory is read-only.
-        return
-
-
 def display(*values: Any) -> None:
     """Show pictures, figures, data frames and the like to the caller of this run."""
     current_display().show(*values)
-
-
-def show_help(*things: Any) -> None:
-    """Print what there is to know of something."""
-    from bridge.guest.api.help_text import show_help
-
-    show_help(*things)
 
 
 def current_display() -> Display:
@@ -136,14 +114,6 @@ def prepare_pyplot() -> None:
         current_display().show_figures()
 
     pyplot.show = show
-
-
-def _set_display(run: Run, client: ChannelClient) -> None:
-    global _display
-    _display = (client, run.limits)
-    # As builtins, so that the program's modules have them and a session does not save them.
-    builtins.display = display  # type: ignore[attr-defined]
-    builtins.help = show_help  # type: ignore[assignment]
 
 
 def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
@@ -176,9 +146,6 @@ def _write(path: str, data: str) -> None:
         os.close(fd)
 
 
-#
-# matplotlib is handled in `display`, which also shows figures at the program's end.
-
 _redirected = False
 
 _METHODS = {"PIL.Image": "Image", "plotly.basedatatypes": "BaseFigure"}
@@ -193,30 +160,17 @@ def redirect_windows() -> None:
     _redirected = True
     for module, kind in _METHODS.items():
         OnImport(module, lambda module=module, kind=kind: _patch(module, kind))
-    OnImport("webbrowser", _register_browser)
+
+    def register() -> None:
+        sys.modules["webbrowser"].register("run_python", None, Browser(), preferred=True)
+
+    OnImport("webbrowser", register)
 
 
 def _patch(module: str, kind: str) -> None:
     found = getattr(sys.modules[module], kind, None)
     if found is not None:
-        found.show = _show
-
-
-def _show(self: Any, *args: Any, **options: Any) -> None:
-    display(self)
-
-
-def _register_browser() -> None:
-    webbrowser: Any = sys.modules["webbrowser"]
-    webbrowser.register("run_python", None, Browser(), preferred=True)
-
-
-class _Page:
-    def __init__(self, html: str) -> None:
-        self._html = html
-
-    def _repr_html_(self) -> str:
-        return self._html
+        found.show = lambda self, *args, **options: display(self)
 
 
 class Browser:
@@ -236,7 +190,45 @@ class Browser:
                 page = file.read(2 * 1024 * 1024)
         except OSError:
             return False
-        display(_Page(page))
+        display(type("Page", (), {"_repr_html_": lambda self: page})())
         return True
 
     open_new = open_new_tab = open
+
+
+def show_help(*things: Any) -> None:
+    """Print what there is to know of something."""
+    if len(things) == 1 and isinstance(things[0], (Server, ServerModule)):
+        print("\n".join(_server_help(things[0]._tools.server)))
+    elif len(things) == 1 and things[0] is sys.modules.get("mcp.runtime"):
+        print("\n".join(_runtime_help(things[0])))
+    else:
+        import pydoc
+
+        pydoc.help(*things)
+
+
+def _server_help(server: Mapping[str, Any]) -> Iterator[str]:
+    about = str(server.get("description") or "")
+    yield "mcp_%s%s" % (server["alias"], ": " + about if about else "")
+    head = "mcp_%s" % server["alias"]
+    for tool in server.get("tools") or ():
+        text = " ".join(str(tool.get("description") or "").split()).split(". ")[0][:120]
+        comment = "  # " + text if text else ""
+        yield "  %s%s" % (signature_text(server, tool)[len(head) :], comment)
+    yield "Each call needs `await`. All of one tool: help(%s.name)" % head
+
+
+def _runtime_help(module: Any) -> Iterator[str]:
+    import inspect  # slow, and few programs print help
+
+    yield "runtime; for more: help(runtime.call_tool)"
+    for name in module.__all__:
+        helper = getattr(module, name)
+        if isinstance(helper, type):
+            yield "%s: server, tool, message, data" % name
+            continue
+        signature = inspect.signature(helper)
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        shown = str(inspect.Signature(plain))
+        yield "%s%s%s" % ("await " if inspect.iscoroutinefunction(helper) else "", name, shown)

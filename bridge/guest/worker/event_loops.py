@@ -23,7 +23,7 @@ from typing import Any, Callable, List
 from bridge.guest.worker.leftovers import run_to_end, watch_loop
 
 
-def install() -> None:
+def _install() -> None:
     outside = _outside(asyncio.run)
 
     @functools.wraps(asyncio.run)
@@ -46,7 +46,10 @@ def install() -> None:
     runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
         runner.run = _outside(runner.run)
-    os.register_at_fork(before=_remember_loop, after_in_child=_unshare_loop)
+    os.register_at_fork(
+        before=lambda: setattr(_forking, "loop", asyncio._get_running_loop()),
+        after_in_child=_unshare_loop,
+    )
 
 
 def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,10 +85,6 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 _forking = threading.local()
 """Holds the running loop during a fork: in the child, asyncio no longer reports it."""
-
-
-def _remember_loop() -> None:
-    _forking.loop = asyncio._get_running_loop()
 
 
 def _unshare_loop() -> None:
@@ -166,3 +165,6 @@ def _run_nested(loop: Any, future: Any) -> Any:
         for _ in range(waiting - len(loop._ready)):
             loop.call_soon(bool)  # the outer pass counted what was ready before
     return future.result()
+
+
+_install()

@@ -113,12 +113,10 @@ async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
 
 
 def watch_loop(loop: Any) -> None:
-    """Remember a loop that the program runs itself: its tasks end with the program."""
     _loops.add(loop)
 
 
 def finish_loops() -> None:
-    """Finish the tasks of the loops that the program ran itself and left open."""
     for loop in list(_loops):
         if loop.is_closed():
             _loops.remove(loop)
@@ -150,7 +148,6 @@ def _describe(coroutine: Any) -> str:
 
 
 def note_unsent(name: str) -> None:
-    """Add a task or coroutine that the run did not finish."""
     _unsent.append(name[:200])
 
 
@@ -224,7 +221,6 @@ def silence_threads() -> None:
 
 
 def cancel_timers(loop: Any) -> None:
-    """Cancel what a session's loop would call in a later run."""
     for timer in list(getattr(loop, "_scheduled", ())):
         timer.cancel()
 

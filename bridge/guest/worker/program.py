@@ -28,7 +28,7 @@ from bridge.guest.protocol.wire import Done, Run, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 RESULT_NAME = "__run_python_result__"
 """The global that holds the last expression's value until it is taken out."""
@@ -51,24 +51,8 @@ _COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100
 """Code flags as in `inspect`, whose import is slow."""
 
 
-class CompileError(Exception):
-    """The source does not compile; holds the message for the program's author."""
-
-    def __init__(self, text: str, kind: str) -> None:
-        super().__init__(text)
-        self.text = text
-        self.kind = kind
-
-
-def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, bool]:
-    """Return the program's code and whether it ends in an expression or an assignment.
-
-    Args:
-        name: Its file name in tracebacks.
-
-    Raises:
-        CompileError: It does not compile.
-    """
+def compile_program(source: str, name: str = FILENAME) -> Union[Tuple[types.CodeType, bool], Done]:
+    """Return the code and whether its end has a value; the outcome if it does not compile."""
     source = source[1:] if source.startswith("\ufeff") else source
     register_source(source, name)
     try:
@@ -79,20 +63,18 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
             tree.body += compile("if 0: await 0", name, "exec", TREE_FLAGS).body
         if "await" in source and any(name in source for name in PLAIN):
             strip_await(tree)
-        code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
+        return compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True), has_value
     except SyntaxError as error:
-        raise CompileError(describe_syntax(error), type(error).__name__) from None
+        return Done("exception", 1, describe_syntax(error), type(error).__name__)
     except UnicodeEncodeError as error:
-        message = "SyntaxError: the program holds %r at position %d, which is no character (%s)"
+        message = "the program holds %r at position %d, which is no character (%s)"
         text = message % (source[error.start : error.start + 1], error.start, error.reason)
-        raise CompileError(text, "SyntaxError") from None
     except ValueError as error:
         # Older Pythons report null bytes this way.
-        raise CompileError("SyntaxError: %s" % error, "SyntaxError") from None
+        text = str(error)
     except (RecursionError, MemoryError) as error:
-        text = "SyntaxError: the program is nested too deeply to compile (%s)"
-        raise CompileError(text % type(error).__name__, "SyntaxError") from None
-    return code, has_value
+        text = "the program is nested too deeply to compile (%s)" % type(error).__name__
+    return Done("exception", 1, "SyntaxError: " + text, "SyntaxError")
 
 
 def _parse(source: str, name: str) -> _ast.Module:
@@ -126,9 +108,8 @@ def _keep_last_value(body: List[Any]) -> bool:
         name: getattr(last, name) for name in getattr(last, "_attributes", ())
     }
     if isinstance(last, _ast.Expr):
-        body[-1] = _ast.Assign(
-            [_ast.Name(RESULT_NAME, _ast.Store(), **position)], last.value, **position
-        )
+        kept = _ast.Name(RESULT_NAME, _ast.Store(), **position)
+        body[-1] = _ast.Assign([kept], last.value, **position)
         return True
     if isinstance(last, (_ast.Assign, _ast.AnnAssign)) and last.value is not None:
         target = last.targets[-1] if isinstance(last, _ast.Assign) else last.target
@@ -185,7 +166,7 @@ class GuestProgram:
         self._file = run.name or PROGRAM_FILE
         self._in_session = run.session > 0
         self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))
-        self._run_loop = run_loop or _run_loop
+        self._run_loop = run_loop or (lambda coroutine: __import__("asyncio").run(coroutine))
         if module is None:
             module = types.ModuleType("__main__")
             module.__dict__.update(namespace)
@@ -193,16 +174,15 @@ class GuestProgram:
         self.module = module
 
     def run(self) -> Done:
-        """Run the program until its main thread ends; return the outcome."""
-        try:
-            code, has_value = compile_program(self._source, self._name)
-        except CompileError as refused:
-            return Done("exception", 1, error=refused.text, error_type=refused.kind)
+        compiled = compile_program(self._source, self._name)
+        if isinstance(compiled, Done):
+            return compiled
         sys.modules["__main__"] = self.module
         self._give_file()
         # Before the program starts, so that it may set its own.
         warnings.formatwarning = _format_warning
         try:
+            code, has_value = compiled
             value = self._execute(code, has_value)
             if (left := sys.modules.get("bridge.guest.worker.leftovers")) is not None:
                 left.finish_loops()
@@ -222,15 +202,9 @@ class GuestProgram:
         That is the program, or a process of a `spawn` or `forkserver` pool, which imports it.
         """
         path = self.module.__dict__["__file__"] = os.path.join(os.getcwd(), self._file)
-
-        def write() -> None:
-            from bridge.guest.worker.main_file import write_file
-
-            write_file(path, self._source)
-
         if "__file__" in self._source:
-            write()
-        OnImport("multiprocessing.spawn", write)
+            _write_file(path, self._source)
+        OnImport("multiprocessing.spawn", lambda: _write_file(path, self._source))
 
     def _execute(self, code: types.CodeType, has_value: bool) -> Any:
         namespace = self.module.__dict__
@@ -254,19 +228,12 @@ class GuestProgram:
             except BaseException:
                 # The program's own hook failed; the error is still reported below.
                 hook = sys.__excepthook__
-        return Done(
-            "exception",
-            1,
-            error=describe(error, guest_files()),
-            error_type=type(error).__name__,
-            out_of_memory=_failed_to_allocate(error),
-        )
+        text, kind = describe(error, guest_files()), type(error).__name__
+        return Done("exception", 1, text, kind, out_of_memory=_failed_to_allocate(error))
 
     def _finished(self, value: Any, has_value: bool) -> Done:
-        if not has_value or value is None:
-            # As at Python's prompt: most programs end in a `print`, which returns None.
-            return Done("ok")
-        if _was_displayed(value):
+        # As at Python's prompt: most programs end in a `print`, which returns None.
+        if not has_value or value is None or _was_displayed(value):
             return Done("ok")
         if getattr(value, "_parts", None) is not None:
             for line in sys.modules["bridge.guest.api.results"].more_lines(value):
@@ -351,12 +318,6 @@ def _failed_to_allocate(error: BaseException) -> bool:
     return instruction != opmap["RAISE_VARARGS"]
 
 
-def _run_loop(coroutine: Any) -> Any:
-    import asyncio
-
-    return asyncio.run(coroutine)
-
-
 def _was_displayed(value: Any) -> bool:
     """Display a value such as a figure or a table; return whether it was one."""
     if isinstance(value, list):
@@ -374,7 +335,6 @@ def _was_displayed(value: Any) -> bool:
 
 
 def _may_be_displayed(kind: type) -> bool:
-    """Return whether values of a type may be pictures or tables; most are plain data."""
     return kind.__module__ != "builtins" and not issubclass(
         kind, (dict, str, int, float, list, Unknown)
     )
@@ -463,19 +423,26 @@ def shut_down(module: types.ModuleType) -> None:
     about coroutines that were never awaited.
     """
     threading: Any = sys.modules.get("threading")
-    if threading is not None:
-        _quietly(threading._shutdown)
-    _quietly(atexit._run_exitfuncs)
+    # Each step is best effort, as in the interpreter: the outcome is set already.
+    with suppress(BaseException):
+        if threading is not None:
+            threading._shutdown()
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
     threads = threading.enumerate() if threading is not None else ()
     if len([thread for thread in threads if thread.name != "mcp-replies"]) <= 1:
         # Not with daemon threads: they would fail on missing globals and print tracebacks.
-        _quietly(module.__dict__.clear)
-        _quietly(gc.collect)
-    # The program may have replaced the streams.
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        flush: Optional[Callable[[], Any]] = getattr(stream, "flush", None)
-        if flush is not None:
-            _quietly(flush)
+        with suppress(BaseException):
+            module.__dict__.clear()
+            gc.collect()
+    flush_streams()
+
+
+def flush_streams() -> None:
+    streams: Any = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    for stream in streams:
+        with suppress(BaseException):  # The program may have replaced or closed it.
+            stream.flush()
 
 
 _python_format = warnings.formatwarning
@@ -494,14 +461,6 @@ def _format_warning(
     text = "%s: %s; nothing was sent or run. Put `await` before it.\n" % (category.__name__, text)
     # A line of the guest's own code is not where the `await` is missing.
     return text if filename in guest_files() else "%s:%d: %s" % (filename, lineno, text)
-
-
-def _quietly(action: Callable[[], Any]) -> None:
-    try:
-        action()
-    except BaseException:
-        # Each step is best effort, as in the interpreter: the outcome is set already.
-        return
 
 
 _BRACKETS: Dict[Any, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
@@ -579,3 +538,62 @@ def _brief(value: Any) -> str:
 def _key(key: Any) -> str:
     text = repr(key)
     return text if len(text) <= 40 else text[:40] + "..."
+
+
+_DEFINITIONS = (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)
+
+_written: Set[str] = set()
+
+
+def _write_file(path: str, source: str) -> None:
+    """Write a program's file, unless a file of the user's has its name."""
+    try:
+        with open(path, "w" if path in _written else "x", encoding="utf-8") as file:
+            file.write(importable(source))
+        _written.add(path)
+    except Exception:
+        # The directory is full or has such a file, or an indented text: it can do without.
+        return
+
+
+def importable(source: str) -> str:
+    """Return a program's text as a process of a `spawn` or `forkserver` pool can import it.
+
+    Without a `__main__` guard, or with top-level `await`, such a process gets definitions only.
+    """
+    tree: Any = compile(source, "", "exec", TREE_FLAGS, dont_inherit=True)
+    if any(map(_is_main, tree.body)):
+        try:
+            compile(source, "", "exec", dont_inherit=True)
+        except SyntaxError:
+            pass  # it awaits at top level
+        else:
+            return source
+    lines = source.splitlines(keepends=True)
+    kept: Set[int] = set()
+    for node in filter(_defines, tree.body):
+        first = min(one.lineno for one in (node, *getattr(node, "decorator_list", ())))
+        kept.update(range(first, node.end_lineno + 1))
+    return "".join(line if n in kept else "\n" for n, line in enumerate(lines, 1))
+
+
+def _defines(node: Any) -> bool:
+    if isinstance(node, (_ast.Import, _ast.ImportFrom)):
+        names = [getattr(node, "module", None) or node.names[0].name]
+        return not names[0].startswith("mcp")
+    assigns = isinstance(node, (_ast.Assign, _ast.AnnAssign)) and not _computes(node)
+    return assigns or isinstance(node, _DEFINITIONS)
+
+
+def _computes(node: Any) -> bool:
+    if isinstance(node, list):
+        return any(map(_computes, node))
+    if isinstance(node, (_ast.Call, _ast.Await)):
+        return True
+    return any(_computes(getattr(node, field, None)) for field in getattr(node, "_fields", ()))
+
+
+def _is_main(node: Any) -> bool:
+    test: Any = node.test if isinstance(node, _ast.If) and not node.orelse else None
+    named = isinstance(test, _ast.Compare) and getattr(test.left, "id", "") == "__name__"
+    return named and isinstance(test.ops[0], _ast.Eq)

@@ -27,8 +27,8 @@ from bridge.guest.worker.leftovers import (
     silence_threads,
     watch_threads,
 )
-from bridge.guest.worker.program import GuestProgram, ending
-from bridge.guest.worker.run_io import (
+from bridge.guest.worker.program import GuestProgram, ending, flush_streams
+from bridge.guest.worker.worker import (
     cpu_seconds,
     exit_notice,
     import_path,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 
 class WorkerSession:
-    """Runs the programs of one session, in the order of arrival."""
-
     def __init__(self, client: ChannelClient, control: int) -> None:
         self._client = client
         self._control = control
@@ -73,9 +71,9 @@ class WorkerSession:
             if os.getpid() != own:
                 # A child that the program forked reached its end: its outcome is not the run's.
                 show_uncaught(done)
-                _flush()
+                flush_streams()
                 return done.exit_code
-            _flush()
+            flush_streams()
             if self._restoring:
                 # A half-restored state must not be saved over the checkpoint it came from.
                 self._client.tell(done)
@@ -111,7 +109,9 @@ class WorkerSession:
         self._workspace = self._workspace or os.getcwd()
         _reset_output()
         refused = arrange(run, self._client, given)
-        self._provide(given)
+        for name, value in given.items():
+            if name not in own or own[name] is self._provided.get(name):
+                own[name] = self._provided[name] = value
         if run.state:
             self._lost = self._restore(run.state)
         note_files(self._client)
@@ -122,25 +122,16 @@ class WorkerSession:
         conclude(self._client)
         own.pop("__run_python_result__", None)
         self._running = False
-        holds, more = self._inventory()
-        lost, self._lost = self._lost, []
-        return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
-
-    def _provide(self, given: Dict[str, Any]) -> None:
-        own = self._module.__dict__
-        for name, value in given.items():
-            if name not in own or own[name] is self._provided.get(name):
-                own[name] = value
-                self._provided[name] = value
-
-    def _inventory(self) -> Tuple[List[List[Any]], int]:
+        names = self._names()
         try:
-            return inventory(self._names())
+            holds, more = inventory(names)
         except Interrupted:
             raise
         except BaseException:
             # A value's class raises on every access; the session is kept all the same.
-            return [], len(self._names())
+            holds, more = [], len(names)
+        lost, self._lost = self._lost, []
+        return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
 
     def _names(self) -> Dict[str, Any]:
         return {
@@ -199,25 +190,16 @@ class WorkerSession:
             value = loop.run_until_complete(task)
             cancel_timers(loop)
             return value
-        except Interrupted as error:
-            self._cancel(loop, task)
+        except BaseException as error:
+            loop.run_until_complete(cancel_tasks(asyncio.all_tasks(loop), task))
+            if task.done() and not task.cancelled():
+                task.exception()
+            # A new traceback entry: the frames of the tasks belong to the interrupt.
             raise error
-        except BaseException:
-            self._cancel(loop, task)
-            raise
-
-    def _cancel(self, loop: Any, task: Any) -> None:
-        """Cancel an interrupted coroutine and the tasks that it started; wait for their end."""
-        import asyncio
-
-        loop.run_until_complete(cancel_tasks(asyncio.all_tasks(loop), task))
-        if task.done() and not task.cancelled():
-            task.exception()
 
     def _interrupt(self, number: int, frame: Optional[FrameType]) -> None:
-        if not self._running:
-            return
-        interrupt(frame)
+        if self._running:
+            interrupt(frame)
 
     def _wait(self) -> None:
         poller = select.poll()
@@ -248,15 +230,6 @@ def _reset_output() -> None:
             redirected = True
         if redirected:
             setattr(sys, name, own)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        try:
-            stream.flush()  # type: ignore[union-attr]
-        except BaseException:
-            # The program may have replaced or closed it.
-            continue
 
 
 _CONTAINERS = (list, tuple, set, frozenset, dict)
