@@ -48,7 +48,7 @@ class BoundParameters(binding.Parameters):
         # Not above: all this is for who looks, and most programs only call.
         import inspect
 
-        from bridge.guest.schema.signatures import Head
+        from bridge.guest.schema.typetext import Head
 
         head = Head({"inputSchema": self.root} if tool is None else tool, names)
         parameters: List[inspect.Parameter] = []

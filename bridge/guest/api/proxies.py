@@ -62,7 +62,7 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
 
 def documentation(tool: Mapping[str, Any]) -> str:
     """Return a tool's docstring, with the classes that its types refer to."""
-    from bridge.guest.schema.signatures import Head, docstring, typed_dicts
+    from bridge.guest.schema.typetext import Head, docstring, typed_dicts
 
     head = Head(tool)
     text = docstring(tool, head)
