@@ -114,9 +114,17 @@ class ChannelClient:
         held = sys.modules.get("bridge.guest.api.held_results")
         # Loaded in plans only: a program that a placeholder stopped makes no more calls.
         place = 0 if held is None else held.check()
-        self._register(call_id, loop, future)
+        self._expect(call_id, (loop, future))
+        if self._loop is not loop:
+            with self._reading:
+                if self._thread is None and (self._loop is None or self._loop.is_closed()):
+                    self._loop = None
+                    self._add_reader(loop)
+            if self._loop is not loop:
+                # With two loops, one may block the other.
+                self._start_thread()
         try:
-            self._write(line)
+            self.write(line)
             return await future
         except MCPError as error:
             if held is None or error.code != HELD_RESULT:
@@ -131,16 +139,28 @@ class ChannelClient:
         held = sys.modules.get("bridge.guest.api.held_results")
         if held is not None:
             held.check()
-        future_reply = ReplyFuture()
+        reply = ReplyFuture()
         others = any(not isinstance(waiter, tuple) for waiter in [*self._waiting.values()])
-        self._expect(call_id, future_reply)
+        self._expect(call_id, reply)
         try:
-            self._write(line)
-            if others or self._other_loop_reads():
+            self.write(line)
+            loop = self._loop
+            if self._thread is None and loop is not None and loop.is_running():
+                others |= sys.modules["asyncio"]._get_running_loop() is not loop
+            if others:
                 # With several blocked readers, one could hold up another's reply.
                 self._start_thread()
-            self._read_until(future_reply)
-            return future_reply.value()
+            while not reply.done and self._thread is None:
+                reason = CLOSED
+                try:
+                    if self.drain():
+                        reply.wait_readable(self._socket.fileno())
+                        continue
+                except Exception as error:
+                    reason = read_failure(error)
+                if self._thread is None:
+                    self._close(reason)
+            return reply.value()
         finally:
             # Something else, such as the run's deadline, may have ended the wait.
             self._forget(call_id, cancel=True)
@@ -157,25 +177,7 @@ class ChannelClient:
             unanswered = self._waiting.pop(call_id, None)
         if unanswered is not None and cancel:
             with suppress(MCPError):
-                self._write(encode(Cancel(id=call_id)))
-
-    def _read_until(self, future_reply: ReplyFuture) -> None:
-        while not future_reply.done and self._thread is None:
-            reason = CLOSED
-            try:
-                if self.drain():
-                    future_reply.wait_readable(self._socket.fileno())
-                    continue
-            except Exception as error:
-                reason = read_failure(error)
-            if self._thread is None:
-                self._close(reason)
-
-    def _other_loop_reads(self) -> bool:
-        loop = self._loop
-        if self._thread is not None or loop is None or not loop.is_running():
-            return False
-        return sys.modules["asyncio"]._get_running_loop() is not loop
+                self.write(encode(Cancel(id=call_id)))
 
     def _encode_call(
         self, method: str, params: Mapping[str, Any], subject: str
@@ -203,7 +205,7 @@ class ChannelClient:
         """
         line = self._encode(frame, "what is sent takes")
         if os.getpid() == self._pid:
-            self._write(line)
+            self.write(line)
 
     def _encode(self, frame: Any, what: str) -> bytes:
         line = encode(frame)
@@ -211,9 +213,6 @@ class ChannelClient:
             message = "%s %s bytes as JSON; the limit is %s"
             raise ValueError(message % (what, f"{len(line):,}", f"{self._frame_bytes:,}"))
         return line
-
-    def note(self, line: bytes) -> None:
-        self._write(line)
 
     def activity(self) -> Tuple[int, bool]:
         """Return how many calls the program has begun, and whether one is running."""
@@ -238,29 +237,6 @@ class ChannelClient:
         for frame in frames:
             self._deliver(frame, here)
         return bool(data)
-
-    def send_last(self, frame: Any, notice: bytes) -> None:
-        """Send the program's last frame, also after an incomplete line of the program's."""
-        self._write(b"\n" + encode(frame) + notice)
-
-    def _register(
-        self, call_id: int, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
-    ) -> None:
-        self._expect(call_id, (loop, future))
-        if self._loop is loop or self._thread is not None:
-            return
-        if not self._make_reader(loop):
-            # With two loops, one may block the other.
-            self._start_thread()
-
-    def _make_reader(self, loop: asyncio.AbstractEventLoop) -> bool:
-        with self._reading:
-            if self._thread is not None:
-                return True
-            if self._loop is None or self._loop.is_closed():
-                self._loop = None
-                self._add_reader(loop)
-            return self._loop is loop
 
     def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -290,7 +266,8 @@ class ChannelClient:
                 self._thread = None
                 raise
 
-    def _write(self, line: bytes) -> None:
+    def write(self, line: bytes) -> None:
+        """Send lines to the supervisor, from any thread; raise MCPError if the host is gone."""
         try:
             with self._writing:
                 sent = 0

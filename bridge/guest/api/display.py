@@ -135,12 +135,15 @@ class Display:
 
     def _show(self, value: Any, label: str = "") -> bool:
         kind = type(value)
-        if is_figure(kind):
+        if _is_a(kind, "matplotlib.figure", "Figure"):
             self._figures.append(value)
             self._send_picture(lambda: figure_png(value), label)
             return True
-        if is_pil(kind):
-            self._send_picture(lambda: (pil_png(value), ""), label)
+        if _is_a(kind, "PIL.Image", "Image"):
+            # What PIL can write as PNG.
+            direct = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+            image = value if direct else value.convert("RGB")
+            self._send_picture(lambda: (_png(image.save), ""), label)
             return True
         if isinstance(value, (Blob, bytes)):
             data = bytes(value)
@@ -152,14 +155,11 @@ class Display:
             text = str(value)
             self._send_text("text/plain", "%s:\n%s" % (label, text) if label else text)
             return True
-        return self._show_form(value)
-
-    def _show_form(self, value: Any) -> bool:
         for mime, form in _forms(value):
             if mime in ("image/png", "image/jpeg"):
-                data = _bytes(form)
-                if data is not None and mime_of(data):
-                    self._send_picture(lambda data=data: (data, ""))
+                picture = _bytes(form)
+                if picture is not None and mime_of(picture):
+                    self._send_picture(lambda picture=picture: (picture, ""))
                     return True
             elif issubclass(type(form), str):
                 # A plain one: of a text with what no one knows in it, not even the length is known.
@@ -170,9 +170,17 @@ class Display:
         return False
 
     def _drawn(self, value: Any) -> bool:
-        figures = figures_of(value)
+        figures: List[Any] = []
+        if "matplotlib" not in sys.modules or _is_a(type(value), "matplotlib.figure", "Figure"):
+            return False
+        if not _collect(value, figures, 0):
+            return False
+        pyplot = sys.modules.get("matplotlib.pyplot")
         for figure in figures:
-            if not self._seen(figure) and not is_open(figure):
+            # An open figure is shown at the program's end.
+            number = getattr(figure, "number", None)
+            is_open = pyplot is not None and number in pyplot.get_fignums()
+            if not self._seen(figure) and not is_open:
                 self._show(figure)
         return bool(figures)
 
@@ -181,10 +189,8 @@ class Display:
 
     def _send_text(self, mime: str, text: str) -> None:
         self._items += 1
-        if self._items > MAX_ITEMS:
-            self._client.tell(Shown(mime))
-            return
-        self._client.tell(Shown(mime, text=text[:MAX_SOURCE_CHARS]))
+        shown = text[:MAX_SOURCE_CHARS] if self._items <= MAX_ITEMS else ""
+        self._client.tell(Shown(mime, text=shown))
 
     def _send_picture(self, make: Any, label: str = "") -> None:
         """Send a picture if it fits; else a smaller one, and the original as a file."""
@@ -200,7 +206,10 @@ class Display:
         room = self._left if size <= self._left else self._left // 2
         if self._pictures > 10:
             note = "not shown: a result has 10 pictures at most"
-        elif size > self._left or is_wide(data):
+        elif size > self._left or (
+            mime == "image/png"
+            and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
+        ):
             if room >= 4096:
                 small, note = shrink(data, room // 4 * 3)
             if not small:
@@ -223,7 +232,8 @@ def _is_seen(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (Blob, bytes)):
         return bool(mime_of(bytes(value)))
-    return is_figure(kind) or is_pil(kind) or _is_table(kind)
+    drawn = _is_a(kind, "matplotlib.figure", "Figure") or _is_a(kind, "PIL.Image", "Image")
+    return drawn or _is_table(kind)
 
 
 def _is_table(kind: type) -> bool:
@@ -241,7 +251,10 @@ def base64_size(data: bytes) -> int:
 
 def _forms(value: Any) -> Any:
     kind = type(value)
-    methods = [each for each in _METHODS if each[0] != "text/html" or _is_drawn_by_html(kind)]
+    # A chart, which has a `show`, says more in HTML than in its `repr`.
+    plain = type.__getattribute__(kind, "__repr__") is object.__repr__
+    by_html = plain or hasattr(kind, "show")
+    methods = [each for each in _METHODS if each[0] != "text/html" or by_html]
     for mime, name in methods:
         # Of the class: there are objects that have an answer to every name.
         method = getattr(kind, name, None)
@@ -256,11 +269,6 @@ def _forms(value: Any) -> Any:
             for mime in (*(mime for mime, _ in methods), "text/plain"):
                 if bundle.get(mime) is not None:
                     yield mime, bundle[mime]
-
-
-def _is_drawn_by_html(kind: type) -> bool:
-    """Return whether a value's HTML says more than its `repr`, as a chart's, which has a `show`."""
-    return type.__getattribute__(kind, "__repr__") is object.__repr__ or hasattr(kind, "show")
 
 
 def _asked(value: Any, method: Any, name: str) -> Any:
@@ -307,22 +315,14 @@ FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplot
 """Where the image or the packages keep the list of fonts, as matplotlib made it."""
 
 
-def is_figure(kind: type) -> bool:
-    return _is_a(kind, "matplotlib.figure", "Figure")
-
-
-def figures_of(value: Any) -> List[Any]:
-    """Return the figures in what drawing functions return, and those that its parts belong to."""
-    figures: List[Any] = []
-    if "matplotlib" not in sys.modules or is_figure(type(value)):
-        return figures
-    return figures if _collect(value, figures, 0) else []
-
-
 def _collect(value: Any, figures: List[Any], depth: int) -> bool:
-    """Collect the figures; return whether there is nothing that has none."""
+    """Collect the figures in what drawing functions return; return whether each part has one.
+
+    Parts are axes and lines, lists, arrays and dicts of them, and the numbers next to them, such as
+    those of a histogram.
+    """
     kind = type(value)
-    figure = value if is_figure(kind) else None
+    figure = value if _is_a(kind, "matplotlib.figure", "Figure") else None
     module = type.__getattribute__(kind, "__module__")
     if _is_a(kind, "matplotlib.artist", "Artist") or str(module) == "seaborn.axisgrid":
         figure = figure or getattr(value, "figure", None)
@@ -341,15 +341,6 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
     return all(_collect(part, figures, depth + 1) for part in parts[:MAX_ITEMS])
 
 
-def is_open(figure: Any) -> bool:
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    return pyplot is not None and getattr(figure, "number", None) in pyplot.get_fignums()
-
-
-def is_pil(kind: type) -> bool:
-    return _is_a(kind, "PIL.Image", "Image")
-
-
 def _is_a(kind: type, module: str, name: str) -> bool:
     return any(
         base.__name__ == name and type.__getattribute__(base, "__module__") == module
@@ -365,14 +356,6 @@ def mime_of(data: bytes) -> str:
     return "image/" + (kind[kind.lastindex or 0].decode().lower() or "jpeg")
 
 
-def is_wide(data: bytes) -> bool:
-    """Return whether a PNG has more pixels to a side than readers take; False for other formats."""
-    return (
-        mime_of(data) == "image/png"
-        and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
-    )
-
-
 def figure_png(figure: Any) -> Tuple[bytes, str]:
     """Draw a figure, as large as it was asked for; larger where labels would be cut off.
 
@@ -382,11 +365,11 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     import warnings
 
     with warnings.catch_warnings(record=True) as caught:
-        data = _saved(figure)
+        data = _png(figure.savefig)
         # Only now: where things are is known then, which makes it quick.
         extent = _extent(figure)
         if extent is not None:
-            data = _saved(figure, bbox_inches=extent)
+            data = _png(figure.savefig, bbox_inches=extent)
     missing: Dict[str, None] = {}
     for warning in caught:
         glyph = re.match(r"Glyph (\d+) ", str(warning.message))
@@ -400,9 +383,9 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     return data, "the font has nothing for %s" % letters if letters else ""
 
 
-def _saved(figure: Any, **how: Any) -> bytes:
+def _png(save: Any, **how: Any) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", **how)
+    save(buffer, format="png", **how)
     return buffer.getvalue()
 
 
@@ -422,15 +405,6 @@ def _extent(figure: Any) -> Any:
     if over < 0.02 or not fits:
         return None
     return type(figure.bbox_inches.frozen()).from_extents(left, bottom, right, top)
-
-
-def pil_png(image: Any) -> bytes:
-    # what PIL can write as PNG
-    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
-        image = image.convert("RGB")
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def shrink(data: bytes, limit: int) -> Tuple[bytes, str]:

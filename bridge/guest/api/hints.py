@@ -73,6 +73,11 @@ _NEEDED = re.compile(
 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
+_SPACE = (
+    "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or work in "
+    "parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files are part of."
+)
+
 _NO_LIBRARY = ": cannot open shared object file"  # Behind the library's name.
 
 _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "type: 'slice'")
@@ -108,7 +113,8 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
     if isinstance(error, FileNotFoundError):
         return _file_hint(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
-        return _space_hint()
+        sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
+        return _SPACE % (*sizes,)
     if isinstance(error, (OSError, RuntimeError)):
         return next((hint for part, hint in _FAILURES.items() if part in message), "")
     if isinstance(error, (TypeError, AttributeError)):
@@ -153,15 +159,6 @@ def _library_hint(text: str, error: BaseException) -> str:
         "the sandbox's image has no %s, which this package needs. Do without it, or let "
         "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
         "bridge's again (`mcp-code-bridge image build`)." % library[:60]
-    )
-
-
-def _space_hint() -> str:
-    sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
-    return (
-        "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or "
-        "work in parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files "
-        "are part of." % (*sizes,)
     )
 
 

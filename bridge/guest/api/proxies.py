@@ -68,10 +68,8 @@ def documentation(tool: Mapping[str, Any]) -> str:
     text = docstring(tool, head)
     classes = typed_dicts(head.objects)
     if classes:
-        import textwrap
-
-        text += "%sTypes:\n" % ("\n\n" if text else "\n")
-        text += textwrap.indent("\n".join(classes), "    ")
+        lines = "\n".join(classes).split("\n")
+        text += "%sTypes:\n    %s" % ("\n\n" if text else "\n", "\n    ".join(lines))
     return text
 
 
@@ -127,14 +125,6 @@ class Tools:
             self._take(await self._load(self.server["name"]))
             self._load = None
 
-    def _later(self, find: Callable[[str], Any], name: str) -> Any:
-        async def function(*args: Any, **kwargs: Any) -> Any:
-            await self.load()
-            return await find(name)(*args, **kwargs)
-
-        function.__name__ = function.__qualname__ = name
-        return function
-
     def aliases(self) -> List[str]:
         return list(self._by_alias)
 
@@ -153,9 +143,20 @@ class Tools:
 
     def _find(self, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any:
         if "refused" in self.server:
-            return self._refused(name)
+
+            async def refused(*args: Any, **kwargs: Any) -> Any:
+                own = self.server
+                raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
+
+            return refused
         if self._load is not None:
-            return self._later(self.item if first is self._by_name else self.attribute, name)
+
+            async def function(*args: Any, **kwargs: Any) -> Any:
+                await self.load()
+                return await self._find(name, first, second)(*args, **kwargs)
+
+            function.__name__ = function.__qualname__ = name
+            return function
         tool = first.get(name) or second.get(name)
         if tool is not None:
             return self._function(tool)
@@ -179,13 +180,6 @@ class Tools:
         if name not in self._made:
             self._made[name] = make_function(self._call, self.server, tool)
         return self._made[name]
-
-    def _refused(self, name: str) -> Any:
-        async def function(*args: Any, **kwargs: Any) -> Any:
-            own = self.server
-            raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
-
-        return function
 
     def _no_such(self, name: str) -> str:
         near = nearest(str(name), [*self._by_alias, *self._by_name])

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 import types
 
+from bridge.guest.api.program_files import strip_await
+from bridge.guest.api.proxies import Server, Tools
 from bridge.guest.api.tracebacks import register_source
 from bridge.guest.api.values import MCPError
 
@@ -47,15 +49,16 @@ class SkillFinder:
         self._given.update((skill["name"], skill) for skill in run.skills)
         package = sys.modules.get(PACKAGE)
         for name, source in list(self._loaded.items()):
-            module = sys.modules.get("%s.%s" % (PACKAGE, name))
-            if module is None or self._given.get(name, {}).get("source", source) != source:
-                # It was removed or changed since an earlier run of the session.
-                sys.modules.pop("%s.%s" % (PACKAGE, name), None)
-                del self._loaded[name]
-                if package is not None:
-                    package.__dict__.pop(name, None)
-            else:
-                module.__dict__.update(self._namespace)
+            fullname = "%s.%s" % (PACKAGE, name)
+            if self._given.get(name, {}).get("source", source) != source:
+                # It was changed since an earlier run of the session.
+                sys.modules.pop(fullname, None)
+            if fullname in sys.modules:
+                sys.modules[fullname].__dict__.update(self._namespace)
+                continue
+            del self._loaded[name]
+            if package is not None:
+                package.__dict__.pop(name, None)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         package, _, name = fullname.partition(".")
@@ -86,10 +89,13 @@ class SkillFinder:
         source = skill["source"]
         own = module.__dict__
         own.update(self._namespace)
-        self._add_servers(own, skill.get("servers") or ())
+        # The `Runtime` object: the helpers are its bound methods.
+        runtime = self._namespace["runtime"].call_tool.__self__
+        for server in skill.get("servers") or ():
+            tools = Tools(runtime.send, server, runtime.of_server)
+            own.setdefault("mcp_%s" % server["alias"], Server(tools))
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
-        from bridge.guest.api.awaits import strip_await
 
         strip_await(tree)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
@@ -120,16 +126,6 @@ class SkillFinder:
                 raise ImportError(str(error), name="%s.%s" % (PACKAGE, name)) from None
             self._given[name] = skill
         return skill
-
-    def _add_servers(self, own: Dict[str, Any], servers: Any) -> None:
-        from bridge.guest.api.proxies import Server, Tools
-
-        # The `Runtime` object: the helpers are its bound methods.
-        runtime = self._namespace["runtime"].call_tool.__self__
-        for server in servers:
-            alias = "mcp_%s" % server["alias"]
-            if alias not in own:
-                own[alias] = Server(Tools(runtime.send, server, runtime.of_server))
 
 
 _ONLY_AST = 0x0400  # `ast.PyCF_ONLY_AST`, without importing that.

@@ -37,17 +37,14 @@ def expand(template: str, values: Mapping[str, Any]) -> str:
     # Real templates have one to four.
     if any("{" in text or "}" in text for text in texts) or len(expressions) > 100:
         raise ValueError("%.200r is no URI template" % template)
-    names = [name for _, variables in expressions for name, _ in variables]
+    found = [(name, operator) for operator, variables in expressions for name, _ in variables]
+    names = dict(found)
     for given in values:
         if given not in names:
             message = "%.200r has no variable %r.%s Variables: %s."
             raise TypeError(message % (template, given, nearest(given, names), listed(names)))
-    missing = [
-        name
-        for operator, variables in expressions
-        for name, _ in variables
-        if operator not in ("?", "&") and values.get(name) is None
-    ]
+    missing = [name for name, operator in found if operator not in ("?", "&")]
+    missing = [name for name in missing if values.get(name) is None]
     if missing:
         message = "%.200r is a template; give %s as keyword arguments"
         raise TypeError(message % (template, listed(dict.fromkeys(missing))))

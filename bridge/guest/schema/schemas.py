@@ -11,6 +11,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Generator, KeysView, Mapping, ValuesView
+from contextlib import suppress
 
 from bridge.guest.protocol.placeholders import Unknown
 
@@ -231,7 +232,12 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
         return value.value
     anything = ANYTHING in wanted
     if isinstance(value, _LISTS) and (anything or "array" in wanted):
-        return _ordered(value)
+        items = list(value)
+        if isinstance(value, _SETS):
+            # A set has the same order in every run, if its items have one.
+            with suppress(TypeError):
+                items.sort()
+        return items
     if isinstance(value, tuple) and hasattr(kind, "_fields") and "array" not in wanted:
         fields: Any = value
         return fields._asdict() if "object" in wanted else value
@@ -255,14 +261,6 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
         # numpy's scalars and arrays: the list of a scalar is its value.
         return value.tolist()
     return value
-
-
-def _ordered(value: Any) -> List[Any]:
-    try:
-        # A set has the same order in every run, if its items have one.
-        return sorted(value) if isinstance(value, _SETS) else list(value)
-    except TypeError:
-        return list(value)
 
 
 def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:

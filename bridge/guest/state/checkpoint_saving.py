@@ -263,11 +263,9 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
     for size, path in sorted(_plain_files(workspace, lost)):
         try:
             mode, data = _content(os.path.join(workspace, path), size, budget - len(contents))
-        except NotKept as error:
-            lost.append(["file " + path, str(error)])
-            continue
-        except OSError as error:
-            lost.append(["file " + path, "it cannot be read: %s" % error.strerror])
+        except (NotKept, OSError) as error:
+            text = "it cannot be read: %s" % error.strerror if isinstance(error, OSError) else error
+            lost.append(["file " + path, str(text)])
             continue
         entries.append([path, mode, size])
         contents += data
@@ -276,12 +274,12 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
 
 def _content(path: str, size: int, most: int) -> Tuple[int, bytes]:
     if size > most:
-        checkpoint.refuse("it is larger (%s bytes) than what is left for files" % f"{size:,}")
+        raise NotKept("it is larger (%s bytes) than what is left for files" % f"{size:,}")
     with open(os.open(path, _READ), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         data = file.read(size + 1) if stat.S_ISREG(mode) else b""
     if len(data) != size:
-        checkpoint.refuse("it changed while it was read")
+        raise NotKept("it changed while it was read")
     return stat.S_IMODE(mode), data
 
 
@@ -383,10 +381,8 @@ class Keeper(Pickler):  # type: ignore[misc]
                 return how
         words = what_it_is(value)
         if words is not None:
-            return _refusing(words)
-        if str(kind.__module__).startswith("bridge."):
-            return _ours
-        return None
+            return functools.partial(_refuse, words)
+        return _ours if str(kind.__module__).startswith("bridge.") else None
 
     def _function(self, value: Any) -> Any:
         if str(value.__module__).startswith("mcp.servers.") and hasattr(value, "tool"):
@@ -444,11 +440,8 @@ def _set_enum(made: Any, state: Any) -> None:
             each.__dict__.setdefault(key, value)
 
 
-def _refusing(words: str) -> Callable[[Any], Any]:
-    def refuse(value: Any) -> Any:
-        raise NotKept("it is or holds %s" % words)
-
-    return refuse
+def _refuse(words: str, value: Any) -> Any:
+    raise NotKept("it is or holds %s" % words)
 
 
 def _module(value: Any) -> Any:
@@ -456,7 +449,7 @@ def _module(value: Any) -> Any:
     if sys.modules.get(str(name)) is not value and not str(name).startswith("mcp."):
         name = next((n for n, other in list(sys.modules.items()) if other is value), None)
     if name is None or name == "__main__":
-        checkpoint.refuse("it is or holds a module that cannot be imported by its name")
+        raise NotKept("it is or holds a module that cannot be imported by its name")
     return (checkpoint.found, (name, ""))
 
 

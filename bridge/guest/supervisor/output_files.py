@@ -16,7 +16,7 @@ import os
 import stat
 from time import monotonic, sleep, time
 
-from bridge.guest.descriptors import file_version
+from bridge.guest.processes import file_version
 from bridge.guest.protocol.wire import File
 
 TYPE_CHECKING = False

@@ -16,8 +16,14 @@ import select
 import sys
 import time
 
-from bridge.guest.descriptors import CHUNK_BYTES, Outbox, read_some
-from bridge.guest.processes import EXIT_NOTICE, PLACED_NOTICE, Children
+from bridge.guest.processes import (
+    CHUNK_BYTES,
+    EXIT_NOTICE,
+    PLACED_NOTICE,
+    Children,
+    Outbox,
+    read_some,
+)
 from bridge.guest.protocol.wire import (
     MAX_FRAME_BYTES,
     LineDecoder,
@@ -36,8 +42,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 PIECE_BYTES = 64 * 1024  # Size of a frame of output, far below the limit on a frame.
-HIGH_WATER_BYTES = 1024 * 1024
-"""Bytes queued for one side above which the other side is no longer read."""
+HIGH_WATER_BYTES = 1024 * 1024  # Queued for one side, above which the other is not read.
 
 WORKER_FRAMES = (
     b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",', b'{"type":"shown",',
@@ -381,8 +386,8 @@ class Incoming:
             self._text_left = raw_size(line)
 
 
-TAIL_BYTES = 128 * 1024
-"""Most bytes held back of a stream's end; this process keeps them in memory."""
+TAIL_BYTES = 128 * 1024  # Of a stream's end, held in this process's memory.
+_CONTINUATION = bytes(range(0x80, 0xC0))  # The bytes of a character after its first.
 
 
 class Capture:
@@ -420,34 +425,25 @@ class Capture:
     def finish(self) -> List[Output]:
         """Return the frames for the part that was held back."""
         self._tail += self._split
-        if not self._dropped:
-            return list(self._frames(0))
-        self._trim(self._tail_limit)
-        start = 0
-        while start < min(3, len(self._tail)) and self._tail[start] & 0xC0 == 0x80:
-            start += 1
-        del self._tail[:start]
-        self._dropped += start
+        self._trim()
+        if self._dropped:
+            # Not the rest of a character whose beginning was dropped.
+            head = self._tail[:3].lstrip(_CONTINUATION)
+            start = min(3, len(self._tail)) - len(head)
+            del self._tail[:start]
+            self._dropped += start
         return list(self._frames(self._dropped))
 
     def _keep(self, data: bytes) -> None:
-        if len(data) > self._tail_limit:
-            # More than the whole tail: replace the tail without moving the rest.
-            self._dropped += len(self._tail) + len(data) - self._tail_limit
-            self._tail[:] = data[len(data) - self._tail_limit :]
-            return
         self._tail += data
-        # The first excess is trimmed at once, so that `_dropped` says whether there was any; later
-        # ones only at twice the limit, which moves each byte once on average.
-        slack = 2 if self._dropped else 1
-        if len(self._tail) > slack * self._tail_limit:
-            self._trim(self._tail_limit)
+        # Not sooner: this moves each byte once on average.
+        if len(self._tail) > 2 * self._tail_limit:
+            self._trim()
 
-    def _trim(self, size: int) -> None:
-        excess = len(self._tail) - size
-        if excess > 0:
-            del self._tail[:excess]
-            self._dropped += excess
+    def _trim(self) -> None:
+        excess = max(0, len(self._tail) - self._tail_limit)
+        del self._tail[:excess]
+        self._dropped += excess
 
     def _frames(self, skipped: int) -> Iterator[Output]:
         for start in range(0, max(len(self._tail), skipped > 0), PIECE_BYTES):

@@ -17,8 +17,17 @@ import time
 
 from bridge.guest import imports
 from bridge.guest.api.program_files import PROGRAM_FILE
-from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
-from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing
+from bridge.guest.processes import (
+    Children,
+    Outbox,
+    adopt_orphans,
+    claim_channel,
+    close_others,
+    cpu_clock,
+    forbid_tracing,
+    private,
+    read_some,
+)
 from bridge.guest.protocol import json_text
 from bridge.guest.protocol.wire import (
     MAX_ID,

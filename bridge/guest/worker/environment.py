@@ -13,9 +13,8 @@ from contextlib import suppress
 
 from bridge.guest.api import library, tracebacks
 from bridge.guest.api.proxies import Server, ServerModule, signature_text
-from bridge.guest.descriptors import file_version
 from bridge.guest.imports import OnImport
-from bridge.guest.processes import PLACED_NOTICE
+from bridge.guest.processes import PLACED_NOTICE, file_version
 from bridge.guest.protocol.json_text import encoder
 from bridge.guest.protocol.wire import Done
 
@@ -82,7 +81,7 @@ def note_files(client: ChannelClient) -> None:
         found = ((name, os.lstat(os.path.join(_workspace, name))) for name in names)
         files = compact({name: list(file_version(stat)) for name, stat in found})
         line = files.encode("utf-8", "surrogateescape")
-        client.note(PLACED_NOTICE + b'"files":' + line + b"}\n")
+        client.write(PLACED_NOTICE + b'"files":' + line + b"}\n")
 
 
 def display(*values: Any) -> None:

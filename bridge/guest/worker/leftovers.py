@@ -131,14 +131,6 @@ def make_task(loop: Any, coroutine: Any, **options: Any) -> Any:
     return task
 
 
-def _tell_task_errors() -> None:
-    """Print unretrieved errors of tasks; Python prints one when its task is deleted."""
-    for task in list(_tasks):
-        if task.done() and getattr(task, "_log_traceback", False):
-            context = {"message": "Task exception was never retrieved", "task": task}
-            task.get_loop().call_exception_handler({**context, "exception": task.exception()})
-
-
 def _describe(coroutine: Any) -> str:
     name = getattr(coroutine, "__qualname__", type(coroutine).__name__)
     frame = getattr(coroutine, "cr_frame", None)
@@ -195,20 +187,20 @@ def finish_threads(names: Iterable[Any]) -> None:
         note_unsent("thread %s" % thread.name)
     kept = [value for value in names if type(value) is types.CoroutineType]
     for value in kept:
-        if _is_new(value):
+        from inspect import CORO_CREATED, getcoroutinestate  # slow to import, and seldom needed
+
+        if id(value) not in _never_awaited and getcoroutinestate(value) == CORO_CREATED:
             # Kept, so that Python does not warn of it in a later run.
             _never_awaited[id(value)] = value
             note_unsent("%s (not awaited)" % _describe(value))
     for number in _never_awaited.keys() - set(map(id, kept)):
         _never_awaited.pop(number).close()
-    _tell_task_errors()
+    for task in list(_tasks):
+        # Python prints an unretrieved error when its task is deleted, which may be later.
+        if task.done() and getattr(task, "_log_traceback", False):
+            context = {"message": "Task exception was never retrieved", "task": task}
+            task.get_loop().call_exception_handler({**context, "exception": task.exception()})
     gc.collect()
-
-
-def _is_new(coroutine: Any) -> bool:
-    from inspect import CORO_CREATED, getcoroutinestate  # slow to import, and few programs need it
-
-    return id(coroutine) not in _never_awaited and getcoroutinestate(coroutine) == CORO_CREATED
 
 
 def silence_threads() -> None:

@@ -17,8 +17,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from itertools import islice
 
-from bridge.guest.api.awaits import strip_await
-from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, file_name
+from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, file_name, strip_await
 from bridge.guest.api.tracebacks import describe, describe_syntax, guest_files, register_source
 from bridge.guest.api.values import Blob, to_json
 from bridge.guest.imports import OnImport

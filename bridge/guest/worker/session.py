@@ -17,21 +17,13 @@ from itertools import chain, islice
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
 from bridge.guest.protocol.wire import Done
+from bridge.guest.worker import leftovers
 from bridge.guest.worker.environment import arrange, conclude, note_files
-from bridge.guest.worker.leftovers import (
-    cancel_tasks,
-    cancel_timers,
-    finish_threads,
-    make_task,
-    run_to_end,
-    silence_threads,
-    watch_threads,
-)
 from bridge.guest.worker.program import GuestProgram, ending, flush_streams
 from bridge.guest.worker.worker import (
     cpu_seconds,
-    exit_notice,
     import_path,
+    last_lines,
     read_run,
     search_path,
     show_uncaught,
@@ -59,7 +51,7 @@ class WorkerSession:
         self._lost: List[List[str]] = []
         self._started = False
         self._restoring = False
-        watch_threads()
+        leftovers.watch_threads()
 
     def serve(self, run: Run) -> int:
         """Run programs until the supervisor sends no more; return an exit status for a child."""
@@ -78,7 +70,7 @@ class WorkerSession:
                 # A half-restored state must not be saved over the checkpoint it came from.
                 self._client.tell(done)
                 return done.exit_code
-            self._client.send_last(done, exit_notice(done.exit_code, before))
+            self._client.write(last_lines(done, before))
             self._wait()
             run = read_run(self._control)
 
@@ -93,7 +85,7 @@ class WorkerSession:
             done = Done("exception", 1, error=str(error), error_type="Interrupted")
         finally:
             self._running = False
-        silence_threads()
+        leftovers.silence_threads()
         return done
 
     def _run_program(self, run: Run) -> Done:
@@ -117,7 +109,7 @@ class WorkerSession:
         note_files(self._client)
         program = GuestProgram(run, given, self._module, self._run_loop)
         done = refused or program.run()
-        finish_threads(self._names().values())
+        leftovers.finish_threads(self._names().values())
         done = ending(done)
         conclude(self._client)
         own.pop("__run_python_result__", None)
@@ -184,14 +176,14 @@ class WorkerSession:
             self._loop = asyncio.new_event_loop()
         loop = self._loop
         asyncio.set_event_loop(loop)
-        loop.set_task_factory(make_task)
-        task = loop.create_task(run_to_end(coroutine))
+        loop.set_task_factory(leftovers.make_task)
+        task = loop.create_task(leftovers.run_to_end(coroutine))
         try:
             value = loop.run_until_complete(task)
-            cancel_timers(loop)
+            leftovers.cancel_timers(loop)
             return value
         except BaseException as error:
-            loop.run_until_complete(cancel_tasks(asyncio.all_tasks(loop), task))
+            loop.run_until_complete(leftovers.cancel_tasks(asyncio.all_tasks(loop), task))
             if task.done() and not task.cancelled():
                 task.exception()
             # A new traceback entry: the frames of the tasks belong to the interrupt.

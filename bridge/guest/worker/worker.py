@@ -21,10 +21,16 @@ import sys
 import time
 
 from bridge.guest import imports
-from bridge.guest.descriptors import close_others, private
-from bridge.guest.processes import EXIT_NOTICE, RSS_UNIT, allow_tracing, die_with_parent
+from bridge.guest.processes import (
+    EXIT_NOTICE,
+    RSS_UNIT,
+    allow_tracing,
+    close_others,
+    die_with_parent,
+    private,
+)
 from bridge.guest.protocol.installed import package_directories
-from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Run, WireError, decode_host_frame
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Run, WireError, decode_host_frame, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +184,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     done = ending(done)
     if os.getpid() == own:
         # Checked again: exit handlers may fork too.
-        client.send_last(done, exit_notice(done.exit_code, before))
+        client.write(last_lines(done, before))
         # Until it is killed: to exit takes milliseconds of the CPU, which the supervisor may need.
         _signal.pause()
     return done.exit_code
@@ -323,14 +329,18 @@ def import_path(run: Run) -> List[str]:
     return found
 
 
-def exit_notice(code: int, before: float) -> bytes:
-    """Return the worker's last line; `before` is `cpu_seconds()` when the program began."""
+def last_lines(done: Done, before: float) -> bytes:
+    """Return a run's outcome and the exit notice, also after an incomplete line of the program's.
+
+    Args:
+        before: `cpu_seconds()` when the program began.
+    """
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = cpu_seconds() - before
     peak = max(own.ru_maxrss, children.ru_maxrss) * RSS_UNIT
-    text = b'%s"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n'
-    return text % (EXIT_NOTICE, code, cpu * 1000, peak)
+    notice = b'\n%b%b"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n'
+    return notice % (encode(done), EXIT_NOTICE, done.exit_code, cpu * 1000, peak)
 
 
 def cpu_seconds() -> float:

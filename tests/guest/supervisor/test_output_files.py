@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.guest.descriptors import file_version
+from bridge.guest.processes import file_version
 from bridge.guest.protocol.wire import File, decode_guest_frame, encode
 from bridge.guest.supervisor import output_files as collecting
 from bridge.guest.supervisor.output_files import MAX_DEPTH, FileCollector
