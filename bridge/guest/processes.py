@@ -18,9 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG = 1  # The kernel sends a signal to this process when its parent ends.
+PR_SET_DUMPABLE = 4  # With 0, other processes of this user cannot read this one's memory.
+PR_SET_CHILD_SUBREAPER = 36  # This process becomes the parent of its descendants' orphans.
 
 CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
 
@@ -36,7 +36,7 @@ PLACED_NOTICE = b'{"type":"placed",'
 "files" has the version of each. A program that forges it only hides files of its own."""
 
 
-def _prctl(option: int, value: int) -> bool:
+def prctl(option: int, value: int) -> bool:
     """Set a process attribute; return whether that worked."""
     try:
         import _ctypes  # what `ctypes` is made of, without what takes milliseconds to import
@@ -53,26 +53,6 @@ def _prctl(option: int, value: int) -> bool:
     except Exception:
         # No Linux, ctypes, libffi or symbol: these attributes are only a second defence.
         return False
-
-
-def adopt_orphans() -> bool:
-    """Make this process the parent of its descendants' orphans."""
-    return os.getpid() == 1 or _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def forbid_tracing() -> bool:
-    """Forbid other processes of this user to read this one's memory; return whether it worked."""
-    return _prctl(_PR_SET_DUMPABLE, 0)
-
-
-def allow_tracing() -> bool:
-    """Undo `forbid_tracing` in a child, which could not use its own /proc files otherwise."""
-    return _prctl(_PR_SET_DUMPABLE, 1)
-
-
-def die_with_parent() -> bool:
-    """Make the kernel kill this process when its parent ends; return whether it worked."""
-    return _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
 
 
 class Children:

@@ -8,6 +8,7 @@ when that loop may be blocked: when a second loop calls, or when the socket is d
 
 from __future__ import annotations
 
+import _queue  # `queue` without `threading`, whose import is slow
 import _socket
 import _thread
 import itertools
@@ -42,37 +43,8 @@ clients: List[ChannelClient] = []  # This process's client.
 earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
 
 
-class ReplyFuture:
-    """A future for threads: holds one reply."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self._reply: Any = None
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-
-    def fill(self, answer: Any) -> None:
-        self._reply = answer
-        self.done = True
-        self._lock.release()
-
-    def wait_readable(self, fd: int) -> None:
-        """Wait until `fd` is readable, at most for the poll interval."""
-        if self.done:
-            return
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        poller.poll(50)  # Another thread may have read the reply.
-
-    def value(self) -> Any:
-        self._lock.acquire()
-        if isinstance(self._reply, MCPError):
-            raise self._reply
-        return self._reply
-
-
 if TYPE_CHECKING:
-    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], ReplyFuture]
+    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], _queue.SimpleQueue[Any]]
 
 
 class ChannelClient:
@@ -139,7 +111,7 @@ class ChannelClient:
         held = sys.modules.get("bridge.guest.api.held_results")
         if held is not None:
             held.check()
-        reply = ReplyFuture()
+        reply: _queue.SimpleQueue[Any] = _queue.SimpleQueue()
         others = any(not isinstance(waiter, tuple) for waiter in [*self._waiting.values()])
         self._expect(call_id, reply)
         try:
@@ -150,17 +122,23 @@ class ChannelClient:
             if others:
                 # With several blocked readers, one could hold up another's reply.
                 self._start_thread()
-            while not reply.done and self._thread is None:
+            while reply.empty() and self._thread is None:
                 reason = CLOSED
                 try:
                     if self.drain():
-                        reply.wait_readable(self._socket.fileno())
+                        poller = select.poll()
+                        poller.register(self._socket.fileno(), select.POLLIN)
+                        # Briefly: another thread may have read the reply.
+                        poller.poll(50 if reply.empty() else 0)
                         continue
                 except Exception as error:
                     reason = read_failure(error)
                 if self._thread is None:
                     self._close(reason)
-            return reply.value()
+            outcome = reply.get()
+            if isinstance(outcome, MCPError):
+                raise outcome
+            return outcome
         finally:
             # Something else, such as the run's deadline, may have ended the wait.
             self._forget(call_id, cancel=True)
@@ -406,7 +384,7 @@ def read_failure(error: Exception) -> str:
 def resolve(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
     """Set a waiting call's value or error."""
     if not isinstance(waiter, tuple):
-        waiter.fill(outcome)
+        waiter.put(outcome)
         return
     loop, future = waiter
 

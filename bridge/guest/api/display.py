@@ -1,14 +1,8 @@
 """What a program shows: pictures and tables, for a reader who is no terminal.
 
-Owns which form of a value is shown, and how much of a run is. Imported with the first thing that is
-to be shown. It imports neither matplotlib nor PIL: a program that shows something of theirs has it.
-The host decides what is really shown.
-
-A value may offer several forms. Taken is the first of these, which is what a model gets most of:
-a picture, because it is seen as it is; Markdown, because it is read at little cost; HTML, of which
-the host keeps the text, unless the value has a `__repr__` of its own and is no chart; SVG, which is
-seldom looked at as a picture. Of data frames and arrays it is the text that their library prints.
-What has none of them is printed, in its place among the other output.
+A value may offer several forms. The first of these is taken: a picture; Markdown; HTML, unless the
+value has its own `__repr__` and is no chart; SVG. Of data frames and arrays it is the text that
+their library prints. Other values are printed. It imports neither matplotlib nor PIL.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Placeholders: what a program gets for a call that a plan holds back.
 
-Owns what may be done with one (pass it on, whole or in part, alone or inside a text). Any other use
-stops the program, since the value does not exist yet. Imported with the first placeholder, so never
-in runs without a plan. `protocol.placeholders` defines their text form; the host decides which
-calls may contain one.
-
-A program is stopped permanently: code that survives, behind a bare `except` or in another thread,
-makes no further calls, and the run ends as stopped.
+Owns what may be done with one: pass it on, whole or in part, alone or inside a text. Any other use
+stops the program permanently: code that survives, behind a bare `except` or in another thread,
+makes no further calls. Imported with the first placeholder, so never in runs without a plan.
 """
 
 from __future__ import annotations

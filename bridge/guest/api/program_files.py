@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bridge.guest.protocol.helpers import PLAIN
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ast
@@ -31,6 +29,8 @@ def is_program(name: str) -> bool:
 def strip_await(tree: ast.Module) -> None:
     """Remove each `await` before a call of a plain helper, unless the program redefines it."""
     import ast  # slow; only for programs that mention such a helper
+
+    from bridge.guest.protocol.helpers import PLAIN
 
     own = set()
     for node in ast.walk(tree):

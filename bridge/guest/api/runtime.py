@@ -40,7 +40,7 @@ from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS, OF_SERVERS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+    from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
@@ -49,7 +49,6 @@ else:
     ModuleSpec = type(sys.__spec__)
 
 PUBLIC = ("MCPError", *HELPERS)
-"""The names of `mcp.runtime`."""
 
 
 class Runtime(Library):
@@ -174,7 +173,14 @@ class Runtime(Library):
             TypeError: A value is missing, or is none of the template's.
         """
         if uri is None:
-            server, uri = self._only_loaded(_text("uri", server)), server
+            uri = _text("uri", server)
+            if uri.startswith("bridge:"):
+                message = "what the bridge keeps comes in as a file: "
+                raise TypeError('%sfiles=[{"name": ..., "uri": %r}]' % (message, uri))
+            if len(self._loaded) != 1 or ":" not in uri:
+                message = "read_resource() needs the server too: read_resource(server, uri)."
+                raise TypeError("%s Loaded: %s" % (message, listed(self._loaded)))
+            server = next(iter(self._loaded))
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         if values or "{" in uri:
             from bridge.guest.api.uri_templates import expand
@@ -241,15 +247,6 @@ class Runtime(Library):
             params["server"] = self._own_name(_text("server", server))
         return await self._client.call("list_offers", params, "list of %s" % kind)
 
-    def _only_loaded(self, uri: str) -> str:
-        if uri.startswith("bridge:"):
-            message = 'what the bridge keeps comes in as a file: files=[{"name": ..., "uri": %r}]'
-            raise TypeError(message % uri)
-        if len(self._loaded) != 1 or ":" not in uri:
-            message = "read_resource() needs the server too: read_resource(server, uri). Loaded: %s"
-            raise TypeError(message % listed(self._loaded))
-        return next(iter(self._loaded))
-
     def of_server(self, server: str, name: str) -> Any:
         """Return a helper for one server; None if there is no such."""
         if name not in OF_SERVERS:
@@ -312,7 +309,13 @@ class Runtime(Library):
         """Return the tools of a loaded server."""
         if server is None:
             raise TypeError("list_tools_sync() needs a server: %s" % listed(self._loaded))
-        return [dict(tool) for tool in self._tools(server)]
+        found = self._loaded.get(self._own_name(_text("server", server)))
+        if found is None:
+            known = list(self._loaded)
+            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
+            names = (server, nearest(server, known), listed(known))
+            raise UnknownNameError(message % (*names, "the function without `_sync`"))
+        return [dict(tool) for tool in found.get("tools") or ()]
 
     def query_tool_docs_sync(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
@@ -380,16 +383,6 @@ class Runtime(Library):
         tools = self._loaded.get(server, {}).get("tools") or ()
         return next((entry for entry in tools if entry["name"] == tool), None)
 
-    def _tools(self, server: Any) -> Sequence[Mapping[str, Any]]:
-        own = self._own_name(_text("server", server))
-        found = self._loaded.get(own)
-        if found is None:
-            known = list(self._loaded)
-            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
-            names = (server, nearest(server, known), listed(known))
-            raise UnknownNameError(message % (*names, "the function without `_sync`"))
-        return found.get("tools") or ()
-
 
 def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     """Install `mcp` for a run; return the globals that its program starts with.
@@ -415,15 +408,12 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
-    loaded = [
-        Tools(runtime.send, server, runtime.of_server, None, runtime.appeared)
-        for server in run.servers
-    ]
-    others = [
-        Tools(runtime.send, server, runtime.of_server, runtime.load, runtime.appeared)
-        for server in run.discovered
-        if not server.get("loaded")
-    ]
+
+    def tools_of(server: Mapping[str, Any], load: Any = None) -> Tools:
+        return Tools(runtime.send, server, runtime.of_server, load, runtime.appeared)
+
+    loaded = [tools_of(server) for server in run.servers]
+    others = [tools_of(one, runtime.load) for one in run.discovered if not one.get("loaded")]
     servers = {tools.server["name"]: Server(tools) for tools in loaded}
     every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
@@ -432,16 +422,9 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
         loaded, module, others, lambda name: helpers[name] if name in helpers else mapping[name]
     )
     package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
-    found: Dict[str, Any] = {
-        "mcp": package,
-        "runtime": module,
-        "mcp_servers": mapping,
-        "LOADED_MCP_SERVERS": tuple(servers),
-        "MCPError": MCPError,
-        "Blob": Blob,
-    }
-    for name in GLOBAL_HELPERS:
-        found[name] = helpers[name]
+    found: Dict[str, Any] = {"mcp": package, "runtime": module, "mcp_servers": mapping}
+    found.update(LOADED_MCP_SERVERS=tuple(servers), MCPError=MCPError, Blob=Blob)
+    found.update((name, helpers[name]) for name in GLOBAL_HELPERS)
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]

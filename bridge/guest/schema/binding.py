@@ -115,20 +115,15 @@ def default_of(parameter: Parameter, root: Any) -> Tuple[bool, Any]:
             value = schemas.convert(schema["default"], own, root)
             if value is None:
                 return True, None
-            shown = _is_short(value) and problem(value, own, root) is None
+            short = isinstance(value, str) and len(value) <= 40 and len(repr(value)) <= 42
+            short |= isinstance(value, float) and math.isfinite(value)
+            short |= isinstance(value, int) and abs(value) < 2**63
             # What only looks like an object, having properties, may be given anything.
             wanted = wanted_types(found) - {ANYTHING}
-            shown = shown and (not wanted or any(fits_type(value, one) for one in wanted))
+            fits = not wanted or any(fits_type(value, one) for one in wanted)
+            shown = short and fits and problem(value, own, root) is None
             return shown, value if shown else None
     return False, None
-
-
-def _is_short(value: Any) -> bool:
-    if isinstance(value, str):
-        return len(value) <= 40 and len(repr(value)) <= 42
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and abs(value) < 2**63
 
 
 def python_name(name: str, taken: Collection[str]) -> str:

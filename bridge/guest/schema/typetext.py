@@ -458,6 +458,13 @@ def description(schema: Any, root: Any, limit: int) -> str:
     return ""
 
 
+_NUMBERS = (
+    ("exclusiveMinimum", "more than "),
+    ("exclusiveMaximum", "less than "),
+    ("multipleOf", "a multiple of "),
+)
+
+
 def constraints(schema: Any, root: Any) -> List[str]:
     """Return what a value has to keep to, apart from its type."""
     own: dict[str, Any] = {}
@@ -469,9 +476,7 @@ def constraints(schema: Any, root: Any) -> List[str]:
             own.setdefault("items " + key, one[key])
     notes = [
         _between(own.get("minimum"), own.get("maximum"), ""),
-        _limit("more than %s", own.get("exclusiveMinimum")),
-        _limit("less than %s", own.get("exclusiveMaximum")),
-        _limit("a multiple of %s", own.get("multipleOf")),
+        *(words + shown(own[key]) for key, words in _NUMBERS if is_number(own.get(key))),
         _between(own.get("minLength"), own.get("maxLength"), " characters"),
         _between(own.get("minItems"), own.get("maxItems"), " items"),
         "each item once" if own.get("uniqueItems") is True else "",
@@ -496,10 +501,6 @@ def _between(least: Any, most: Any, unit: str) -> str:
     return "at most %s%s" % (shown(most), unit) if high else ""
 
 
-def _limit(text: str, value: Any) -> str:
-    return text % shown(value) if is_number(value) else ""
-
-
 def _sample(value: Any) -> str:
     parts = value.values() if isinstance(value, dict) else value
     if isinstance(value, (list, dict)) and 0 < len(value) <= 8:
@@ -510,9 +511,8 @@ def _sample(value: Any) -> str:
 
 
 def _with_notes(text: str, notes: Sequence[str]) -> str:
-    if notes and text:
-        return "%s (%s)" % (text, "; ".join(notes))
-    return text or "; ".join(notes)
+    noted = "; ".join(notes)
+    return "%s (%s)" % (text, noted) if noted and text else text or noted
 
 
 def typed_dicts(objects: Sequence[Object]) -> List[str]:

@@ -1,14 +1,9 @@
-"""Whether a value fits a JSON Schema, and which conversion and which defaults would make it fit.
+"""Whether a value fits a JSON Schema, and which conversion and defaults would make it fit.
 
-Owns these questions for arguments, in the guest before a call leaves and on the host for what a
-program has written out. Schemas come from servers: any JSON value is taken for one, nothing here
-raises, and work and depth are bounded. What cannot be told counts as fine: unknown keywords,
-references that lead nowhere, patterns, whatever lies beyond a bound. The server has the last word
-on all of these.
-
-Looser than the specification on purpose, since servers are: several branches of a `oneOf` may fit,
-a value equal to the `default` always fits, `nullable` admits null, `format`, `multipleOf`, `not`
-and `uniqueItems` are never a reason to refuse.
+Schemas come from servers: any JSON value is taken for one, nothing here raises, and work and depth
+are bounded. What cannot be decided counts as fine, and the server has the last word. Looser than
+the specification, because servers are: several branches of a `oneOf` may fit, a value equal to the
+`default` fits, and `format`, `multipleOf`, `not` and `uniqueItems` refuse nothing.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Restores a session from a checkpoint, in another sandbox.
 
-Owns the format and reading it: the functions that pickles call by name, and the report of globals
-that cannot be read. `checkpoint_saving` and `cloudpickle` write values; they are imported only to
-save, or to restore a function or class.
-
-A checkpoint is a line that names the format, the length of a header, the header as JSON, one
-pickle after the other (a list of name and value each, all written by one pickler and read by one
-unpickler, so that shared objects stay shared) and the contents of the workspace's files. Reading
-one may run code of its programs: only a guest reads it, in a sandbox of the same owner; the host
-stores the bytes.
+A checkpoint is a line that names the format, the length of a header, the header as JSON, one pickle
+after the other (a list of name and value each, written by one pickler, so that shared objects stay
+shared) and the contents of the workspace's files. Reading one may run code of its programs: only a
+guest reads it, in a sandbox of the same owner.
 """
 
 from __future__ import annotations

@@ -147,16 +147,17 @@ class _Saver:
     def run(self) -> None:
         """Write all names, compressed if need be; without the largest if that does not help."""
         names = self._names()
-        if self._write(names, self._limit):
-            return
-        if self._write(names, 2 * self._limit):
+        complete = self._write(names, 2 * self._limit)
+        if complete and len(self.written) > self._limit:
             import zlib  # few states are large
 
-            data = zlib.compress(self.written, 1)
+            data = bytearray(zlib.compress(self.written, 1))
             if len(data) <= self._limit:
-                self.written, self.packed = bytearray(data), len(data)
-                return
-        self._write(self._fitting(names), self._limit)
+                self.written, self.packed = data, len(data)
+        if not complete or len(self.written) > self._limit:
+            sizes = dict(self.lengths)
+            names.sort(key=lambda name: sizes.get(name, 0))
+            self._write(names, self._limit)
 
     def _names(self) -> List[str]:
         names: List[str] = []
@@ -178,6 +179,7 @@ class _Saver:
         sink = _Sink(max(limit, 4096))  # more than an empty checkpoint takes
         keeper = Keeper(sink, self._namespace)
         self.lengths = []
+        complete = True
         for name in names:
             before = len(sink.data)
             # A new list: its place in the memo marks where this name's objects start.
@@ -185,15 +187,18 @@ class _Saver:
             try:
                 problem = self._dump(keeper, entry)
             except _Full:
-                return False
+                complete = False
+                problem = "there is no room for it: all names together take more than "
+                problem += f"{self._limit:,} bytes"
             if problem:
                 del sink.data[before:]
                 keeper.go_back(entry)
                 self._lost[name] = problem
             else:
                 self.lengths.append([name, len(sink.data) - before])
+                self._lost.pop(name, None)
         self.written, self.files = sink.data, keeper.files
-        return True
+        return complete
 
     def _dump(self, keeper: Any, entry: List[Any]) -> str:
         """Write a name and its value; return why that failed, empty if it worked."""
@@ -210,30 +215,6 @@ class _Saver:
         except BaseException as error:
             return why(error)
         return ""
-
-    def _fitting(self, names: List[str]) -> List[str]:
-        """Return the names that fit into the limit without the largest."""
-        sizes: Dict[str, int] = {}
-        for name in names:
-            if name in self._lost:
-                continue
-            sink = _Sink(self._limit)
-            keeper = Keeper(sink, self._namespace)
-            try:
-                self._dump(keeper, [name, self._namespace[name]])
-            except _Full:
-                self._lost[name] = "it takes more than the %s bytes there are" % f"{self._limit:,}"
-            else:
-                # Failures are reported when the name is written again.
-                sizes[name] = len(sink.data)
-        total = sum(sizes.values())
-        for name in sorted(sizes, key=lambda name: -sizes[name]):
-            if total <= self._limit:
-                break
-            total -= sizes.pop(name)
-            words = "there is no room for it: all names together take more than %s bytes"
-            self._lost[name] = words % f"{self._limit:,}"
-        return [name for name in names if name in sizes]
 
 
 def _is_given(name: str, value: Any) -> bool:

@@ -1,12 +1,8 @@
 """Reads the files that a program wrote into `out` and beside it, and sends them to the host.
 
-Owns which files are read. The program's processes may still write, rename and link there, and any
-name may be something other than a file. So each name is opened once, relative to an open directory,
-never through a link, and only regular files on the same file system are read. A file is read in
-pieces; each is sent before the next is read.
-
-This runs inside the sandbox with the program's rights. The host does not trust it and counts files
-and bytes itself.
+The program's processes may still write, rename and link there. So each name is opened once,
+relative to an open directory, never through a link, and only regular files on the same file system
+are read, piece by piece. This runs with the program's rights: the host does not trust it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Relays bytes between a worker and the host in one poll loop.
 
 Owns back-pressure and order. The worker's frames pass as whole lines, and only the types that a
-worker may send. The host's bytes pass unchanged, except lines for the supervisor: stop, ping
-and the next run. The program's output becomes `Output` frames here. A side that does not read
-blocks only the other side's writing, never this loop. Between a session's runs, output and calls
-stay in the pipes until the next run begins.
+worker may send. The host's bytes pass unchanged, except lines for the supervisor. A side that does
+not read blocks only the other side's writing. Between runs, output and calls stay in the pipes.
 """
 
 from __future__ import annotations

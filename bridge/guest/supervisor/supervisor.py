@@ -18,13 +18,14 @@ import time
 from bridge.guest import imports
 from bridge.guest.api.program_files import PROGRAM_FILE
 from bridge.guest.processes import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
     Children,
     Outbox,
-    adopt_orphans,
     claim_channel,
     close_others,
     cpu_clock,
-    forbid_tracing,
+    prctl,
     private,
     read_some,
 )
@@ -80,11 +81,11 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     reader, writer = claim_channel()
     close_others((0, 1, 2, reader, writer))
     wake = _wake_on_signals()
-    children.adopts_orphans = adopt_orphans()
+    children.adopts_orphans = children.is_init or prctl(PR_SET_CHILD_SUBREAPER, 1)
     facts = isolation_facts()
     facts["precompiled"] = precompiled
     facts["denials"] = denials()
-    forbid_tracing()
+    prctl(PR_SET_DUMPABLE, 0)
     outbox = Outbox(writer)
     outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()

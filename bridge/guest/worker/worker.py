@@ -1,10 +1,8 @@
 """The process in which the program runs, from fork to exit.
 
 Owns the program's descriptors, limits, streams, paths and builtins. The supervisor forks it before
-the run arrives; it prepares itself and waits. Once the program runs, it may change or remove
-anything here: nothing outside the process depends on it.
-
-Modules that only programs need are imported in functions, while the worker waits; see `imports`.
+the run arrives; it imports what programs need and waits. Once the program runs, it may change or
+remove anything here: nothing outside the process depends on it.
 """
 
 from __future__ import annotations
@@ -23,10 +21,11 @@ import time
 from bridge.guest import imports
 from bridge.guest.processes import (
     EXIT_NOTICE,
+    PR_SET_DUMPABLE,
+    PR_SET_PDEATHSIG,
     RSS_UNIT,
-    allow_tracing,
     close_others,
-    die_with_parent,
+    prctl,
     private,
 )
 from bridge.guest.protocol.installed import package_directories
@@ -70,8 +69,12 @@ def prepare() -> None:
     imports.OnImport("json", lambda: _pass_parsed("json", "loads"))
     imports.OnImport("ast", lambda: _pass_parsed("ast", "literal_eval"))
     imports.OnImport("matplotlib", _patch_figures)
-    imports.OnImport("pandas", _widen_frames)
-    imports.OnImport("subprocess", _start_ordinary_children)
+    # As many columns as a notebook shows: without a terminal pandas shows 4 of 12.
+    columns = "display.max_columns", 20, "display.width", 200
+    imports.OnImport("pandas", lambda: sys.modules["pandas"].set_option(*columns))
+    # Pythons of pools start without this one's `-I` and `-S`: they find packages and `site`.
+    name = "_args_from_interpreter_flags"
+    imports.OnImport("subprocess", lambda: setattr(sys.modules["subprocess"], name, list))
     # After a crash in native code stderr names the Python line.
     faulthandler.enable(file=2, all_threads=False)
 
@@ -127,18 +130,6 @@ def _pass_parsed(module: str, name: str) -> None:
     parse_text.__name__ = parse_text.__qualname__ = name
     parse_text.__doc__ = parse.__doc__
     setattr(found, name, parse_text)
-
-
-def _start_ordinary_children() -> None:
-    """Start Pythons of pools without this one's `-I` and `-S`: they find packages and `site`."""
-    subprocess: Any = sys.modules["subprocess"]
-    subprocess._args_from_interpreter_flags = list
-
-
-def _widen_frames() -> None:
-    """Make pandas show as many columns as a notebook: without a terminal it shows 4 of 12."""
-    pandas: Any = sys.modules["pandas"]
-    pandas.set_option("display.max_columns", 20, "display.width", 200)
 
 
 def _patch_figures() -> None:
@@ -201,8 +192,8 @@ def _set_up_process(
 ) -> Tuple[int, int]:
     os.setsid()
     if not is_init:
-        die_with_parent()
-    allow_tracing()
+        prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
+    prctl(PR_SET_DUMPABLE, 1)  # Otherwise a child cannot use its own /proc files.
     _signal.set_wakeup_fd(-1)
     for number in (_signal.SIGCHLD, _signal.SIGTERM):
         _signal.signal(number, _signal.SIG_DFL)
@@ -223,8 +214,13 @@ def _set_up_process(
 
 def _limit_resources(limits: Mapping[str, Any]) -> None:
     for name, constant in _RLIMITS.items():
-        if limits.get(name) is not None:
-            _limit(getattr(resource, constant), int(limits[name]))
+        if limits.get(name) is None:
+            continue
+        number, value = getattr(resource, constant), int(limits[name])
+        hard = resource.getrlimit(number)[1]
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
+        resource.setrlimit(number, (value, value))
     if limits.get("data_bytes") is not None:
         # The whole stack of a thread counts, however little of it is used.
         _thread.stack_size(2 << 20)
@@ -233,17 +229,6 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
     except (OSError, ValueError):
         # Not every kernel has this limit; a core file would only fill a directory in memory.
         return
-
-
-def _limit(number: int, value: int) -> None:
-    hard = resource.getrlimit(number)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    try:
-        resource.setrlimit(number, (value, value))
-    except (OSError, ValueError) as error:
-        message = "cannot set a limit of %d on resource %d: %s"
-        raise RuntimeError(message % (value, number, error)) from None
 
 
 def _refuse_input(prompt: Any = "", /) -> NoReturn:
