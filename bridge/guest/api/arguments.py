@@ -34,8 +34,6 @@ LEFT_OUT = _Text("...")
 
 
 class BoundParameters(binding.Parameters):
-    """A tool's arguments, as its input schema describes them."""
-
     def __init__(self, title: str, schema: Any, server: str = "", tool: str = "") -> None:
         super().__init__(schema)
         self.title = title

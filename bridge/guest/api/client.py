@@ -382,7 +382,6 @@ def read_failure(error: Exception) -> str:
 
 
 def resolve(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
-    """Set a waiting call's value or error."""
     if not isinstance(waiter, tuple):
         waiter.put(outcome)
         return

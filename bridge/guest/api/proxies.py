@@ -61,7 +61,6 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
 
 
 def documentation(tool: Mapping[str, Any]) -> str:
-    """Return a tool's docstring, with the classes that its types refer to."""
     from bridge.guest.schema.typetext import Head, docstring, typed_dicts
 
     head = Head(tool)
@@ -367,11 +366,7 @@ def install_modules(
     others: Sequence[Tools],
     find: Callable[[str], Any],
 ) -> types.ModuleType:
-    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it.
-
-    Args:
-        find: Returns what else is an attribute of `mcp`: a server or a helper.
-    """
+    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it."""
     aliases = [tools.server["alias"] for tools in servers]
     about = "The bridge's own module inside a run: `runtime`, `servers` and each server."
     package = Package("mcp", about, find)

@@ -94,11 +94,7 @@ def binary_data(block: Block) -> Any:
 
 
 def parse_text(text: str, loads: Callable[[str], Any]) -> Any:
-    """Return `text` parsed, if it is an object or array in JSON or Python; else `text`.
-
-    A bare number or string stays text: "007" and "true" are more often words than data. So does a
-    text with more than `MAX_PARSED_VALUES`, which the program can parse itself.
-    """
+    """Return `text` parsed, if it is an object or array in JSON or Python; else `text`."""
     if text.lstrip()[:1] not in ("{", "["):
         return text
     if sum(map(text.count, ",[{")) > MAX_PARSED_VALUES:

@@ -195,8 +195,6 @@ Wrong = namedtuple("Wrong", "rule name text")
 
 
 class Parameters:
-    """The parameters that an input schema describes."""
-
     def __init__(self, schema: Any, positional: Optional[int] = None) -> None:
         self.root = schema if isinstance(schema, dict) else {}
         self.all, self.open = read_parameters(schema)
@@ -224,12 +222,7 @@ class Parameters:
     def bind_all(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Tuple[Dict[str, Any], List[Wrong]]:
-        """Return the JSON arguments of a call, and what is wrong with them.
-
-        None for an optional argument is left out, unless the tool takes null there. A required one
-        that has a default is sent with that if it is left out. A dict of all arguments counts as
-        keywords.
-        """
+        """Return the JSON arguments of a call, and what is wrong with them."""
         whole = self.whole(args, kwargs)
         if isinstance(whole, dict) and (whole or not args):
             if self.by_name.keys() >= whole.keys():

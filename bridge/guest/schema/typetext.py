@@ -330,7 +330,6 @@ def pascal(name: str) -> str:
 
 
 def class_base(alias: str) -> str:
-    """Return how the names of a tool's or server's classes begin."""
     base = pascal(alias)
     return base if base[:1].isalpha() else "T" + base
 
@@ -412,7 +411,6 @@ _RESERVED = frozenset(
 
 
 def docstring(tool: Mapping[str, Any], head: Head) -> str:
-    """Return a tool's documentation: what it does, its arguments and its result."""
     root = tool.get("inputSchema")
     parts = [block(tool.get("description"), 2_000)]  # The whole is in the full documentation.
     lines = [line for line in (_line(one, root) for one in head.arguments[:64]) if line]

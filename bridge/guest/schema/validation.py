@@ -476,7 +476,6 @@ def shown(value: Any, limit: int = MAX_SHOWN) -> str:
 
 
 def near(name: Any, names: Iterable[Any], form: str = "; did you mean %s?") -> str:
-    """Return a hint at the one of `names` that is nearest, or nothing."""
     texts = [other[:MAX_SHOWN] for other in names if isinstance(other, str)]
     found = nearest(name, texts) if isinstance(name, str) else ""
     return form % shown(found) if found else ""

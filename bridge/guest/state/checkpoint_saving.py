@@ -201,7 +201,6 @@ class _Saver:
         return complete
 
     def _dump(self, keeper: Any, entry: List[Any]) -> str:
-        """Write a name and its value; return why that failed, empty if it worked."""
         words = what_it_is(entry[1])
         if words:
             return "it is %s" % words

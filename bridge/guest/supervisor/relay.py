@@ -145,7 +145,6 @@ class Relay:
         self.until_worker_ends()
 
     def _from_host(self, data: bytes) -> None:
-        """Pass the host's bytes to the worker, except the supervisor's own lines."""
         self._to_worker.put(*self._incoming.feed(data))
         self._to_worker.flush()
 

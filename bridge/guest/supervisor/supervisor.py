@@ -55,7 +55,6 @@ _decoded = json_text.decoder()
 
 
 def main(digest: str, precompiled: bool = False) -> NoReturn:
-    """Serve one run, or the runs of one session, then end this process."""
     code = 70
     children = Children()
     try:
@@ -102,11 +101,7 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
 
 
 def _serve_runs(relay: Relay, children: Children) -> float:
-    """Serve one run, or the runs of a session while its process lives and the channel is open.
-
-    Returns:
-        The seconds that the host may take for hearing the last frame.
-    """
+    """Serve one run, or the runs of a session while its process lives and the channel is open."""
     oom = OomKills()
     line = relay.next_run()
     if line is None:
@@ -240,11 +235,7 @@ def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
 
 
 def _fork_worker(children: Children) -> Tuple[Outbox, Outbox, Dict[int, str]]:
-    """Fork the process that waits for a run: meanwhile it imports what most programs need.
-
-    Returns:
-        Its socket for frames, its pipe for runs, and its pipes of output with their names.
-    """
+    """Fork the process that waits for a run: meanwhile it imports what most programs need."""
     ours, theirs = _socket.socketpair()
     control_read, control = os.pipe()
     out_read, out_write = os.pipe()

@@ -33,7 +33,6 @@ _display: Any = None
 
 
 def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optional[Done]:
-    """Prepare the environment of a run before its program is compiled."""
     global _display, _workspace
     _display = (client, run.limits)
     # As builtins, so that the program's modules have them and a session does not save them.
@@ -65,7 +64,6 @@ def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optio
 
 
 def conclude(client: ChannelClient) -> None:
-    """Send the last progress report and show open figures, after the program has ended."""
     library.conclude(client)
     if "matplotlib.pyplot" in sys.modules:
         current_display().show_left()
@@ -178,7 +176,6 @@ class Browser:
     name = "run_python"
 
     def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
-        """Display a local file; return whether that worked."""
         from urllib.parse import unquote, urlsplit
 
         parts = urlsplit(url)

@@ -65,7 +65,6 @@ def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `function` in its own thread; return its value or raise its exception."""
     outcome: List[Any] = []
     context = contextvars.copy_context()
 

@@ -204,7 +204,6 @@ def finish_threads(names: Iterable[Any]) -> None:
 
 
 def silence_threads() -> None:
-    """Drop all later output of the remaining threads."""
     earlier_threads.update(_threads())
     if earlier_threads:
         for stream in (sys.__stdout__, sys.__stderr__):

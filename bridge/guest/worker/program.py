@@ -129,7 +129,6 @@ def _keep_last_value(body: List[Any]) -> bool:
 
 
 def _makes_tasks(node: Any) -> bool:
-    """Return whether code outside of functions calls what needs a running event loop."""
     if isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.Lambda)):
         return False
     if isinstance(node, _ast.Call):
@@ -145,13 +144,7 @@ def _makes_tasks(node: Any) -> bool:
 
 
 class GuestProgram:
-    """Runs one program in a new module, or in a session's.
-
-    Args:
-        namespace: The globals of a new module.
-        module: The session's module, which has its globals already.
-        run_loop: Runs a coroutine to its end; `asyncio.run` if left out.
-    """
+    """Runs one program in a new module, or in a session's."""
 
     def __init__(
         self,
@@ -196,10 +189,7 @@ class GuestProgram:
             return self._failed(error)
 
     def _give_file(self) -> None:
-        """Set the program's `__file__`, which is written once something may read it.
-
-        That is the program, or a process of a `spawn` or `forkserver` pool, which imports it.
-        """
+        """Set the program's `__file__`, which is written once something may read it."""
         path = self.module.__dict__["__file__"] = os.path.join(os.getcwd(), self._file)
         if "__file__" in self._source:
             _write_file(path, self._source)
@@ -249,10 +239,7 @@ class GuestProgram:
         return Done("ok", has_result=True, result=plain)
 
     def _assigned(self, value: Any) -> Done:
-        """Return the outcome with a value that the host shows if the program printed nothing.
-
-        In a session the name keeps the value, and in a plan it may be a placeholder.
-        """
+        """Return the outcome with a value that the host shows if the program printed nothing."""
         with suppress(BaseException):  # too deep, or NaN
             if _is_small_data(value, self._result_bytes):
                 return Done("ok", has_result=True, result=_plain(value), assigned=True)
@@ -405,10 +392,7 @@ def _repr_or_print(value: Any) -> str:
 
 
 def ending(done: Done) -> Done:
-    """Return the program's outcome; an exception if a placeholder stopped it.
-
-    Called after threads and exit handlers, which may use placeholders too.
-    """
+    """Return the program's outcome; an exception if a placeholder stopped it."""
     held = sys.modules.get("bridge.guest.api.held_results")
     done = done if held is None else held.ending(done)
     left = sys.modules.get("bridge.guest.worker.leftovers")

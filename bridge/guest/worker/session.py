@@ -169,7 +169,6 @@ class WorkerSession:
         return Done("ok")
 
     def _run_loop(self, coroutine: Any) -> Any:
-        """Run a coroutine in the session's loop, which is kept for the next program."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -229,10 +228,7 @@ _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, me
 
 
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
-    """Return [name, type, bytes] of the 40 largest globals, and the number of the others.
-
-    Modules are not counted: an import restores them.
-    """
+    """Return [name, type, bytes] of the 40 largest globals, and the number of the others."""
     found: List[List[Any]] = []
     for name, value in list(names.items()):
         if type(name) is str and not issubclass(type(value), types.ModuleType):

@@ -82,7 +82,6 @@ def prepare() -> None:
 def main(
     channel: int, control: int, stdout: int, stderr: int, is_init: bool, modules: Sequence[str]
 ) -> NoReturn:
-    """Prepare this forked process, run the program that arrives, and exit."""
     code = 70
     try:
         channel, control = _set_up_process(channel, control, stdout, stderr, is_init)
