@@ -18,16 +18,7 @@ import sys
 from contextlib import suppress
 
 from bridge.guest.api.values import MCPError, Result, error_from_wire
-from bridge.guest.protocol import json_text
-from bridge.guest.protocol.wire import (
-    MAX_FRAME_BYTES,
-    MAX_VALUES,
-    Call,
-    Cancel,
-    LineDecoder,
-    count_values,
-    encode,
-)
+from bridge.guest.protocol import json_text, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ChannelClient:
-    def __init__(self, fd: int, frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, fd: int, frame_bytes: int = wire.MAX_FRAME_BYTES) -> None:
         self._socket = _socket.socket(fileno=fd)
         self._frame_bytes = frame_bytes
         self._ids = itertools.count(1)
@@ -59,7 +50,7 @@ class ChannelClient:
         self._reading = _thread.allocate_lock()
         self._lock = _thread.allocate_lock()
         self._waiting: Dict[int, Waiter] = {}
-        self._frames = LineDecoder(sys.maxsize)
+        self._frames = wire.LineDecoder(sys.maxsize)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._thread: Optional[threading.Thread] = None
         self._fork_loop: Optional[asyncio.AbstractEventLoop] = None
@@ -155,7 +146,7 @@ class ChannelClient:
             unanswered = self._waiting.pop(call_id, None)
         if unanswered is not None and cancel:
             with suppress(MCPError):
-                self.write(encode(Cancel(id=call_id)))
+                self.write(wire.encode(wire.Cancel(id=call_id)))
 
     def _encode_call(
         self, method: str, params: Mapping[str, Any], subject: str
@@ -168,10 +159,10 @@ class ChannelClient:
             raise MCPError("the run that made this call has ended", kind="channel")
         call_id = self._begun = next(self._ids)
         what = "the arguments of %s take" % subject
-        line = self._encode(Call(id=call_id, method=method, params=params), what)
-        if count_values(line) > MAX_VALUES:
+        line = self._encode(wire.Call(id=call_id, method=method, params=params), what)
+        if wire.count_values(line) > wire.MAX_VALUES:
             message = "the arguments of %s hold more than %s values; pass them in several calls"
-            raise ValueError(message % (subject, f"{MAX_VALUES:,}"))
+            raise ValueError(message % (subject, f"{wire.MAX_VALUES:,}"))
         return call_id, line
 
     def tell(self, frame: Any) -> None:
@@ -186,7 +177,7 @@ class ChannelClient:
             self.write(line)
 
     def _encode(self, frame: Any, what: str) -> bytes:
-        line = encode(frame)
+        line = wire.encode(frame)
         if len(line) > self._frame_bytes:
             message = "%s %s bytes as JSON; the limit is %s"
             raise ValueError(message % (what, f"{len(line):,}", f"{self._frame_bytes:,}"))

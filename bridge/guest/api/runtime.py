@@ -12,16 +12,9 @@ import types
 from collections import abc
 from contextlib import suppress
 
+from bridge.guest.api import proxies
 from bridge.guest.api.library import Library, whole_number
 from bridge.guest.api.library import text as _text
-from bridge.guest.api.proxies import (
-    Server,
-    ServerProxies,
-    Tools,
-    described,
-    install_modules,
-    usable,
-)
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     ArgumentsError,
@@ -266,7 +259,7 @@ class Runtime(Library):
             return None
 
         async def function(*args: Any, **kwargs: Any) -> Any:
-            tools = Tools(self.send, await self.load(server), self.of_server)
+            tools = proxies.Tools(self.send, await self.load(server), self.of_server)
             return await tools.attribute(name)(*args, **kwargs)
 
         return function
@@ -346,7 +339,7 @@ class Runtime(Library):
             known = [*self._discovered]
             message = "no server %r.%s Servers: %s."
             raise UnknownNameError(message % (name, nearest(name, known), listed(known)))
-        return Result(**self._about(own), tools=described(server))
+        return Result(**self._about(own), tools=proxies.described(server))
 
     def _about(self, name: str) -> Dict[str, Any]:
         server = self._loaded.get(name) or self._discovered[name]
@@ -409,16 +402,16 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
 
-    def tools_of(server: Mapping[str, Any], load: Any = None) -> Tools:
-        return Tools(runtime.send, server, runtime.of_server, load, runtime.appeared)
+    def tools_of(server: Mapping[str, Any], load: Any = None) -> proxies.Tools:
+        return proxies.Tools(runtime.send, server, runtime.of_server, load, runtime.appeared)
 
     loaded = [tools_of(server) for server in run.servers]
     others = [tools_of(one, runtime.load) for one in run.discovered if not one.get("loaded")]
-    servers = {tools.server["name"]: Server(tools) for tools in loaded}
-    every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
+    servers = {tools.server["name"]: proxies.Server(tools) for tools in loaded}
+    every = {**{tools.server["name"]: proxies.Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
-    mapping = ServerProxies(servers, aliases, every)
-    package = install_modules(
+    mapping = proxies.ServerProxies(servers, aliases, every)
+    package = proxies.install_modules(
         loaded, module, others, lambda name: helpers[name] if name in helpers else mapping[name]
     )
     package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
@@ -426,7 +419,7 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     found.update(LOADED_MCP_SERVERS=tuple(servers), MCPError=MCPError, Blob=Blob)
     found.update((name, helpers[name]) for name in GLOBAL_HELPERS)
     for alias, name in aliases.items():
-        if usable("mcp_%s" % alias):
+        if proxies.usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]
     _define(run.names, found)
     return found

@@ -14,15 +14,6 @@ from collections import namedtuple
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema import schemas
 from bridge.guest.schema.names import NAME_CHARS, PARAMETER_NAMES, alike, nearest
-from bridge.guest.schema.schemas import (
-    ANYTHING,
-    as_list,
-    as_mapping,
-    fits_type,
-    leaves,
-    pointed_at,
-    wanted_types,
-)
 from bridge.guest.schema.validation import convert, filled, problem
 
 TYPE_CHECKING = False
@@ -59,7 +50,7 @@ class Parameter:
     def __init__(self, name: str, alias: str, schema: Any, required: bool) -> None:
         self.name = name
         self.alias = alias
-        self.schema = as_mapping(schema)
+        self.schema = schemas.as_mapping(schema)
         self.required = required
 
 
@@ -91,7 +82,7 @@ def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
     open_ended = reader.gather(reader.root, properties, required, 0) or reader.left < 0
     for name in required:
         properties.setdefault(name, {})
-    details = (as_mapping(properties.get(name)) for name in required)
+    details = (schemas.as_mapping(properties.get(name)) for name in required)
     some = not all(_DEFAULTS.isdisjoint(detail) for detail in details)
     defaults = filled({}, reader.root, reader.root) if some else {}
     found: List[Parameter] = []
@@ -108,7 +99,7 @@ def default_of(parameter: Parameter, root: Any) -> Tuple[bool, Any]:
 
     It is a short scalar that fits the argument's own schema, or None.
     """
-    found = leaves(parameter.schema, root)
+    found = schemas.leaves(parameter.schema, root)
     for schema in found:
         if "default" in schema:
             own = {key: part for key, part in schema.items() if key != "default"}
@@ -119,8 +110,8 @@ def default_of(parameter: Parameter, root: Any) -> Tuple[bool, Any]:
             short |= isinstance(value, float) and math.isfinite(value)
             short |= isinstance(value, int) and abs(value) < 2**63
             # What only looks like an object, having properties, may be given anything.
-            wanted = wanted_types(found) - {ANYTHING}
-            fits = not wanted or any(fits_type(value, one) for one in wanted)
+            wanted = schemas.wanted_types(found) - {schemas.ANYTHING}
+            fits = not wanted or any(schemas.fits_type(value, one) for one in wanted)
             shown = short and fits and problem(value, own, root) is None
             return shown, value if shown else None
     return False, None
@@ -172,11 +163,13 @@ class _Reader:
             required.update((name, None) for name in names if isinstance(name, str))
         more = schema.get("additionalProperties")
         open_ended = bool(schema.get("patternProperties")) or more not in (None, False)
-        parts = [(part, required) for part in as_list(schema.get("allOf"))]
+        parts = [(part, required) for part in schemas.as_list(schema.get("allOf"))]
         # What one branch requires, another may not know.
-        parts += [(part, {}) for key in ("anyOf", "oneOf") for part in as_list(schema.get(key))]
+        parts += [
+            (part, {}) for key in ("anyOf", "oneOf") for part in schemas.as_list(schema.get(key))
+        ]
         if "$ref" in schema:
-            known, target = pointed_at(schema["$ref"], self.root)
+            known, target = schemas.pointed_at(schema["$ref"], self.root)
             parts += [(target, required)] if known else []
         for part, mandatory in parts:
             open_ended = self.gather(part, properties, mandatory, depth + 1) or open_ended
@@ -211,8 +204,8 @@ class Parameters:
     def whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the only value of a call, if a dict there has all arguments; else None."""
         if len(args) == 1 and not kwargs and self.all:
-            first = wanted_types(leaves(self.all[0].schema, self.root))
-            return args[0] if first.isdisjoint((ANYTHING, "object")) else None
+            first = schemas.wanted_types(schemas.leaves(self.all[0].schema, self.root))
+            return args[0] if first.isdisjoint((schemas.ANYTHING, "object")) else None
         if len(kwargs) == 1 and not args and not self.open:
             ((name, value),) = kwargs.items()
             meant = PARAMETER_NAMES.get(name, name) == "arguments" and name not in self.by_name

@@ -15,16 +15,6 @@ from collections.abc import Mapping
 from bridge.guest.protocol.placeholders import PREFIX, WHOLE
 from bridge.guest.schema import schemas
 from bridge.guest.schema.names import nearest
-from bridge.guest.schema.schemas import (
-    MAX_DEPTH,
-    as_list,
-    as_mapping,
-    fits_type,
-    is_number,
-    leaves,
-    pointed_at,
-    same,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,13 +68,13 @@ class _Check:
         self.left -= 1
         if schema is False:
             return Found("is not allowed here", KEYS)
-        if not isinstance(schema, Mapping) or self.left < 0 or depth > MAX_DEPTH:
+        if not isinstance(schema, Mapping) or self.left < 0 or depth > schemas.MAX_DEPTH:
             return None
         if value is None and schema.get("nullable") is True:
             return None
         if _not_known_yet(value):
             return self._type(value, schema.get("type")) if isinstance(value, str) else None
-        if self.defaults_fit and "default" in schema and same(value, schema["default"]):
+        if self.defaults_fit and "default" in schema and schemas.same(value, schema["default"]):
             return None
         kind = schema.get("type")
         found = None if kind is None else self._type(value, kind)
@@ -97,7 +87,7 @@ class _Check:
     def _parts(self, value: Any, schema: Mapping[str, Any], depth: int) -> Optional[Found]:
         if isinstance(value, str):
             return size_problem(len(value), schema, "Length", "characters")
-        if is_number(value):
+        if schemas.is_number(value):
             return number_problem(value, schema)
         if isinstance(value, Mapping):
             return self._object(value, schema, depth)
@@ -108,20 +98,20 @@ class _Check:
         known = 0 < len(kinds) <= len(NAMES) and all(
             isinstance(one, str) and one in NAMES for one in kinds
         )
-        if known and not any(fits_type(value, one) for one in kinds):
+        if known and not any(schemas.fits_type(value, one) for one in kinds):
             return type_problem(value, kinds)
         return None
 
     def _choice(self, value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
         found = choice_problem(value, [schema["const"]]) if "const" in schema else None
-        choices = as_list(schema.get("enum"))
+        choices = schemas.as_list(schema.get("enum"))
         self.left -= len(choices)
         return choice_problem(value, choices) if choices and self.left >= 0 and not found else found
 
     def _object(
         self, value: Mapping[Any, Any], schema: Mapping[str, Any], depth: int
     ) -> Optional[Found]:
-        properties = as_mapping(schema.get("properties"))
+        properties = schemas.as_mapping(schema.get("properties"))
         others = schema.get("additionalProperties", True)
         if schema.get("patternProperties"):
             # Which keys those are about is the server's to say.
@@ -136,7 +126,7 @@ class _Check:
             elif (found := self.check(item, part, depth + 1)) is not None:
                 wrong += (found.under(str(key)), *found.more)
                 found.more = []
-        for name in as_list(schema.get("required")):
+        for name in schemas.as_list(schema.get("required")):
             self.left -= 1
             if isinstance(name, str) and name not in value and shown(name) not in meant:
                 # Perhaps it is there under another name.
@@ -168,13 +158,13 @@ class _Check:
         return None
 
     def _combined(self, value: Any, schema: Mapping[str, Any], depth: int) -> Optional[Found]:
-        known, target = pointed_at(schema.get("$ref"), self.root)
-        for part in [*([target] if known else []), *as_list(schema.get("allOf"))]:
+        known, target = schemas.pointed_at(schema.get("$ref"), self.root)
+        for part in [*([target] if known else []), *schemas.as_list(schema.get("allOf"))]:
             found = self.check(value, part, depth + 1)
             if found is not None:
                 return found
         for key in ("anyOf", "oneOf"):
-            branches = as_list(schema.get(key))
+            branches = schemas.as_list(schema.get(key))
             found = self._any(value, branches, depth) if branches else None
             if found is not None:
                 return found
@@ -211,7 +201,7 @@ class _Check:
 
 def _property(name: str, parts: Sequence[Mapping[str, Any]], other: Any = None) -> Any:
     for part in parts:
-        properties = as_mapping(part.get("properties"))
+        properties = schemas.as_mapping(part.get("properties"))
         if name in properties:
             return properties[name]
     return other
@@ -225,7 +215,7 @@ class _Filler(_Check):
         self.left -= 1
         if not isinstance(value, (dict, list)) or _not_known_yet(value):
             return value
-        if not isinstance(schema, Mapping) or self.left < 0 or depth > MAX_DEPTH:
+        if not isinstance(schema, Mapping) or self.left < 0 or depth > schemas.MAX_DEPTH:
             return value
         parts = self._together(schema, depth)
         for part in parts:
@@ -238,7 +228,7 @@ class _Filler(_Check):
                 value = [self.fill(item, own, depth + 1) for item, own in pairs]
             else:
                 value = dict(value)
-                for name in as_list(part.get("required")):
+                for name in schemas.as_list(part.get("required")):
                     self.left -= 1
                     if isinstance(name, str) and name not in value and self.left > 0:
                         own = _property(name, parts)
@@ -249,15 +239,15 @@ class _Filler(_Check):
                         own = _property(name, parts, others)
                         value[name] = self.fill(item, own, depth + 1)
             for key in ("anyOf", "oneOf"):
-                value = self._branch(value, as_list(part.get(key)), depth)
+                value = self._branch(value, schemas.as_list(part.get(key)), depth)
         return value
 
     def _together(self, schema: Mapping[str, Any], depth: int) -> List[Mapping[str, Any]]:
         self.left -= 1
-        known, target = pointed_at(schema.get("$ref"), self.root)
+        known, target = schemas.pointed_at(schema.get("$ref"), self.root)
         parts = [schema]
-        for part in [*([target] if known else []), *as_list(schema.get("allOf"))]:
-            if isinstance(part, Mapping) and self.left > 0 and depth < MAX_DEPTH:
+        for part in [*([target] if known else []), *schemas.as_list(schema.get("allOf"))]:
+            if isinstance(part, Mapping) and self.left > 0 and depth < schemas.MAX_DEPTH:
                 parts += self._together(part, depth + 1)
         return parts
 
@@ -270,7 +260,7 @@ class _Filler(_Check):
         return value
 
     def _default(self, schema: Any, depth: int) -> Sequence[Any]:
-        for leaf in leaves(schema, self.root):
+        for leaf in schemas.leaves(schema, self.root):
             if "default" in leaf:
                 value = schemas.convert(leaf["default"], leaf, self.root)
                 value = self.fill(value, schema, depth + 1)
@@ -283,7 +273,7 @@ def _places(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
     if isinstance(items, list):
         # How older drafts write what is `prefixItems` now.
         return items, schema.get("additionalItems", True)
-    return as_list(schema.get("prefixItems")), items
+    return schemas.as_list(schema.get("prefixItems")), items
 
 
 def _not_known_yet(value: Any) -> bool:
@@ -349,7 +339,7 @@ def number_problem(value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
         if limit is True:
             # In draft 4 it says that the other limit is exclusive.
             limit = schema.get("m" + key[len("exclusiveM") :])
-        if is_number(limit) and breaks(value, limit):
+        if schemas.is_number(limit) and breaks(value, limit):
             return Found("must be %s %s, not %s" % (text, shown(limit), shown(value)), OTHER)
     return None
 
@@ -364,7 +354,7 @@ def choice_problem(
 ) -> Optional[Found]:
     """Return that a value is none of the choices, nor of the types; None if it is a choice."""
     for choice in choices:
-        if same(value, choice):
+        if schemas.same(value, choice):
             return None
     listed = ", ".join(map(shown, choices[:12]))
     if len(choices) > 12:
@@ -395,11 +385,11 @@ def size_problem(
 ) -> Optional[Found]:
     """Return that something is too small or too large; `kind` ends its keywords: "Length"."""
     least, most = schema.get("min" + kind), schema.get("max" + kind)
-    if is_number(least) and size < least:
+    if schemas.is_number(least) and size < least:
         if not size:
             return Found("must not be empty", rank)
         return Found("must have at least %s %s, not %d" % (shown(least), noun, size), rank)
-    if is_number(most) and size > most:
+    if schemas.is_number(most) and size > most:
         return Found("must have at most %s %s, not %d" % (shown(most), noun, size), rank)
     return None
 

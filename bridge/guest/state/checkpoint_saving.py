@@ -23,15 +23,7 @@ from enum import Enum
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import State
 from bridge.guest.state import checkpoint
-from bridge.guest.state.checkpoint import (
-    LENGTH_BYTES,
-    MAGIC,
-    VERSION,
-    NotKept,
-    told,
-    uncollected,
-    why,
-)
+from bridge.guest.state.checkpoint import NotKept
 from bridge.guest.state.cloudpickle import Pickler
 
 TYPE_CHECKING = False
@@ -77,7 +69,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
     entries, contents, lost = _read_files(workspace, limit // 2)
     room = limit - len(contents)
     saver = _Saver(namespace, room)
-    with uncollected():
+    with checkpoint.uncollected():
         saver.run()
     lost = [*saver.losses(), *lost]
     header = json.dumps(
@@ -90,7 +82,11 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
-    head = b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big"))
+    head = b"%s%d\n%s" % (
+        checkpoint.MAGIC,
+        checkpoint.VERSION,
+        len(header).to_bytes(checkpoint.LENGTH_BYTES, "big"),
+    )
     pieces: List[Any] = [head + header, saver.written, contents]
     if sum(map(len, pieces)) <= PART_BYTES:
         pieces = [b"".join(pieces)]
@@ -100,7 +96,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         for start in range(0, len(piece), PART_BYTES)
     ]
     for part in parts:
-        yield State(data=bytes(part), lost=told(lost) if part is parts[-1] else [])
+        yield State(data=bytes(part), lost=checkpoint.told(lost) if part is parts[-1] else [])
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
@@ -212,7 +208,7 @@ class _Saver:
             _hung[entry[0]] = id(entry[1])
             raise
         except BaseException as error:
-            return why(error)
+            return checkpoint.why(error)
         return ""
 
 

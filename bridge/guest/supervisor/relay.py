@@ -14,25 +14,8 @@ import select
 import sys
 import time
 
-from bridge.guest.processes import (
-    CHUNK_BYTES,
-    EXIT_NOTICE,
-    PLACED_NOTICE,
-    Children,
-    Outbox,
-    read_some,
-)
-from bridge.guest.protocol.wire import (
-    MAX_FRAME_BYTES,
-    LineDecoder,
-    Output,
-    Ping,
-    Pong,
-    Stop,
-    encode,
-    json_start,
-    raw_size,
-)
+from bridge.guest import processes
+from bridge.guest.protocol import wire
 from bridge.guest.worker.worker import LENGTH_BYTES
 
 TYPE_CHECKING = False
@@ -77,33 +60,33 @@ class Relay:
     def __init__(
         self,
         host_reader: int,
-        host: Outbox,
+        host: processes.Outbox,
         wake: int,
-        worker: Outbox,
-        control: Outbox,
+        worker: int,
+        control: int,
         streams: Dict[int, str],
-        children: Children,
+        children: processes.Children,
     ) -> None:
         self._children = children
         self._host_reader = host_reader
         self._host = host
         self._wake = wake
-        self._worker: Optional[int] = worker.fd
-        self._to_worker = worker
-        self._control = control
+        self._worker: Optional[int] = worker
+        self._to_worker = processes.Outbox(worker)
+        self._control = processes.Outbox(control)
         self._streams = self._all_streams = streams
         self._gathered: List[Tuple[str, bytes]] = []
         self._gathered_size = 0
         self._flush_at: Optional[float] = None
         self._has_sent = False
         self._deadline = _NEVER
-        self._decoder = LineDecoder(drops_long=True)
-        self._incoming = Incoming(self._stop, lambda: self.send(Pong()))
+        self._decoder = wire.LineDecoder(drops_long=True)
+        self._incoming = Incoming(self._stop, lambda: self.send(wire.Pong()))
         self.exit_notice = self.placed_notice = b""
         self.stopped = False
-        for fd in (host.fd, control.fd, *streams) if sys.platform == "linux" else ():
+        for fd in (host.fd, control, *streams) if sys.platform == "linux" else ():
             try:
-                fcntl.fcntl(fd, _F_SETPIPE_SZ, CHUNK_BYTES)
+                fcntl.fcntl(fd, _F_SETPIPE_SZ, processes.CHUNK_BYTES)
             except OSError:
                 # The user's limit on pipe buffers is reached; the default size works too.
                 break
@@ -151,7 +134,7 @@ class Relay:
     def send(self, frame: Any) -> None:
         """Queue a frame for the host, after all output gathered so far."""
         self._send_gathered()
-        self._host.put(encode(frame))
+        self._host.put(wire.encode(frame))
 
     def send_piece(self, frame: Any) -> None:
         """Send a piece of a file; one may wait while the next is read."""
@@ -204,7 +187,7 @@ class Relay:
         if fd == self._wake:
             self._handle_signals()
         elif fd == self._host_reader:
-            data = read_some(fd) if event & select.POLLIN else None
+            data = processes.read_some(fd) if event & select.POLLIN else None
             if data:
                 self._from_host(data)
             elif data is not None or (event & _HOST_HANGUP and not event & select.POLLIN):
@@ -213,7 +196,7 @@ class Relay:
             if event & _HANGUP:
                 raise HostGoneError
         elif fd in self._streams:
-            data = read_some(fd)
+            data = processes.read_some(fd)
             if data:
                 self._gather(self._streams[fd], data)
             elif data is not None:
@@ -221,7 +204,7 @@ class Relay:
                 os.close(fd)
                 del self._streams[fd]
         elif fd == self._worker:
-            data = read_some(fd)
+            data = processes.read_some(fd)
             if data:
                 self._pass_lines(data)
             elif data is not None:
@@ -233,18 +216,18 @@ class Relay:
     def _pass_lines(self, data: bytes) -> None:
         lines = list(self._decoder.feed(data))
         last = data[:-1].rsplit(b"\n", 2)[-2:] if data.endswith(b"}\n") else [b""]
-        if last[-1].startswith(EXIT_NOTICE) and last[-1] not in lines[-1:]:
+        if last[-1].startswith(processes.EXIT_NOTICE) and last[-1] not in lines[-1:]:
             # The program was torn out of a write, and its last frames are no part of that.
             self._decoder.forget()
             lines += [*self._decoder.feed(b"\n"), *last]
         for line in lines:
             # Output written before a call or the end is sent before it.
-            if line.startswith(WORKER_FRAMES, json_start(line)):
+            if line.startswith(WORKER_FRAMES, wire.json_start(line)):
                 self._send_gathered()
                 self._host.put(line, b"\n")
-            elif line.startswith(EXIT_NOTICE) and len(line) <= 256:
+            elif line.startswith(processes.EXIT_NOTICE) and len(line) <= 256:
                 self.exit_notice = line
-            elif line.startswith(PLACED_NOTICE):
+            elif line.startswith(processes.PLACED_NOTICE):
                 self.placed_notice = line
 
     def _gather(self, stream: str, data: bytes) -> None:
@@ -263,7 +246,7 @@ class Relay:
 
     def _send_gathered(self) -> None:
         for stream, data in self._gathered:
-            self._host.put(encode(Output(stream, data)))
+            self._host.put(wire.encode(wire.Output(stream, data)))
         self._has_sent = self._has_sent or bool(self._gathered)
         self._gathered.clear()
         self._gathered_size = 0
@@ -275,7 +258,7 @@ class Relay:
         self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in self._all_streams.values()}
-        self._decoder.max_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
+        self._decoder.max_bytes = int(limits.get("frame_bytes", wire.MAX_FRAME_BYTES))
         end = time.monotonic() + float(limits.get("timeout", 30.0))
         self._deadline = min(self._deadline, end)
         self._has_sent = False
@@ -292,7 +275,7 @@ class Relay:
             self._host.flush()
             self._to_worker.flush()
             self._handle_signals()
-            data = read_some(self._host_reader)
+            data = processes.read_some(self._host_reader)
             if data:
                 self._from_host(data)
             elif data is not None or self._host.broken:
@@ -317,7 +300,7 @@ class Relay:
         return not self._control.broken
 
     def _handle_signals(self) -> None:
-        noted = read_some(self._wake) or b""
+        noted = processes.read_some(self._wake) or b""
         if {_signal.SIGTERM, _signal.SIGINT} & set(noted):
             raise Terminated
         if noted:
@@ -332,14 +315,14 @@ class Relay:
 
 def _rest_of(fd: int) -> Iterator[bytes]:
     left = 4 * 1024 * 1024  # More than a pipe holds: another process may still be writing.
-    while left > 0 and (data := read_some(fd)):
+    while left > 0 and (data := processes.read_some(fd)):
         yield data
         left -= len(data)
 
 
 # Lines for the supervisor, beside a session's next run.
-_STOPS = {encode(Stop(late=late)): late for late in (True, False)}
-_PING = encode(Ping())
+_STOPS = {wire.encode(wire.Stop(late=late)): late for late in (True, False)}
+_PING = wire.encode(wire.Ping())
 _RUN = b'{"type":"run"'
 
 
@@ -380,7 +363,7 @@ class Incoming:
             self.runs.append(line[:-1])
         else:
             found.append(line)
-            self._text_left = raw_size(line)
+            self._text_left = wire.raw_size(line)
 
 
 TAIL_BYTES = 128 * 1024  # Of a stream's end, held in this process's memory.
@@ -419,7 +402,7 @@ class Capture:
             self._keep(data[end:])
         return data[:end]
 
-    def finish(self) -> List[Output]:
+    def finish(self) -> List[wire.Output]:
         """Return the frames for the part that was held back."""
         self._tail += self._split
         self._trim()
@@ -442,10 +425,10 @@ class Capture:
         del self._tail[:excess]
         self._dropped += excess
 
-    def _frames(self, skipped: int) -> Iterator[Output]:
+    def _frames(self, skipped: int) -> Iterator[wire.Output]:
         for start in range(0, max(len(self._tail), skipped > 0), PIECE_BYTES):
             data = bytes(self._tail[start : start + PIECE_BYTES])
-            yield Output(self._stream, data, skipped if not start else 0)
+            yield wire.Output(self._stream, data, skipped if not start else 0)
 
 
 def _whole(data: bytes) -> int:

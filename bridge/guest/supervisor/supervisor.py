@@ -15,30 +15,9 @@ import select
 import sys
 import time
 
-from bridge.guest import imports
+from bridge.guest import imports, processes
 from bridge.guest.api.program_files import PROGRAM_FILE
-from bridge.guest.processes import (
-    PR_SET_CHILD_SUBREAPER,
-    PR_SET_DUMPABLE,
-    Children,
-    Outbox,
-    claim_channel,
-    close_others,
-    cpu_clock,
-    prctl,
-    private,
-    read_some,
-)
-from bridge.guest.protocol import json_text
-from bridge.guest.protocol.wire import (
-    MAX_ID,
-    Exited,
-    Hello,
-    Run,
-    WireError,
-    decode_host_frame,
-    encode,
-)
+from bridge.guest.protocol import json_text, wire
 from bridge.guest.supervisor.denial_probes import denials
 from bridge.guest.supervisor.isolation_facts import OomKills, isolation_facts
 from bridge.guest.supervisor.relay import HostGoneError, Relay, Terminated
@@ -48,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, NoReturn, Optional, Tuple
 
-_NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
+_NOTICE_MAXIMA = {"code": 255, "cpu_ms": wire.MAX_ID - 1, "peak_memory_bytes": wire.MAX_ID - 1}
 """The fields of an exit notice, and the largest value accepted for each."""
 
 _decoded = json_text.decoder()
@@ -56,7 +35,7 @@ _decoded = json_text.decoder()
 
 def main(digest: str, precompiled: bool = False) -> NoReturn:
     code = 70
-    children = Children()
+    children = processes.Children()
     try:
         code = _serve(digest, precompiled, children)
     except HostGoneError:
@@ -76,17 +55,18 @@ def main(digest: str, precompiled: bool = False) -> NoReturn:
         os._exit(code)
 
 
-def _serve(digest: str, precompiled: bool, children: Children) -> int:
-    reader, writer = claim_channel()
-    close_others((0, 1, 2, reader, writer))
+def _serve(digest: str, precompiled: bool, children: processes.Children) -> int:
+    reader, writer = processes.claim_channel()
+    processes.close_others((0, 1, 2, reader, writer))
     wake = _wake_on_signals()
-    children.adopts_orphans = children.is_init or prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopts = children.is_init or processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+    children.adopts_orphans = adopts
     facts = isolation_facts()
     facts["precompiled"] = precompiled
     facts["denials"] = denials()
-    prctl(PR_SET_DUMPABLE, 0)
-    outbox = Outbox(writer)
-    outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
+    processes.prctl(processes.PR_SET_DUMPABLE, 0)
+    outbox = processes.Outbox(writer)
+    outbox.put(wire.encode(wire.Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
     gc.freeze()
     relay = Relay(reader, outbox, wake, *_fork_worker(children), children)
@@ -95,24 +75,24 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     deadline = _serve_runs(relay, children) + time.monotonic()
     poller = select.poll()
     poller.register(reader, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0 and read_some(reader) != b"":
+    while (left := deadline - time.monotonic()) > 0 and processes.read_some(reader) != b"":
         poller.poll(left * 1000)
     return 0
 
 
-def _serve_runs(relay: Relay, children: Children) -> float:
+def _serve_runs(relay: Relay, children: processes.Children) -> float:
     """Serve one run, or the runs of a session while its process lives and the channel is open."""
     oom = OomKills()
     line = relay.next_run()
     if line is None:
         raise ChildProcessError("the process that waited for the program has ended")
     # CPU time spent before the run does not count as the program's.
-    children.cpu_seconds = -cpu_clock(children.worker)
+    children.cpu_seconds = -processes.cpu_clock(children.worker)
     while True:
         kills = oom.count()
-        run = decode_host_frame(line)
-        if not isinstance(run, Run):
-            raise WireError("the host sent a frame that is not a run")
+        run = wire.decode_host_frame(line)
+        if not isinstance(run, wire.Run):
+            raise wire.WireError("the host sent a frame that is not a run")
         run.files.clear()
         # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and
         # so asks for more.
@@ -137,7 +117,7 @@ def _serve_runs(relay: Relay, children: Children) -> float:
 def _wake_on_signals() -> int:
     """Turn SIGCHLD and SIGTERM into bytes on a descriptor; return it."""
     reader, writer = os.pipe()
-    reader, writer = private(reader), private(writer)
+    reader, writer = processes.private(reader), processes.private(writer)
     for fd in (reader, writer):
         os.set_blocking(fd, False)
     _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -149,7 +129,9 @@ def _wake_on_signals() -> int:
     return reader
 
 
-def _finish(relay: Relay, children: Children, timed_out: bool, kills: int, run: Run) -> bool:
+def _finish(
+    relay: Relay, children: processes.Children, timed_out: bool, kills: int, run: wire.Run
+) -> bool:
     """Send the worker's remaining output, its files and an `Exited` frame.
 
     The worker is killed, unless a session's sent an exit notice: return whether it still runs.
@@ -166,7 +148,16 @@ def _finish(relay: Relay, children: Children, timed_out: bool, kills: int, run: 
             # No process may write to the files while they are read.
             children.kill_all()
         _send_files(relay, run, more_runs=kept)
-    relay.send(_exited_frame(notice, children, timed_out, kills, kept))
+    exited: Dict[str, Any] = {} if notice is None else notice
+    if notice is None:
+        status = children.status
+        if status is not None and os.WIFEXITED(status):
+            exited["code"] = os.WEXITSTATUS(status)
+        elif status is not None and os.WIFSIGNALED(status):
+            exited["signal"] = os.WTERMSIG(status)
+        exited["cpu_ms"] = max(0, int(children.cpu_seconds * 1000))
+        exited["peak_memory_bytes"] = children.peak_bytes
+    relay.send(wire.Exited(**exited, timed_out=timed_out, oom_kills=kills, kept=kept))
     relay.flush()
     if not kept and notice is not None and not children.is_init:
         children.kill_all()
@@ -191,7 +182,7 @@ def _left_files() -> bool:
 _collector: Any = None
 
 
-def _send_files(relay: Relay, run: Run, more_runs: bool) -> None:
+def _send_files(relay: Relay, run: wire.Run, more_runs: bool) -> None:
     global _collector
     from bridge.guest.supervisor.output_files import FileCollector
 
@@ -204,27 +195,6 @@ def _send_files(relay: Relay, run: Run, more_runs: bool) -> None:
     _collector.collect(relay.send_piece, run.limits, more_runs, placed=placed)
 
 
-def _exited_frame(
-    notice: Optional[Dict[str, int]], children: Children, timed_out: bool, kills: int, kept: bool
-) -> Exited:
-    if notice is not None:
-        return Exited(**notice, oom_kills=kills, timed_out=timed_out, kept=kept)
-    status = children.status
-    code = signal_number = None
-    if status is not None and os.WIFEXITED(status):
-        code = os.WEXITSTATUS(status)
-    elif status is not None and os.WIFSIGNALED(status):
-        signal_number = os.WTERMSIG(status)
-    return Exited(
-        code=code,
-        signal=signal_number,
-        timed_out=timed_out,
-        oom_kills=kills,
-        cpu_ms=max(0, int(children.cpu_seconds * 1000)),
-        peak_memory_bytes=children.peak_bytes,
-    )
-
-
 def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     try:
         document = _decoded(line.decode("utf-8"))
@@ -234,7 +204,7 @@ def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     return notice if all(0 <= notice[key] <= most for key, most in _NOTICE_MAXIMA.items()) else None
 
 
-def _fork_worker(children: Children) -> Tuple[Outbox, Outbox, Dict[int, str]]:
+def _fork_worker(children: processes.Children) -> Tuple[int, int, Dict[int, str]]:
     """Fork the process that waits for a run: meanwhile it imports what most programs need."""
     ours, theirs = _socket.socketpair()
     control_read, control = os.pipe()
@@ -246,7 +216,7 @@ def _fork_worker(children: Children) -> Tuple[Outbox, Outbox, Dict[int, str]]:
         worker.main(*own, children.is_init, imports.STANDARD)
     for fd in (theirs.detach(), control_read, out_write, err_write):
         os.close(fd)
-    kept = [private(fd) for fd in (ours.detach(), control, out_read, err_read)]
+    kept = [processes.private(fd) for fd in (ours.detach(), control, out_read, err_read)]
     for fd in kept:
         os.set_blocking(fd, False)
-    return Outbox(kept[0]), Outbox(kept[1]), {kept[2]: "stdout", kept[3]: "stderr"}
+    return kept[0], kept[1], {kept[2]: "stdout", kept[3]: "stderr"}

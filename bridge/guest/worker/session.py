@@ -17,17 +17,9 @@ from itertools import chain, islice
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
 from bridge.guest.protocol.wire import Done
-from bridge.guest.worker import leftovers
+from bridge.guest.worker import leftovers, worker
 from bridge.guest.worker.environment import arrange, conclude, note_files
 from bridge.guest.worker.program import GuestProgram, ending, flush_streams
-from bridge.guest.worker.worker import (
-    cpu_seconds,
-    import_path,
-    last_lines,
-    read_run,
-    search_path,
-    show_uncaught,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,11 +50,11 @@ class WorkerSession:
         own = os.getpid()
         signal.signal(signal.SIGINT, self._interrupt)
         while True:
-            before = cpu_seconds()
+            before = worker.cpu_seconds()
             done = self._execute(run)
             if os.getpid() != own:
                 # A child that the program forked reached its end: its outcome is not the run's.
-                show_uncaught(done)
+                worker.show_uncaught(done)
                 flush_streams()
                 return done.exit_code
             flush_streams()
@@ -70,9 +62,9 @@ class WorkerSession:
                 # A half-restored state must not be saved over the checkpoint it came from.
                 self._client.tell(done)
                 return done.exit_code
-            self._client.write(last_lines(done, before))
+            self._client.write(worker.last_lines(done, before))
             self._wait()
-            run = read_run(self._control)
+            run = worker.read_run(self._control)
 
     def _execute(self, run: Run) -> Done:
         try:
@@ -94,7 +86,7 @@ class WorkerSession:
         given = build(run, self._client)
         if not self._started:
             # Not before: files in the working directory must not be imported earlier.
-            sys.path[:] = import_path(run)
+            sys.path[:] = worker.import_path(run)
             self._started = True
         # Before the program changes directory. `arrange` precedes `_restore`, which may import
         # skills.
@@ -155,7 +147,7 @@ class WorkerSession:
             if run.argv:
                 from bridge.guest.state.installed import report
 
-                frames = report(run, search_path())
+                frames = report(run, worker.search_path())
             else:
                 from bridge.guest.state.checkpoint_saving import save
 

@@ -18,16 +18,7 @@ import select
 import sys
 import time
 
-from bridge.guest import imports
-from bridge.guest.processes import (
-    EXIT_NOTICE,
-    PR_SET_DUMPABLE,
-    PR_SET_PDEATHSIG,
-    RSS_UNIT,
-    close_others,
-    prctl,
-    private,
-)
+from bridge.guest import imports, processes
 from bridge.guest.protocol.installed import package_directories
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Run, WireError, decode_host_frame, encode
 
@@ -191,16 +182,17 @@ def _set_up_process(
 ) -> Tuple[int, int]:
     os.setsid()
     if not is_init:
-        prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)
-    prctl(PR_SET_DUMPABLE, 1)  # Otherwise a child cannot use its own /proc files.
+        processes.prctl(processes.PR_SET_PDEATHSIG, _signal.SIGKILL)
+    # Otherwise a child cannot use its own /proc files.
+    processes.prctl(processes.PR_SET_DUMPABLE, 1)
     _signal.set_wakeup_fd(-1)
     for number in (_signal.SIGCHLD, _signal.SIGTERM):
         _signal.signal(number, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _interrupt)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    channel, control = private(channel), private(control)
-    close_others((0, 1, 2, channel, control))
+    channel, control = processes.private(channel), processes.private(control)
+    processes.close_others((0, 1, 2, channel, control))
     try:
         # When memory runs out, the kernel kills this process and not the supervisor.
         with open("/proc/self/oom_score_adj", "w") as file:
@@ -322,9 +314,9 @@ def last_lines(done: Done, before: float) -> bytes:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = cpu_seconds() - before
-    peak = max(own.ru_maxrss, children.ru_maxrss) * RSS_UNIT
+    peak = max(own.ru_maxrss, children.ru_maxrss) * processes.RSS_UNIT
     notice = b'\n%b%b"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n'
-    return notice % (encode(done), EXIT_NOTICE, done.exit_code, cpu * 1000, peak)
+    return notice % (encode(done), processes.EXIT_NOTICE, done.exit_code, cpu * 1000, peak)
 
 
 def cpu_seconds() -> float:
