@@ -1,7 +1,7 @@
 """The processes below the supervisor, and the file descriptors of the guest.
 
-Owns the process attributes that need `prctl`, the reaping of every child and orphan, the killing of
-all that a run started, and descriptors that programs do not touch by accident.
+Owns the process attributes that need `prctl`. Reaps every child and orphan, kills all that a run
+started, and moves the channel to descriptors that programs do not touch by accident.
 """
 
 from __future__ import annotations

@@ -21,14 +21,14 @@ from bridge.guest.protocol.wire import Reply, Stop, decode_host_frame
 from bridge.inventory.guide import GuestGuide
 from bridge.inventory.servers import Servers
 from bridge.inventory.tool_cache import ToolCache
-from bridge.model import Isolation, Json, Limits, ServerSpec, Source, Tool
+from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
 from bridge.model.outcome import caught
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import Facts, Program
 from bridge.sandbox.backend import ExitReport
-from bridge.sandbox.failure import Verdict, classify
+from bridge.sandbox.failure import classify
 from bridge.settings import load
 from bridge.store import Store
 from bridge.upstream.pool import Pool
@@ -212,7 +212,7 @@ class Step:
 class Aftermath:
     """What is left to look at once a run has ended."""
 
-    outcome: Verdict | BridgeError | None
+    outcome: RunResult | BridgeError | None
     facts: Facts | None
     sent: bytes
     asked: Sequence[str]
@@ -228,7 +228,7 @@ class Play:
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
         self._facts: Facts | None = None
-        self._outcome: Verdict | BridgeError | None = None
+        self._outcome: RunResult | BridgeError | None = None
 
     async def play(self) -> Aftermath:
         pool, sandbox = DifficultPool(), HostileSandbox()
@@ -267,9 +267,16 @@ class Play:
     async def _run(self, program: Program) -> None:
         self._outcome = await caught(self._result(program))
 
-    async def _result(self, program: Program) -> Verdict:
+    async def _result(self, program: Program) -> RunResult:
         self._facts = await program.finish()
-        return classify(self._facts.ending, LIMITS)
+        verdict = classify(self._facts.ending, LIMITS)
+        return RunResult(
+            run_id="",
+            status=verdict.status,
+            summary=verdict.summary,
+            reason=verdict.reason,
+            timeout_seconds=LIMITS.timeout,
+        )
 
     async def _perform(
         self, step: Step, sandbox: HostileSandbox, pool: DifficultPool, run: anyio.CancelScope

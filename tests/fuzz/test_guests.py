@@ -25,8 +25,8 @@ from bridge.guest.protocol.wire import (
     decode_guest_frame,
     encode,
 )
+from bridge.model import RunResult
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits
-from bridge.sandbox.failure import Verdict
 from tests.fuzz.clock import loop, run
 from tests.fuzz.frames import lines
 from tests.fuzz.hostile import GRANT, LIMITS, Play, Step, replies
@@ -156,7 +156,7 @@ def test_a_run_with_a_hostile_guest_ends_and_leaves_nothing(script: list[Step]) 
     if after.outcome is None:
         assert any(step.cancels for step in script)
     else:
-        assert isinstance(after.outcome, (Verdict, BridgeError))
+        assert isinstance(after.outcome, (RunResult, BridgeError))
     assert (after.under_way, after.tasks_left) == (0, [])
 
     assert after.most <= LIMITS.concurrent_calls

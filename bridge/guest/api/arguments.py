@@ -8,7 +8,7 @@ call.
 from __future__ import annotations
 
 from bridge.guest.api.results import with_source_texts
-from bridge.guest.api.values import ArgumentsError, Result, listed, to_json
+from bridge.guest.api.values import ArgumentsError, Result, list_names, to_json
 from bridge.guest.schema import binding
 from bridge.guest.schema.validation import convert
 
@@ -101,5 +101,5 @@ class BoundParameters(binding.Parameters):
         return to_json(value, name)
 
     def describe_value(self, value: Any) -> str:
-        keys = listed(map(repr, value))[:200] if isinstance(value, Result) else ""
+        keys = list_names(map(repr, value))[:200] if isinstance(value, Result) else ""
         return "; this result has the keys: %s" % keys if keys else ""

@@ -92,7 +92,7 @@ class ChannelClient:
         except MCPError as error:
             if held is None or error.code != HELD_RESULT:
                 raise
-            raise held.stopping(str(error), place) from None
+            raise held.record_stop(str(error), place) from None
         finally:
             self._forget(call_id, cancel=future.cancelled())
 

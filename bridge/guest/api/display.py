@@ -97,7 +97,7 @@ class Display:
         for number in pyplot.get_fignums():
             figure = pyplot.figure(number)
             # An empty figure is left over, and no picture.
-            if not self._seen(figure) and len(figure.get_children()) > 1:
+            if not self._was_shown(figure) and len(figure.get_children()) > 1:
                 try:
                     self._show(figure)
                 except Exception as error:
@@ -174,11 +174,11 @@ class Display:
             # An open figure is shown at the program's end.
             number = getattr(figure, "number", None)
             is_open = pyplot is not None and number in pyplot.get_fignums()
-            if not self._seen(figure) and not is_open:
+            if not self._was_shown(figure) and not is_open:
                 self._show(figure)
         return bool(figures)
 
-    def _seen(self, figure: Any) -> bool:
+    def _was_shown(self, figure: Any) -> bool:
         return any(figure is seen for seen in self._figures)
 
     def _send_text(self, mime: str, text: str) -> None:
@@ -253,19 +253,19 @@ def _forms(value: Any) -> Any:
         # Of the class: there are objects that have an answer to every name.
         method = getattr(kind, name, None)
         if callable(method):
-            form = _asked(value, method, name)
+            form = _ask_form(value, method, name)
             if form is not None:
                 yield mime, form
     method = getattr(kind, "_repr_mimebundle_", None)
     if callable(method):
-        bundle = _asked(value, method, "_repr_mimebundle_")
+        bundle = _ask_form(value, method, "_repr_mimebundle_")
         if isinstance(bundle, dict):
             for mime in (*(mime for mime, _ in methods), "text/plain"):
                 if bundle.get(mime) is not None:
                     yield mime, bundle[mime]
 
 
-def _asked(value: Any, method: Any, name: str) -> Any:
+def _ask_form(value: Any, method: Any, name: str) -> Any:
     try:
         form = method(value)
     except Exception as error:

@@ -12,7 +12,7 @@ import re
 import sys
 from itertools import islice
 
-from bridge.guest.api.values import Result, listed
+from bridge.guest.api.values import Result, list_names
 from bridge.guest.protocol import distributions
 
 TYPE_CHECKING = False
@@ -202,7 +202,8 @@ def _keys(error: BaseException) -> List[str]:
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")
         keys = [
-            "%s has the keys: %s." % (name if own else "The result", listed(map(repr, value))[:200])
+            "%s has the keys: %s."
+            % (name if own else "The result", list_names(map(repr, value))[:200])
             for name, value in ((name, frame.f_locals.get(name)) for name in names)
             if isinstance(value, Result)
         ]

@@ -13,7 +13,7 @@ import sys
 import types
 from collections import abc
 
-from bridge.guest.api.values import MCPError, Result, UnknownNameError, listed, nearest
+from bridge.guest.api.values import MCPError, Result, UnknownNameError, list_names, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,18 +93,18 @@ class Tools:
         server: Mapping[str, Any],
         helper: Callable[[str, str], Any] = lambda server, name: None,
         load: Callable[[str], Awaitable[Mapping[str, Any]]] | None = None,
-        appeared: Callable[[str, str], Any] = lambda server, name: None,
+        find_added: Callable[[str, str], Any] = lambda server, name: None,
     ) -> None:
         """Take the server's data.
 
         Args:
             helper: Gives what a server has beyond tools, by the names of both; None for no such.
             load: Returns the data of a server that is not loaded; its functions call it first.
-            appeared: Gives a tool that a call may have added, in the same way.
+            find_added: Gives a tool that a call may have added, in the same way.
         """
         self._helper = helper
         self._load = load
-        self._appeared = appeared
+        self._find_added = find_added
         self.title = "mcp_%s" % server["alias"]
         self._call = call
         self._by_alias: Dict[str, Mapping[str, Any]] = {}
@@ -143,11 +143,11 @@ class Tools:
     def _find(self, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any:
         if "refused" in self.server:
 
-            async def refused(*args: Any, **kwargs: Any) -> Any:
+            async def refuse(*args: Any, **kwargs: Any) -> Any:
                 own = self.server
                 raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
 
-            return refused
+            return refuse
         if self._load is not None:
 
             async def function(*args: Any, **kwargs: Any) -> Any:
@@ -169,7 +169,7 @@ class Tools:
         tool = self._by_alias.get(alike(str(name), self._by_alias, self.server["name"]))
         if tool is not None:
             return self._function(tool)
-        later = self._appeared(self.server["name"], name)
+        later = self._find_added(self.server["name"], name)
         if later is None:
             raise UnknownNameError(self._no_such(name))
         return later
@@ -183,7 +183,7 @@ class Tools:
     def _no_such(self, name: str) -> str:
         near = nearest(str(name), [*self._by_alias, *self._by_name])
         message = "%s has no tool %r.%s Tools: %s."
-        return message % (self.title, name, near, listed(self._by_alias))
+        return message % (self.title, name, near, list_names(self._by_alias))
 
 
 class Server:
@@ -226,13 +226,16 @@ class Server:
         if "refused" in self._tools.server:
             await self._tools.item("")()
         await self._tools.load()
-        return described(self._tools.server)
+        return describe_tools(self._tools.server)
 
     def __repr__(self) -> str:
-        return "<MCP server %r: %s>" % (self._tools.server["name"], listed(self._tools.aliases()))
+        return "<MCP server %r: %s>" % (
+            self._tools.server["name"],
+            list_names(self._tools.aliases()),
+        )
 
 
-def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
+def describe_tools(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
     tools: List[Dict[str, Any]] = []
     for tool in server.get("tools") or ():
         own = {"description": "", **tool, "signature": signature_text(server, tool)}
@@ -273,7 +276,7 @@ class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
                 return self._every[one]
         message = "there is no server %r.%s Servers: %s."
         near = nearest(str(name), [*self._every, *self._aliases])
-        raise UnknownNameError(message % (name, near, listed(self._every)))
+        raise UnknownNameError(message % (name, near, list_names(self._every)))
 
     def __getattr__(self, name: str) -> Server:
         if name.startswith("_"):
@@ -287,7 +290,7 @@ class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
         return len(self._servers)
 
     def __repr__(self) -> str:
-        return "<MCP servers: %s>" % listed(self._servers)
+        return "<MCP servers: %s>" % list_names(self._servers)
 
 
 class ServerModule(types.ModuleType):
@@ -304,7 +307,7 @@ class ServerModule(types.ModuleType):
             raise AttributeError(name)
         if name == "TOOLS":
             # Made when asked for: signatures of hundreds of tools take a while.
-            return self.__dict__.setdefault(name, described(self._tools.server))
+            return self.__dict__.setdefault(name, describe_tools(self._tools.server))
         return self._tools.attribute(name)
 
     def __dir__(self) -> List[str]:
@@ -345,7 +348,7 @@ class NameFinder:
             message = "no server %r is loaded in this run.%s Loaded: %s."
             near = nearest(last, self._servers)
             # Without a name: an import statement would pass over an absent module of that name.
-            raise ModuleNotFoundError(message % (last, near, listed(self._servers)))
+            raise ModuleNotFoundError(message % (last, near, list_names(self._servers)))
         if name.startswith("mcp."):
             message = "no module %r: `mcp` in a run is the bridge's own and has `runtime` and "
             raise ModuleNotFoundError(
@@ -370,7 +373,7 @@ def install_modules(
     aliases = [tools.server["alias"] for tools in servers]
     about = "The bridge's own module inside a run: `runtime`, `servers` and each server."
     package = Package("mcp", about, find)
-    below = Package("mcp.servers", "One module per server: %s." % listed(aliases), find)
+    below = Package("mcp.servers", "One module per server: %s." % list_names(aliases), find)
     # Event loops nest in a run without it.
     nested = types.ModuleType("nest_asyncio")
     nested.apply = lambda loop=None: None  # type: ignore[attr-defined]

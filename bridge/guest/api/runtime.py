@@ -23,7 +23,7 @@ from bridge.guest.api.values import (
     MissingKeyError,
     Result,
     UnknownNameError,
-    listed,
+    list_names,
     nearest,
     to_json,
     to_text,
@@ -172,7 +172,7 @@ class Runtime(Library):
                 raise TypeError('%sfiles=[{"name": ..., "uri": %r}]' % (message, uri))
             if len(self._loaded) != 1 or ":" not in uri:
                 message = "read_resource() needs the server too: read_resource(server, uri)."
-                raise TypeError("%s Loaded: %s" % (message, listed(self._loaded)))
+                raise TypeError("%s Loaded: %s" % (message, list_names(self._loaded)))
             server = next(iter(self._loaded))
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         if values or "{" in uri:
@@ -253,7 +253,7 @@ class Runtime(Library):
         bound.__doc__ = helper.__doc__
         return bound
 
-    def appeared(self, server: str, name: str) -> Any:
+    def find_added(self, server: str, name: str) -> Any:
         """Return a function for a tool that a call may have added; None if none was made."""
         if server not in self._called or not self._loaded.get(server, {}).get("changing"):
             return None
@@ -301,12 +301,12 @@ class Runtime(Library):
     def list_tools_sync(self, server: Optional[str] = None) -> List[Dict[str, Any]]:
         """Return the tools of a loaded server."""
         if server is None:
-            raise TypeError("list_tools_sync() needs a server: %s" % listed(self._loaded))
+            raise TypeError("list_tools_sync() needs a server: %s" % list_names(self._loaded))
         found = self._loaded.get(self._own_name(_text("server", server)))
         if found is None:
             known = list(self._loaded)
             message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
-            names = (server, nearest(server, known), listed(known))
+            names = (server, nearest(server, known), list_names(known))
             raise UnknownNameError(message % (*names, "the function without `_sync`"))
         return [dict(tool) for tool in found.get("tools") or ()]
 
@@ -338,8 +338,8 @@ class Runtime(Library):
         if server is None:
             known = [*self._discovered]
             message = "no server %r.%s Servers: %s."
-            raise UnknownNameError(message % (name, nearest(name, known), listed(known)))
-        return Result(**self._about(own), tools=proxies.described(server))
+            raise UnknownNameError(message % (name, nearest(name, known), list_names(known)))
+        return Result(**self._about(own), tools=proxies.describe_tools(server))
 
     def _about(self, name: str) -> Dict[str, Any]:
         server = self._loaded.get(name) or self._discovered[name]
@@ -403,7 +403,7 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
 
     def tools_of(server: Mapping[str, Any], load: Any = None) -> proxies.Tools:
-        return proxies.Tools(runtime.send, server, runtime.of_server, load, runtime.appeared)
+        return proxies.Tools(runtime.send, server, runtime.of_server, load, runtime.find_added)
 
     loaded = [tools_of(server) for server in run.servers]
     others = [tools_of(one, runtime.load) for one in run.discovered if not one.get("loaded")]

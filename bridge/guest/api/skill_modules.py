@@ -101,7 +101,7 @@ class SkillFinder:
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 
-    def missing(self, name: str, error: ImportError) -> str:
+    def explain_missing(self, name: str, error: ImportError) -> str:
         """Return what to say of a skill that there is not; empty if the error is another."""
         if error.name != "%s.%s" % (PACKAGE, name):
             return ""
@@ -143,7 +143,7 @@ class _Package(types.ModuleType):
         try:
             __import__(fullname)
         except ImportError as error:
-            message = finder.missing(name, error)
+            message = finder.explain_missing(name, error)
             if not message:
                 raise
             raise AttributeError(message) from None

@@ -56,7 +56,7 @@ def describe(error: BaseException, ours: FrozenSet[str]) -> str:
         text = "".join(details.format()).strip("\n")
         gap = r'  File "%s", line (\d+), in ' % _GAP
         text = re.sub(gap, r"  [... \1 calls inside the library left out ...]", text)
-        return _shorten(text) + _hint(error)
+        return _cut_middle(text) + _hint(error)
     except BaseException as problem:
         # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
         names = (type(error).__name__, type(problem).__name__)
@@ -82,7 +82,7 @@ def describe_syntax(error: BaseException) -> str:
         # Errors found after parsing come without their source line.
         error.text = linecache.getline(error.filename or FILENAME, error.lineno) or None
     lines = traceback.format_exception_only(type(error), error)
-    return _shorten("".join(lines).strip("\n")) + _hint(error)
+    return _cut_middle("".join(lines).strip("\n")) + _hint(error)
 
 
 def _trim(details: Any, ours: FrozenSet[str]) -> None:
@@ -134,7 +134,7 @@ def _is_standard(filename: str) -> bool:
     return own or filename.startswith("<frozen ")
 
 
-def _shorten(text: str) -> str:
+def _cut_middle(text: str) -> str:
     if len(text) <= MAX_TEXT_CHARS:
         return text
     head, tail = text[: MAX_TEXT_CHARS // 3], text[-(MAX_TEXT_CHARS - MAX_TEXT_CHARS // 3) :]

@@ -88,7 +88,7 @@ class MissingKeyError(KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-def listed(names: Iterable[Any]) -> str:
+def list_names(names: Iterable[Any]) -> str:
     """Return at most forty names for an error message."""
     shown = [str(name) for name in names]
     text = ", ".join(shown[:40]) or "none"
@@ -132,7 +132,7 @@ class Result(_Object):
 
     def _no_such(self, key: Any) -> str:
         hint = nearest(key, self) if isinstance(key, str) else ""
-        return "no key %r in this result.%s Keys: %s." % (key, hint, listed(self))
+        return "no key %r in this result.%s Keys: %s." % (key, hint, list_names(self))
 
 
 class Blob:
@@ -234,9 +234,9 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     if isinstance(value, float):
         return _real(float(value), path)
     if isinstance(value, Unknown):
-        from bridge.guest.api.held_results import written
+        from bridge.guest.api.held_results import to_reference
 
-        return written(value)
+        return to_reference(value)
     raise _no_json("%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value)))
 
 

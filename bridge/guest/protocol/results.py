@@ -150,7 +150,7 @@ def literal_as_json(text: str) -> str:
             return other
         raise ValueError(match[0])
 
-    def token(match: Match[str]) -> str:
+    def translate(match: Match[str]) -> str:
         single, double, name = match.groups()
         text = double if single is None else single
         if text is not None:
@@ -163,6 +163,6 @@ def literal_as_json(text: str) -> str:
     return re.sub(
         r"""'([^'\\\n]*(?:\\.[^'\\\n]*)*)'|"([^"\\\n]*(?:\\.[^"\\\n]*)*)\""""
         r"""|(?<![\w.])([A-Za-z_]\w*)|['"\\]""",
-        token,
+        translate,
         text,
     )

@@ -14,7 +14,7 @@ from collections import namedtuple
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema import schemas
 from bridge.guest.schema.names import NAME_CHARS, PARAMETER_NAMES, alike, nearest
-from bridge.guest.schema.validation import convert, filled, problem
+from bridge.guest.schema.validation import convert, fill_defaults, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
         properties.setdefault(name, {})
     details = (schemas.as_mapping(properties.get(name)) for name in required)
     some = not all(_DEFAULTS.isdisjoint(detail) for detail in details)
-    defaults = filled({}, reader.root, reader.root) if some else {}
+    defaults = fill_defaults({}, reader.root, reader.root) if some else {}
     found: List[Parameter] = []
     taken = set(properties)
     for name, detail in properties.items():
@@ -196,7 +196,7 @@ class Parameters:
         self.synonyms = synonyms(self.all)
         self.by_name: Dict[str, Parameter] = {**self.synonyms, **own}
         self._whole = not _WHOLE.isdisjoint(self.root)
-        self._fills = self._whole or bool(filled({}, self.root, self.root))
+        self._fills = self._whole or bool(fill_defaults({}, self.root, self.root))
 
     def plain(self, value: Any, schema: Any, name: str) -> Any:
         return convert(value, schema, self.root)
@@ -248,7 +248,7 @@ class Parameters:
             given[key] = None
         self._check_names(given, unknown, wrong)
         if self._fills:
-            bound = filled(bound, self.root, self.root)
+            bound = fill_defaults(bound, self.root, self.root)
         if self._whole and not wrong:
             said = problem(bound, self.root, self.root)
             if said is not None:

@@ -82,7 +82,7 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
     wanted = _plain(name)
     pairs = _pairs(wanted)
     # `difflib` takes fifty times as long as counting shared pairs of letters.
-    likely = heapq.nlargest(12, by_lower, key=lambda other: _shared(pairs, other))
+    likely = heapq.nlargest(12, by_lower, key=lambda other: _share(pairs, other))
     for one in [one for one in likely if one.count("_") == wanted.count("_") > 0]:
         if not all(map(difflib.get_close_matches, wanted.split("_"), zip(one.split("_")))):
             likely.remove(one)  # `update_issue` is no `create_issue`
@@ -104,6 +104,6 @@ def _pairs(name: str) -> Set[str]:
     return {name[start : start + 2] for start in range(len(name))}
 
 
-def _shared(pairs: Set[str], other: str) -> float:
+def _share(pairs: Set[str], other: str) -> float:
     own = _pairs(other)
     return len(pairs & own) / (len(pairs) + len(own) + 1)

@@ -1,8 +1,8 @@
 """JSON Schemas as the text of Python types, and a tool's function as text.
 
 The host writes stubs with it and the guest `help()`, so that both say the same. Schemas come from
-servers: any JSON value is taken for one, the work, the nesting and the text are bounded, and what
-is beyond a bound or cannot be said becomes wider, never narrower.
+servers: any JSON value is taken for one, and work, nesting and text are bounded. A type that is
+beyond a bound or cannot be written becomes wider, never narrower.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from bridge.guest.schema.binding import default_of, read_parameters
 from bridge.guest.schema.schemas import as_list, as_mapping, is_number, leaves, pointed_at
-from bridge.guest.schema.validation import block, filled, flat, shown
+from bridge.guest.schema.validation import block, fill_defaults, flat, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class TypeWriter:
     def write(self, schema: Any, path: Tuple[str, ...] = ()) -> str:
         """Return a schema's type. The coarsest inline text, of plain type names, may be longer."""
         if self.names.inline is None:
-            return self._bounded(self._parts(schema, path, 0))
+            return self._join_bounded(self._parts(schema, path, 0))
         text = "Any"
         for self._detail in range(4, -1, -1):
             self._left = granted = max(0, min(200, self._left_in_all))
@@ -117,7 +117,7 @@ class TypeWriter:
                 break
         return text
 
-    def _bounded(self, parts: Sequence[str]) -> str:
+    def _join_bounded(self, parts: Sequence[str]) -> str:
         text = " | ".join(parts)
         return text if len(text) <= MAX_TYPE_CHARS or self.names.inline is not None else "Any"
 
@@ -135,7 +135,7 @@ class TypeWriter:
         if key in self._active:
             return [self._active[key] or "Any"]
         self._active[key] = None
-        parts = self._written(schema, path, level, key)
+        parts = self._write_schema(schema, path, level, key)
         if schema.get("nullable") is True:
             parts = self._union([parts, ["None"]])
         del self._active[key]
@@ -144,7 +144,7 @@ class TypeWriter:
             self._done[key] = parts
         return parts
 
-    def _written(
+    def _write_schema(
         self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
     ) -> List[str]:
         if "$ref" in schema and _ANNOTATIONS.issuperset(set(schema) - {"$ref", "$defs"}):
@@ -175,9 +175,9 @@ class TypeWriter:
                     inner = (*path, title) if isinstance(title, str) and title else path
                     members.append(self._parts(branch, inner, level))
                 return self._union(members)
-        return self._typed(schema, path, level, key)
+        return self._write_typed(schema, path, level, key)
 
-    def _typed(
+    def _write_typed(
         self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
     ) -> List[str]:
         kinds = schema.get("type")
@@ -216,7 +216,7 @@ class TypeWriter:
                 prefix, items = [], True
             members = [self._parts(part, place, level + 1) for part in prefix]
             if members and self.names.inline is not None:
-                return "tuple[%s]" % ", ".join(map(self._bounded, members))
+                return "tuple[%s]" % ", ".join(map(self._join_bounded, members))
         if not members or items is not False:
             # After a few described places come any others, as far as the schema says.
             closed = members and "items" not in schema
@@ -252,14 +252,16 @@ class TypeWriter:
         required = schema.get("required")
         wanted = {one for one in as_list(required) if isinstance(one, str)}
         if wanted and not self._results:
-            wanted -= filled({}, {"properties": properties, "required": required}, self.root).keys()
+            wanted -= fill_defaults(
+                {}, {"properties": properties, "required": required}, self.root
+            ).keys()
         if len(names) > most:
             names.sort(key=lambda one: one not in wanted)
         fields: List[Field] = []
         for field in names[:most]:
             if len(field) <= 100 and _is_text(field):
                 own = properties[field]
-                text = self._bounded(self._parts(own, (*path, field), level + 1))
+                text = self._join_bounded(self._parts(own, (*path, field), level + 1))
                 fields.append(Field(field, text, field in wanted, own))
         if self.names.inline is not None:
             parts = ["%r%s: %s" % (f.key, "" if f.required else "?", f.text) for f in fields]
@@ -473,10 +475,10 @@ def constraints(schema: Any, root: Any) -> List[str]:
         for key in one.keys() & {"pattern", "format"}:
             own.setdefault("items " + key, one[key])
     notes = [
-        _between(own.get("minimum"), own.get("maximum"), ""),
+        _range_text(own.get("minimum"), own.get("maximum"), ""),
         *(words + shown(own[key]) for key, words in _NUMBERS if is_number(own.get(key))),
-        _between(own.get("minLength"), own.get("maxLength"), " characters"),
-        _between(own.get("minItems"), own.get("maxItems"), " items"),
+        _range_text(own.get("minLength"), own.get("maxLength"), " characters"),
+        _range_text(own.get("minItems"), own.get("maxItems"), " items"),
         "each item once" if own.get("uniqueItems") is True else "",
     ]
     for key in ("format", "pattern", "items format", "items pattern"):
@@ -488,7 +490,7 @@ def constraints(schema: Any, root: Any) -> List[str]:
     return [note for note in notes if note]
 
 
-def _between(least: Any, most: Any, unit: str) -> str:
+def _range_text(least: Any, most: Any, unit: str) -> str:
     low, high = is_number(least) and not (unit and least <= 0), is_number(most)
     if low and high:
         if least == most:

@@ -41,10 +41,10 @@ def problem(value: Any, schema: Any, root: Any, where: str = "") -> Optional[str
 
 def convert(value: Any, schema: Any, root: Any) -> Any:
     """Return `value` as the JSON value that it means under `schema`, with its defaults."""
-    return filled(schemas.convert(value, schema, root), schema, root)
+    return fill_defaults(schemas.convert(value, schema, root), schema, root)
 
 
-def filled(value: Any, schema: Any, root: Any) -> Any:
+def fill_defaults(value: Any, schema: Any, root: Any) -> Any:
     """Return `value` with the default of each required key that it leaves out, at every depth.
 
     zod writes a key that has a default under `required`, and some servers do not fill it in. A
@@ -80,7 +80,7 @@ class _Check:
         found = None if kind is None else self._type(value, kind)
         if found is None and (len(schema) > 1 or kind is None):
             found = self._choice(value, schema) or self._parts(value, schema, depth)
-            return found or self._combined(value, schema, depth)
+            return found or self._check_combined(value, schema, depth)
         choice = found and self._choice(value, schema)
         return Found(choice.text, CHOICE, found.types) if found and choice else found
 
@@ -157,7 +157,7 @@ class _Check:
                 break
         return None
 
-    def _combined(self, value: Any, schema: Mapping[str, Any], depth: int) -> Optional[Found]:
+    def _check_combined(self, value: Any, schema: Mapping[str, Any], depth: int) -> Optional[Found]:
         known, target = schemas.pointed_at(schema.get("$ref"), self.root)
         for part in [*([target] if known else []), *schemas.as_list(schema.get("allOf"))]:
             found = self.check(value, part, depth + 1)

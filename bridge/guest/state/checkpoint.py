@@ -1,9 +1,9 @@
 """Restores a session from a checkpoint, in another sandbox.
 
-A checkpoint is a line that names the format, the length of a header, the header as JSON, one pickle
-after the other (a list of name and value each, written by one pickler, so that shared objects stay
-shared) and the contents of the workspace's files. Reading one may run code of its programs: only a
-guest reads it, in a sandbox of the same owner.
+A checkpoint is a line that names the format, the length of a header, the header as JSON, the
+pickles and the contents of the workspace's files. Each pickle is a list of name and value. One
+pickler writes all, so that shared objects stay shared. Reading a checkpoint may run code of its
+programs: only a guest reads it, in a sandbox of the same owner.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str
     try:
         with uncollected():
             _session["names"] = names
-            header, offset = _opened(data)
-            lost = _restored(names, workspace, header, memoryview(data)[offset:])
+            header, offset = _read_header(data)
+            lost = _restore_values(names, workspace, header, memoryview(data)[offset:])
     except NotKept as error:
         lost = [[EVERYTHING, why(error)]]
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
@@ -152,7 +152,7 @@ def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str
     return told(lost)
 
 
-def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
+def _read_header(data: bytes) -> Tuple[Dict[str, Any], int]:
     line, newline, _ = data[: len(MAGIC) + 20].partition(b"\n")
     if not newline or not line.startswith(MAGIC) or not line[len(MAGIC) :].isdigit():
         raise NotKept("it is no checkpoint")
@@ -172,7 +172,7 @@ def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
     return header, start + size
 
 
-def _restored(
+def _restore_values(
     names: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
 ) -> List[List[str]]:
     for file, text in header["sources"].items():

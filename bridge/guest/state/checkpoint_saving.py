@@ -349,8 +349,8 @@ class Keeper(Pickler):  # type: ignore[misc]
             (type, self._class),
             (types.CodeType, _code),
             (types.CellType, lambda cell: (types.CellType, ())),
-            (functools._lru_cache_wrapper, _remembering),
-            (functools.cached_property, lambda v: (_cached, (v.func, v.attrname))),
+            (functools._lru_cache_wrapper, _reduce_lru_cache),
+            (functools.cached_property, lambda v: (_make_cached_property, (v.func, v.attrname))),
             (types.MethodType, _method),
         ):
             if issubclass(kind, known):
@@ -450,7 +450,7 @@ def _set_function(made: Any, state: Any) -> None:
     fill(made, own)
 
 
-def _remembering(value: Any) -> Any:
+def _reduce_lru_cache(value: Any) -> Any:
     if checkpoint.is_importable(value):
         return NotImplemented
     options = value.cache_parameters()
@@ -461,7 +461,7 @@ def _remember(function: Any, maxsize: Optional[int], typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _cached(function: Any, name: str) -> Any:
+def _make_cached_property(function: Any, name: str) -> Any:
     made = functools.cached_property(function)
     made.attrname = name
     return made

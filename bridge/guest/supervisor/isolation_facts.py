@@ -80,7 +80,7 @@ def libc() -> str:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
         # musl does not name itself; its loader shows it.
-        names = _listed("/lib") or ()
+        names = _list_directory("/lib") or ()
         return "musl" if any(name.startswith("ld-musl-") for name in names) else ""
 
 
@@ -95,10 +95,10 @@ def _process_facts() -> Dict[str, Any]:
         facts["label"] = label
     facts["root_read_only"] = bool(_flags("/", os.statvfs("/")) & os.ST_RDONLY)
     facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
-    names = sorted(_listed("/mnt") or ())[:64]
+    names = sorted(_list_directory("/mnt") or ())[:64]
     paths = filter(os.path.isdir, ["/packages", *("/mnt/" + name for name in names)])
     facts["binds"] = {path: _mount(path) for path in paths}
-    packages = _listed("/packages")
+    packages = _list_directory("/packages")
     if packages is not None:
         # If the engine's machine does not share the directory, it is empty here.
         facts["binds"]["/packages"]["empty"] = not packages
@@ -110,7 +110,7 @@ def _process_facts() -> Dict[str, Any]:
     return facts
 
 
-def _listed(path: str) -> Optional[List[str]]:
+def _list_directory(path: str) -> Optional[List[str]]:
     try:
         return os.listdir(path)
     except OSError:
@@ -154,7 +154,7 @@ def _shows(path: str) -> bool:
         mode = os.stat(path).st_mode
     except OSError:
         return False
-    return bool(_listed(path)) if stat.S_ISDIR(mode) else not stat.S_ISCHR(mode)
+    return bool(_list_directory(path)) if stat.S_ISDIR(mode) else not stat.S_ISCHR(mode)
 
 
 def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:

@@ -1,8 +1,8 @@
 """Reads the files that a program wrote into `out` and beside it, and sends them to the host.
 
 The program's processes may still write, rename and link there. So each name is opened once,
-relative to an open directory, never through a link, and only regular files on the same file system
-are read, piece by piece. This runs with the program's rights: the host does not trust it.
+relative to an open directory, never through a link. Only regular files on the same file system are
+read, piece by piece. This runs with the program's rights: the host does not trust it.
 """
 
 from __future__ import annotations

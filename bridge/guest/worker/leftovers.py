@@ -166,11 +166,11 @@ def watch_threads() -> None:
         pool: Any = sys.modules["concurrent.futures.thread"].ThreadPoolExecutor
         submit = pool.submit
 
-        def remembering(*args: Any, **options: Any) -> Any:
+        def remember(*args: Any, **options: Any) -> Any:
             _pool_work.add(future := submit(*args, **options))
             return future
 
-        pool.submit = remembering
+        pool.submit = remember
 
     OnImport("concurrent.futures.thread", patch)
 

@@ -181,12 +181,12 @@ class GuestProgram:
             assigned = self.module.__dict__.pop(ASSIGNED_NAME, None)
             held = "bridge.guest.api.held_results" in sys.modules
             if value is None and assigned is not None and not (self._in_session or held):
-                return self._assigned(assigned)
-            return self._finished(value, has_value)
+                return self._outcome_of_assignment(assigned)
+            return self._outcome_of_value(value, has_value)
         except SystemExit as error:
             return _exit(error)
         except BaseException as error:
-            return self._failed(error)
+            return self._outcome_of_error(error)
 
     def _give_file(self) -> None:
         """Set the program's `__file__`, which is written once something may read it."""
@@ -206,7 +206,7 @@ class GuestProgram:
             return self._run_loop(_await_value(value))
         return list(value) if isinstance(value, types.GeneratorType) else value
 
-    def _failed(self, error: BaseException) -> Done:
+    def _outcome_of_error(self, error: BaseException) -> Done:
         held = sys.modules.get("bridge.guest.api.held_results")
         if held is not None:
             held.blame(error)
@@ -220,7 +220,7 @@ class GuestProgram:
         text, kind = describe(error, guest_files()), type(error).__name__
         return Done("exception", 1, text, kind, out_of_memory=_failed_to_allocate(error))
 
-    def _finished(self, value: Any, has_value: bool) -> Done:
+    def _outcome_of_value(self, value: Any, has_value: bool) -> Done:
         # As at Python's prompt: most programs end in a `print`, which returns None.
         if not has_value or value is None or _was_displayed(value):
             return Done("ok")
@@ -238,7 +238,7 @@ class GuestProgram:
             return Done("ok", result_repr=print_json(plain))
         return Done("ok", has_result=True, result=plain)
 
-    def _assigned(self, value: Any) -> Done:
+    def _outcome_of_assignment(self, value: Any) -> Done:
         """Return the outcome with a value that the host shows if the program printed nothing."""
         with suppress(BaseException):  # too deep, or NaN
             if _is_small_data(value, self._result_bytes):
@@ -386,15 +386,15 @@ def _repr_or_print(value: Any) -> str:
         if len(text) <= 4000:
             # Enough for a data frame as pandas prints it.
             return text
-        return _printed(_lines(value, 1, repr), value, " as repr")
+        return _print_pieces(_lines(value, 1, repr), value, " as repr")
     except BaseException as error:
         return "<%s object; its repr raised %s>" % (type(value).__name__, type(error).__name__)
 
 
-def ending(done: Done) -> Done:
+def final_outcome(done: Done) -> Done:
     """Return the program's outcome; an exception if a placeholder stopped it."""
     held = sys.modules.get("bridge.guest.api.held_results")
-    done = done if held is None else held.ending(done)
+    done = done if held is None else held.final_outcome(done)
     left = sys.modules.get("bridge.guest.worker.leftovers")
     return done if left is None else Done(**{**done.__dict__, "unsent": left.take_unsent()})
 
@@ -457,12 +457,12 @@ def print_json(value: Any) -> str:
         return json.dumps(item, ensure_ascii=False)
 
     if isinstance(value, str):
-        return _printed(iter((value,)), value, "")
+        return _print_pieces(iter((value,)), value, "")
     # Of an object, what is in its lists.
-    return _printed(_lines(value, 2 if type(value) is dict else 1, dump), value, " as JSON")
+    return _print_pieces(_lines(value, 2 if type(value) is dict else 1, dump), value, " as JSON")
 
 
-def _printed(pieces: Iterator[str], value: Any, form: str) -> str:
+def _print_pieces(pieces: Iterator[str], value: Any, form: str) -> str:
     # The original stream: the program may have redirected stdout to one that is not shown.
     stream = sys.__stdout__ or sys.stdout
     with suppress(Exception):

@@ -19,7 +19,7 @@ from bridge.guest.api.tracebacks import Interrupted, interrupt
 from bridge.guest.protocol.wire import Done
 from bridge.guest.worker import leftovers, worker
 from bridge.guest.worker.environment import arrange, conclude, note_files
-from bridge.guest.worker.program import GuestProgram, ending, flush_streams
+from bridge.guest.worker.program import GuestProgram, final_outcome, flush_streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class WorkerSession:
         program = GuestProgram(run, given, self._module, self._run_loop)
         done = refused or program.run()
         leftovers.finish_threads(self._names().values())
-        done = ending(done)
+        done = final_outcome(done)
         conclude(self._client)
         own.pop("__run_python_result__", None)
         self._running = False

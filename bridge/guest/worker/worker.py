@@ -134,7 +134,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.runtime import build
     from bridge.guest.worker.environment import arrange, conclude, note_files
-    from bridge.guest.worker.program import GuestProgram, ending, shut_down
+    from bridge.guest.worker.program import GuestProgram, final_outcome, shut_down
 
     gc.freeze()
     # Off since the interpreter started: the objects made so far are permanent.
@@ -162,7 +162,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     # The program has ended: an interrupt must not disturb the shutdown.
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     shut_down(program.module)
-    done = ending(done)
+    done = final_outcome(done)
     if os.getpid() == own:
         # Checked again: exit handlers may fork too.
         client.write(last_lines(done, before))
