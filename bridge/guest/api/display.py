@@ -19,7 +19,7 @@ from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
     from bridge.guest.api.client import ChannelClient
 
@@ -45,22 +45,10 @@ _TABLES = {
 
 
 class Display:
-    """What one run shows.
-
-    Args:
-        shown_bytes: Of all pictures together, as base64.
-        frame_bytes: Of what may be sent at once.
-    """
-
-    def __init__(
-        self,
-        client: ChannelClient,
-        shown_bytes: int = 1024 * 1024,
-        frame_bytes: int = MAX_FRAME_BYTES,
-    ) -> None:
+    def __init__(self, client: ChannelClient, limits: Mapping[str, Any]) -> None:
         self._client = client
-        self._frame_bytes = frame_bytes
-        self._left = shown_bytes
+        self._frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
+        self._left = int(limits.get("shown_bytes", 1024 * 1024))  # Of all pictures, as base64.
         self._items = 0
         self._pictures = 0
         # The figures themselves: their ids would be used again.
@@ -136,8 +124,8 @@ class Display:
         if _is_a(kind, "PIL.Image", "Image"):
             # What PIL can write as PNG.
             direct = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-            image = value if direct else value.convert("RGB")
-            self._send_picture(lambda: (_png(image.save), ""), label)
+            convert = (lambda: value) if direct else (lambda: value.convert("RGB"))
+            self._send_picture(lambda: (_png(convert().save), ""), label)
             return True
         if isinstance(value, (Blob, bytes)):
             data = bytes(value)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from bridge.guest.schema.binding import default_of, read_parameters
 from bridge.guest.schema.schemas import as_list, as_mapping, is_number, leaves, pointed_at
-from bridge.guest.schema.validation import block, fill_defaults, flat, shown
+from bridge.guest.schema.validation import array_parts, block, fill_defaults, flat, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,20 +203,15 @@ class TypeWriter:
         return self._union([found])
 
     def _array(self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int) -> str:
-        items = schema.get("items", True)
-        prefix = schema.get("prefixItems")
-        if isinstance(items, list):
-            prefix, items = items, schema.get("additionalItems", True)
         if level >= self._detail:
             return self._generic("list")
+        prefix, items = array_parts(schema)
+        if len(prefix) > MAX_MEMBERS:
+            prefix, items = [], True
         place = (*path, "item")
-        members = []
-        if isinstance(prefix, list) and prefix:
-            if len(prefix) > MAX_MEMBERS:
-                prefix, items = [], True
-            members = [self._parts(part, place, level + 1) for part in prefix]
-            if members and self.names.inline is not None:
-                return "tuple[%s]" % ", ".join(map(self._join_bounded, members))
+        members = [self._parts(part, place, level + 1) for part in prefix]
+        if members and self.names.inline is not None:
+            return "tuple[%s]" % ", ".join(map(self._join_bounded, members))
         if not members or items is not False:
             # After a few described places come any others, as far as the schema says.
             closed = members and "items" not in schema

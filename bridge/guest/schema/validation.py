@@ -144,7 +144,7 @@ class _Check:
         found = size_problem(len(value), schema, "Items", "items")
         if found is not None:
             return found
-        prefix, items = _places(schema)
+        prefix, items = array_parts(schema)
         if items is False and len(value) > len(prefix):
             return Found("must have at most %d items, not %d" % (len(prefix), len(value)), OTHER)
         checked = len(value) if items is not True else min(len(value), len(prefix))
@@ -222,7 +222,7 @@ class _Filler(_Check):
             if self.left < 0:
                 break
             if isinstance(value, list):
-                prefix, items = _places(part)
+                prefix, items = array_parts(part)
                 inside = (*prefix[: len(value)], *[items] * (len(value) - len(prefix)))
                 pairs = zip(value, inside)  # noqa: B905 - not in 3.9
                 value = [self.fill(item, own, depth + 1) for item, own in pairs]
@@ -268,7 +268,7 @@ class _Filler(_Check):
         return []
 
 
-def _places(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
+def array_parts(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
     items = schema.get("items", True)
     if isinstance(items, list):
         # How older drafts write what is `prefixItems` now.
@@ -317,12 +317,7 @@ class Found:
                 place += "." + segment if place else segment
             else:
                 place += "[%s]" % shown(segment)
-        if place:
-            return "%s %s" % (place, self.text)
-        for verb in ("is ", "has "):
-            if self.text.startswith(verb):
-                return self.text[len(verb) :]
-        return self.text
+        return "%s %s" % (place, self.text) if place else re.sub("^(is|has) ", "", self.text)
 
 
 _LIMITS = (
@@ -421,17 +416,12 @@ def cure(value: Any, kinds: Sequence[str]) -> str:
 
 def told(value: Any) -> str:
     """Return a value as it stands in a message: its type, and itself if that is short."""
-    if value is None or isinstance(value, bool):
-        return repr(value)
+    if value is None or isinstance(value, (bool, str)):
+        return shown(value)
     kind = type(value).__name__
-    if isinstance(value, Mapping):
-        return "%s %s" % (kind, "{...}" if value else "{}")
     if isinstance(value, (list, tuple)):
         return "%s of %d" % (kind, len(value))
-    if isinstance(value, (str, int, float)):
-        text = shown(value)
-        return text if isinstance(value, str) else "%s %s" % (kind, text)
-    return kind
+    return "%s %s" % (kind, shown(value)) if isinstance(value, (Mapping, int, float)) else kind
 
 
 def flat(text: Any, limit: int) -> str:

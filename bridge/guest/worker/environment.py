@@ -92,11 +92,7 @@ def current_display() -> Display:
     if isinstance(_display, tuple):
         from bridge.guest.api.display import Display
 
-        client, limits = _display
-        given = {
-            name: int(limits[name]) for name in ("shown_bytes", "frame_bytes") if name in limits
-        }
-        _display = Display(client, **given)
+        _display = Display(*_display)
     shown: Display = _display
     return shown
 

@@ -20,7 +20,7 @@ import threading
 import warnings
 from typing import Any, Callable, List
 
-from bridge.guest.worker.leftovers import run_to_end, watch_loop
+from bridge.guest.worker.leftovers import loops, run_to_end
 
 
 def _install() -> None:
@@ -139,7 +139,7 @@ def _patch_loops() -> None:
     @functools.wraps(original)
     def run_until_complete(self: Any, future: Any) -> Any:
         running = asyncio._get_running_loop()
-        watch_loop(self)
+        loops.add(self)
         if running is None:
             return original(self, future)
         if running is not self:

@@ -7,6 +7,7 @@ what it prints is dropped.
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 earlier_threads = client.earlier_threads = weakref.WeakSet()
 
 _unsent: List[str] = []
-_loops: Set[Any] = set()
+loops: Set[Any] = set()  # Those that the program runs itself: their tasks end with it.
 _tasks: weakref.WeakSet[Any] = weakref.WeakSet()
 _pool_work: weakref.WeakSet[Any] = weakref.WeakSet()
 _never_awaited: Dict[int, Any] = {}
@@ -112,14 +113,10 @@ async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
         await sys.modules["asyncio"].wait(left, timeout=0.5)
 
 
-def watch_loop(loop: Any) -> None:
-    _loops.add(loop)
-
-
 def finish_loops() -> None:
-    for loop in list(_loops):
+    for loop in list(loops):
         if loop.is_closed():
-            _loops.remove(loop)
+            loops.remove(loop)
         elif not loop.is_running() and sys.modules["asyncio"].all_tasks(loop):
             loop.run_until_complete(_finish_tasks())
 
@@ -208,19 +205,11 @@ def silence_threads() -> None:
     if earlier_threads:
         for stream in (sys.__stdout__, sys.__stderr__):
             if stream is not None and "write" not in stream.__dict__:
-                stream.write = _drop_late(stream.write)  # type: ignore[method-assign]
+                stream.write = functools.partial(_write, stream.write)  # type: ignore[method-assign]
 
 
-def cancel_timers(loop: Any) -> None:
-    for timer in list(getattr(loop, "_scheduled", ())):
-        timer.cancel()
-
-
-def _drop_late(write: Callable[[str], int]) -> Callable[[str], int]:
-    def write_current(text: str) -> int:
-        return len(text) if threading.current_thread() in earlier_threads else write(text)
-
-    return write_current
+def _write(write: Callable[[str], int], text: str) -> int:
+    return len(text) if threading.current_thread() in earlier_threads else write(text)
 
 
 def _threads() -> List[threading.Thread]:

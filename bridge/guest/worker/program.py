@@ -368,16 +368,13 @@ def _exit(error: SystemExit) -> Done:
     code = error.code
     if code is None or isinstance(code, int):
         return Done("exit", int(code or 0) & 0xFF, error_type="SystemExit")
-    try:
+    text = "<unprintable %s object>" % type(code).__name__
+    with suppress(BaseException):
         text = str(code)
-    except BaseException:
-        text = "<unprintable %s object>" % type(code).__name__
-    try:
+    with suppress(BaseException):  # The program may have replaced or closed its stderr.
         print(text, file=sys.stderr, flush=True)
-    except BaseException:
-        # The program may have replaced or closed its stderr.
-        return Done("exit", 1, error=text, error_type="SystemExit")
-    return Done("exit", 1, error_type="SystemExit")
+        text = ""
+    return Done("exit", 1, text, "SystemExit")
 
 
 def _repr_or_print(value: Any) -> str:

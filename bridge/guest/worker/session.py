@@ -171,7 +171,8 @@ class WorkerSession:
         task = loop.create_task(leftovers.run_to_end(coroutine))
         try:
             value = loop.run_until_complete(task)
-            leftovers.cancel_timers(loop)
+            for timer in list(getattr(loop, "_scheduled", ())):
+                timer.cancel()  # It would be called in a later run.
             return value
         except BaseException as error:
             loop.run_until_complete(leftovers.cancel_tasks(asyncio.all_tasks(loop), task))
