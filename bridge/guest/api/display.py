@@ -124,8 +124,11 @@ class Display:
         if _is_a(kind, "PIL.Image", "Image"):
             # What PIL can write as PNG.
             direct = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-            convert = (lambda: value) if direct else (lambda: value.convert("RGB"))
-            self._send_picture(lambda: (_png(convert().save), ""), label)
+
+            def draw() -> Tuple[bytes, str]:
+                return _png((value if direct else value.convert("RGB")).save), ""
+
+            self._send_picture(draw, label)
             return True
         if isinstance(value, (Blob, bytes)):
             data = bytes(value)
