@@ -84,8 +84,8 @@ def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text
 
 
-class Tools:
-    """The functions of one server, made on demand."""
+class Tools(abc.Mapping):  # type: ignore[type-arg]
+    """The functions of one server, made on demand: by alias, as a key also by their own names."""
 
     def __init__(
         self,
@@ -124,8 +124,11 @@ class Tools:
             self._take(await self._load(self.server["name"]))
             self._load = None
 
-    def aliases(self) -> List[str]:
-        return list(self._by_alias)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_alias)
+
+    def __len__(self) -> int:
+        return len(self._by_alias)
 
     def attribute(self, name: str) -> Any:
         """Return a tool's function by its alias, or by its own name, or raise."""
@@ -136,7 +139,7 @@ class Tools:
             raise UnknownNameError(self._no_such(name))
         return self._find(name, self._by_alias, self._by_name)
 
-    def item(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Any:
         """Return a tool's function by its own name, or by its alias, or raise."""
         return self._find(name, self._by_name, self._by_alias)
 
@@ -199,16 +202,16 @@ class Server:
         return self._tools.attribute(name)
 
     def __getitem__(self, name: str) -> Any:
-        return self._tools.item(name)
+        return self._tools[name]
 
     def __iter__(self) -> Iterator[str]:
         if "tools" not in self._tools.server:
             message = "%s: its tools are not known yet. First: await server.list_tools()"
             raise UnknownNameError(message % self._tools.title)
-        return iter(self._tools.aliases())
+        return iter(self._tools)
 
     def __dir__(self) -> List[str]:
-        return [*object.__dir__(self), *self._tools.aliases()]
+        return [*object.__dir__(self), *self._tools]
 
     # Programs open it like a client; it is connected already.
     def __enter__(self) -> Server:
@@ -224,14 +227,14 @@ class Server:
     async def list_tools(self) -> List[Any]:
         """Return each tool's name, alias, description, signature and input schema."""
         if "refused" in self._tools.server:
-            await self._tools.item("")()
+            await self._tools[""]()
         await self._tools.load()
         return describe_tools(self._tools.server)
 
     def __repr__(self) -> str:
         return "<MCP server %r: %s>" % (
             self._tools.server["name"],
-            list_names(self._tools.aliases()),
+            list_names(self._tools),
         )
 
 
@@ -241,22 +244,6 @@ def describe_tools(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
         own = {"description": "", **tool, "signature": signature_text(server, tool)}
         tools.append(Result({**own, "input_schema": tool.get("inputSchema")}))
     return tools
-
-
-class ToolMap(abc.Mapping):  # type: ignore[type-arg]
-    """The functions of a server's tools by their aliases; as a key also by their own names."""
-
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-
-    def __getitem__(self, name: str) -> Any:
-        return self._tools.item(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tools.aliases())
-
-    def __len__(self) -> int:
-        return len(self._tools.aliases())
 
 
 class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
@@ -299,8 +286,8 @@ class ServerModule(types.ModuleType):
     def __init__(self, name: str, tools: Tools) -> None:
         super().__init__(name, str(tools.server.get("description") or "") or None)
         self._tools = tools
-        self.TOOL_MAP = ToolMap(tools)
-        self.__all__ = tools.aliases()
+        self.TOOL_MAP = tools
+        self.__all__ = list(tools)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
@@ -311,7 +298,7 @@ class ServerModule(types.ModuleType):
         return self._tools.attribute(name)
 
     def __dir__(self) -> List[str]:
-        return [*super().__dir__(), "TOOLS", *self._tools.aliases()]
+        return [*super().__dir__(), "TOOLS", *self._tools]
 
 
 class Package(types.ModuleType):

@@ -97,7 +97,8 @@ def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
 
 def more_lines(value: Any) -> List[str]:
     """Return, a line each, what a server sent next to a structure that does not repeat it."""
-    wire: Parts = parts_of(value) or {}
+    parted = isinstance(value, (_Parted, DictResult, BlobResult))
+    wire: Parts = (getattr(value, "_parts", None) if parted else None) or {}
     lines = []
     for block in blocks_of(wire) if "value" in wire else ():
         text = text_of(block)
@@ -241,12 +242,6 @@ def with_parts(value: Any, wire: Parts) -> Any:
     """Return a plain value with its parts; None and booleans as they are."""
     kind = _WITH_PARTS.get(type(value))
     return value if kind is None else _restore(kind, value, wire)
-
-
-def parts_of(value: Any) -> Any:
-    """Return the parts of a value, as the host sent them; None if it has none."""
-    parted = isinstance(value, (_Parted, DictResult, BlobResult))
-    return getattr(value, "_parts", None) if parted else None
 
 
 def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:

@@ -81,8 +81,13 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
 
     wanted = _plain(name)
     pairs = _pairs(wanted)
+
     # `difflib` takes fifty times as long as counting shared pairs of letters.
-    likely = heapq.nlargest(12, by_lower, key=lambda other: _share(pairs, other))
+    def share(other: str) -> float:
+        own = _pairs(other)
+        return len(pairs & own) / (len(pairs) + len(own) + 1)
+
+    likely = heapq.nlargest(12, by_lower, key=share)
     for one in [one for one in likely if one.count("_") == wanted.count("_") > 0]:
         if not all(map(difflib.get_close_matches, wanted.split("_"), zip(one.split("_")))):
             likely.remove(one)  # `update_issue` is no `create_issue`
@@ -102,8 +107,3 @@ def _plain(name: str) -> str:
 
 def _pairs(name: str) -> Set[str]:
     return {name[start : start + 2] for start in range(len(name))}
-
-
-def _share(pairs: Set[str], other: str) -> float:
-    own = _pairs(other)
-    return len(pairs & own) / (len(pairs) + len(own) + 1)

@@ -38,10 +38,9 @@ def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optio
     # As builtins, so that the program's modules have them and a session does not save them.
     builtins.display = display  # type: ignore[attr-defined]
     builtins.help = show_help  # type: ignore[assignment]
-    servers = {"AVAILABLE": run.servers, "DISCOVERED": run.discovered or run.servers}
-    for kind, listed in servers.items():
+    for kind, servers in (("AVAILABLE", run.servers), ("DISCOVERED", run.discovered)):
         # Names of servers hold any character: as JSON text.
-        names = compact([server["name"] for server in listed])
+        names = compact([server["name"] for server in servers or run.servers])
         os.environ["MCP_%s_SERVERS" % kind] = names
     if run.skills or "skill" in run.code or "bridge.guest.api.skill_modules" in sys.modules:
         from bridge.guest.api.skill_modules import finder
@@ -74,11 +73,10 @@ _workspace = ""  # The working directory when the first program started.
 
 def note_files(client: ChannelClient) -> None:
     """Tell the supervisor what is in the working directory: what is new later is the program's."""
-    names = [name for name in os.listdir(_workspace) if name != "out"]
-    if names:
-        found = ((name, os.lstat(os.path.join(_workspace, name))) for name in names)
-        files = compact({name: list(file_version(stat)) for name, stat in found})
-        line = files.encode("utf-8", "surrogateescape")
+    paths = {name: os.path.join(_workspace, name) for name in os.listdir(_workspace)}
+    files = {name: file_version(os.lstat(path)) for name, path in paths.items() if name != "out"}
+    if files:
+        line = compact(files).encode("utf-8", "surrogateescape")
         client.write(PLACED_NOTICE + b'"files":' + line + b"}\n")
 
 
@@ -103,7 +101,6 @@ def prepare_pyplot() -> None:
 
     def show(*args: Any, **kwargs: Any) -> None:
         """Show all open figures, and close them."""
-
         current_display().show_figures()
 
     pyplot.show = show

@@ -41,7 +41,6 @@ class WorkerSession:
         self._loop: Any = None
         self._running = False
         self._lost: List[List[str]] = []
-        self._started = False
         self._restoring = False
         leftovers.watch_threads()
 
@@ -84,14 +83,12 @@ class WorkerSession:
         sys.argv = [run.name or "run_python", *run.argv]
         own = self._module.__dict__
         given = build(run, self._client)
-        if not self._started:
+        if not self._workspace:
             # Not before: files in the working directory must not be imported earlier.
             sys.path[:] = worker.import_path(run)
-            self._started = True
-        # Before the program changes directory. `arrange` precedes `_restore`, which may import
-        # skills.
-        self._workspace = self._workspace or os.getcwd()
+            self._workspace = os.getcwd()
         _reset_output()
+        # Before `_restore`, which may import skills.
         refused = arrange(run, self._client, given)
         for name, value in given.items():
             if name not in own or own[name] is self._provided.get(name):
