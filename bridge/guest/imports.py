@@ -18,7 +18,6 @@ OWN = (
     "bridge.guest.worker.program", "bridge.guest.api.runtime", "bridge.guest.api.values",
     "bridge.guest.worker.environment", "bridge.guest.api.client", "bridge.guest.api.results",
 )  # fmt: skip
-"""Guest modules that every program needs."""
 
 STANDARD = (
     "traceback", "typing", "inspect", "dataclasses", "threading", "logging", "socket",

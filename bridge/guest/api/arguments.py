@@ -29,8 +29,7 @@ class _Text(str):
         return str.__str__(self)
 
 
-LEFT_OUT = _Text("...")
-"""The default of an optional argument: nothing is sent, the server decides."""
+LEFT_OUT = _Text("...")  # The default of an optional argument: nothing is sent, the server decides.
 
 
 class BoundParameters(binding.Parameters):

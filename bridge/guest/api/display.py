@@ -41,7 +41,6 @@ _TABLES = {
     "polars": ("DataFrame", "Series"),
     "pyarrow": ("RecordBatch", "Table"),
 }
-"""Classes of libraries whose own text says what their HTML says, and costs a model less."""
 
 
 class Display:

@@ -54,7 +54,6 @@ _MISUSES = {
     "'str' object has no attribute": "this is text: a tool that returns text has no fields; use "
     "the value itself.",
 }
-"""What is in the message of an error, and what helps."""
 
 # Where programs look for the user's files, and where other code tools have a run's files.
 _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
@@ -85,12 +84,7 @@ _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "ty
 
 
 def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
-    """Return a line to stand below a traceback; empty for nothing."""
-    advice = _advice(error, packages)
-    return "\nHint: " + advice if advice else ""
-
-
-def _advice(error: BaseException, packages: Sequence[str]) -> str:
+    """Return what to do instead; empty for nothing. `packages`: those that a run may ask for."""
     message = str(error)
     if isinstance(error, SyntaxError):
         return next((hint for part, hint in _SYNTAX.items() if part in message), "")

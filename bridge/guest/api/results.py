@@ -79,7 +79,6 @@ _PARTS: Mapping[str, Callable[[Parts], Any]] = {
     **dict.fromkeys(("isError", "is_error"), lambda wire: False),
     **dict.fromkeys(("meta", "_meta"), lambda wire: wire.get("meta")),
 }
-"""The parts of a value, in both spellings of the SDKs."""
 
 
 def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:

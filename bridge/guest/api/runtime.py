@@ -425,8 +425,7 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     return found
 
 
-_defined: List[str] = []
-"""Builtins for servers and helpers: the next run of a session has its own."""
+_defined: List[str] = []  # Builtins for servers and helpers: the next run of a session has its own.
 
 
 def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:

@@ -28,7 +28,6 @@ _GIVEN = frozenset((
     "list_memories", "load_memory", "mcp", "mcp_servers", "memory_exists", "runtime",
     "save_memory", "save_skill", "save_tool", "update_memory",
 ))  # fmt: skip
-"""What every module of a skill has."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -67,7 +67,8 @@ def _hint(error: BaseException) -> str:
     try:
         from bridge.guest.api.hints import hint  # most programs need none
 
-        return hint(error, packages_offered)
+        advice = hint(error, packages_offered)
+        return "\nHint: " + advice if advice else ""
     except BaseException:
         # The program may have broken imports; the traceback matters more than the hint.
         return ""

@@ -71,7 +71,6 @@ def synonyms(parameters: Sequence[Parameter]) -> Dict[str, Parameter]:
 
 
 _DEFAULTS = frozenset({"default", "$ref", "allOf", "anyOf", "oneOf"})
-"""Where a schema may have a default."""
 
 
 def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:

@@ -12,11 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Mapping, Set
 
-NAME_CHARS = 80
-"""Characters of a name that are compared."""
+NAME_CHARS = 80  # Characters of a name that are compared.
 
-USUAL_CUTOFF = 0.65
-"""From this ratio on, two names look alike to a reader."""
+USUAL_CUTOFF = 0.65  # From this ratio on, two names look alike to a reader.
 
 PARAMETER_NAMES = {
     **dict.fromkeys(("server_name", "mcp_server"), "server"),

@@ -40,7 +40,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _GIVEN = frozenset(
     ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
 )
-"""Names in the globals that the guest provides."""
 
 _hung: Dict[str, int] = {}
 """Name to `id` of values whose saving was interrupted: they are not tried again."""

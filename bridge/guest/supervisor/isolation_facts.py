@@ -41,7 +41,6 @@ _OPTIONS = {
     "nodev": getattr(os, "ST_NODEV", 4),
     "noexec": getattr(os, "ST_NOEXEC", 8),
 }
-"""Mount options by their name in a mount table, and their `statvfs` flag."""
 
 _MASKED = (
     "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 compact = encoder()
 
-_display: Any = None
-"""The client and the run's limits; the `Display` once something was shown."""
+_display: Any = None  # The client and the run's limits; the `Display` once something was shown.
 
 
 def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optional[Done]:
@@ -139,7 +138,6 @@ def _write(path: str, data: str) -> None:
 _redirected = False
 
 _METHODS = {"PIL.Image": "Image", "plotly.basedatatypes": "BaseFigure"}
-"""Module to its class whose `show` would open a window."""
 
 
 def redirect_windows() -> None:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 RESULT_NAME = "__run_python_result__"
 """The global that holds the last expression's value until it is taken out."""
 
-ASSIGNED_NAME = "__run_python_assigned__"
-"""The global that holds the value of a last assignment."""
+ASSIGNED_NAME = "__run_python_assigned__"  # The global that holds the value of a last assignment.
 
 _DISPLAY_LIBRARIES = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars", "pyarrow"))
 """Libraries whose values are displayed, also inside a list."""
@@ -46,8 +45,7 @@ TREE_FLAGS = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
 _NEED_LOOP = frozenset(("create_task", "ensure_future", "gather", "get_running_loop", "shield"))
 """Functions of asyncio that fail where no event loop runs."""
 
-_COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100
-"""Code flags as in `inspect`, whose import is slow."""
+_COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100  # Code flags as in `inspect`, whose import is slow.
 
 
 def compile_program(source: str, name: str = FILENAME) -> Union[Tuple[types.CodeType, bool], Done]:
