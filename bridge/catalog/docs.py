@@ -18,8 +18,7 @@ from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, joined, one_line
 from bridge.catalog.stubs import call_signature, tool_stub
-from bridge.guest.schema.signatures import Head
-from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
+from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Head, Names
 from bridge.model import Limits
 from bridge.text import valid_text
 from bridge.tokens import count_tokens

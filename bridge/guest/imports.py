@@ -18,7 +18,6 @@ OWN = (
     "bridge.guest.worker.program", "bridge.guest.api.runtime", "bridge.guest.api.values",
     "bridge.guest.worker.environment", "bridge.guest.api.client", "bridge.guest.api.results",
 )  # fmt: skip
-"""Guest modules that every program needs."""
 
 STANDARD = (
     "traceback", "typing", "inspect", "dataclasses", "threading", "logging", "socket",
@@ -58,14 +57,12 @@ class OnImport:
         """Return the spec from the other finders; its loader calls `action` in the end."""
         if name != self._name or self not in sys.meta_path:
             return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec: "ModuleSpec | None" = finder.find_spec(name, path, target)
-            if spec is not None:
-                self._watch(spec.loader)
-                return spec
-        return None
-
-    def _watch(self, loader: Any) -> None:
+        later = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(name, path, target) for finder in later)
+        spec: "ModuleSpec | None" = next(filter(None, specs), None)
+        if spec is None:
+            return None
+        loader: Any = spec.loader
         load = loader.exec_module
 
         def exec_module(module: "ModuleType") -> None:
@@ -75,3 +72,4 @@ class OnImport:
                 self._action()
 
         loader.exec_module = exec_module
+        return spec

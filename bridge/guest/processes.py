@@ -1,24 +1,28 @@
-"""The processes below the supervisor: reaped, counted, killed.
+"""The processes below the supervisor, and the file descriptors of the guest.
 
-Owns the few process attributes that need `prctl`, the reaping of every child and orphan, and the
-killing of all that a run started. As PID 1 the kernel does most of it; elsewhere the supervisor
-makes itself the parent of orphans and looks for its descendants.
+Owns the process attributes that need `prctl`. Reaps every child and orphan, kills all that a run
+started, and moves the channel to descriptors that programs do not touch by accident.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
+import fcntl
 import os
 import sys
 import time
+from collections import deque
+from itertools import islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG = 1  # The kernel sends a signal to this process when its parent ends.
+PR_SET_DUMPABLE = 4  # With 0, other processes of this user cannot read this one's memory.
+PR_SET_CHILD_SUBREAPER = 36  # This process becomes the parent of its descendants' orphans.
+
+CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
 
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # Bytes per unit of `ru_maxrss`.
 
@@ -32,7 +36,7 @@ PLACED_NOTICE = b'{"type":"placed",'
 "files" has the version of each. A program that forges it only hides files of its own."""
 
 
-def _prctl(option: int, value: int) -> bool:
+def prctl(option: int, value: int) -> bool:
     """Set a process attribute; return whether that worked."""
     try:
         import _ctypes  # what `ctypes` is made of, without what takes milliseconds to import
@@ -51,32 +55,8 @@ def _prctl(option: int, value: int) -> bool:
         return False
 
 
-def adopt_orphans() -> bool:
-    """Make this process the parent of its descendants' orphans."""
-    return os.getpid() == 1 or _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def forbid_tracing() -> bool:
-    """Forbid other processes of this user to read this one's memory; return whether it worked."""
-    return _prctl(_PR_SET_DUMPABLE, 0)
-
-
-def allow_tracing() -> bool:
-    """Undo `forbid_tracing` in a child, which could not use its own /proc files otherwise."""
-    return _prctl(_PR_SET_DUMPABLE, 1)
-
-
-def die_with_parent() -> bool:
-    """Make the kernel kill this process when its parent ends; return whether it worked."""
-    return _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
-
-
 class Children:
-    """Every process below this one.
-
-    Attributes:
-        worker: Process id of the one that runs the program; 0 before there is one.
-    """
+    """Every process below this one."""
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
@@ -102,7 +82,6 @@ class Children:
                 self.status = status
 
     def kill_all(self) -> None:
-        """Kill every process below this one and reap them."""
         if not self.reap() and self.adopts_orphans:
             # Orphans would be children of this process: there are none to look for.
             return
@@ -114,7 +93,6 @@ class Children:
             self.send_kill()
 
     def send_kill(self) -> None:
-        """Send SIGKILL to every process below this one."""
         if self.is_init:
             # Everything in this process namespace except PID 1, atomically.
             kill(-1)
@@ -166,3 +144,110 @@ def kill(pid: int) -> None:
         os.kill(pid, _signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def private(fd: int) -> int:
+    """Return a high, close-on-exec duplicate of `fd`, which is closed."""
+    # Programs that close "everything from 3 to 255" before a fork are common.
+    for lowest in (900, 200, 64, 3):
+        try:
+            copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        except OSError:
+            continue
+        os.close(fd)
+        return copy
+    return fd
+
+
+def claim_channel() -> "tuple[int, int]":
+    """Move the channel from fd 0 and 1; return its reading and its writing descriptor.
+
+    Afterwards 0 is empty and 1 is stderr: a stray print cannot corrupt a frame.
+    """
+    null = os.open(os.devnull, os.O_RDONLY)
+    reader = private(os.dup(0))
+    os.dup2(null, 0, inheritable=True)
+    if null > 2:
+        os.close(null)
+    writer = private(os.dup(1))
+    os.dup2(2, 1, inheritable=True)
+    for fd in (reader, writer):
+        os.set_blocking(fd, False)
+    return reader, writer
+
+
+def open_descriptors() -> List[int]:
+    """Return this process's open descriptors; all below 1024 if the system does not list them."""
+    try:
+        return [int(name) for name in os.listdir("/dev/fd")]
+    except (OSError, ValueError):
+        return list(range(1024))
+
+
+def close_others(keep: Iterable[int]) -> None:
+    kept = frozenset(keep)
+    for fd in open_descriptors():
+        if fd in kept:
+            continue
+        try:
+            os.close(fd)
+        except OSError:
+            # Not open: the listing's own descriptor, or an assumed one.
+            continue
+
+
+def read_some(fd: int) -> Optional[bytes]:
+    """Return available bytes of a non-blocking descriptor: None for none yet, empty at its end."""
+    try:
+        return os.read(fd, CHUNK_BYTES)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        # A reset socket counts as the end.
+        return b""
+
+
+class Outbox:
+    """A queue of bytes to write to a non-blocking descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.size = 0
+        self.broken = False
+        self._chunks: Deque[memoryview] = deque()
+
+    def put(self, *parts: bytes) -> None:
+        """Queue bytes, unless the reader has closed its end."""
+        for data in parts:
+            if data and not self.broken:
+                self._chunks.append(memoryview(data))
+                self.size += len(data)
+
+    def drop(self) -> None:
+        """Drop the queue: the reader has closed its end."""
+        self.broken = True
+        self._chunks.clear()
+        self.size = 0
+
+    def flush(self) -> None:
+        """Write as much as the descriptor takes without blocking, waking its reader once."""
+        while self._chunks:
+            try:
+                # As many as POSIX promises to take.
+                written = os.writev(self.fd, list(islice(self._chunks, 16)))
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self.drop()
+                return
+            self.size -= written
+            while written:
+                chunk = self._chunks.popleft()
+                if written < len(chunk):
+                    self._chunks.appendleft(chunk[written:])
+                written -= min(written, len(chunk))
+
+
+def file_version(found: os.stat_result) -> Tuple[int, int, int, int]:
+    """Return inode, size and the times of a file's last changes, of content and of anything."""
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -10,7 +10,7 @@ from bridge.guest.protocol.wire import Call, Cancel, Done, Exited, GuestFrame
 
 @dataclass
 class Finished:
-    """What came, and how it ended."""
+    """The frames, and how the run ended."""
 
     stdout: str = ""
     stderr: str = ""

@@ -100,7 +100,7 @@ PUZZLED = (
     ("json.loads(x)", "not Placeholder"),
     ("pickle.dumps(x)", "pickles"),
 )
-"""What C code stops with a `TypeError` of its own, and what is told of it then."""
+"""What C code stops with a `TypeError` of its own, and what the message says."""
 
 QUOTED = (
     "json.dumps({'a': str(x.a)})", "json.dumps([f'a {x.a}'], ensure_ascii=False)",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.guest.descriptors import Outbox, private, read_some
+from bridge.guest.processes import Outbox, private, read_some
 
 
 @pytest.fixture

@@ -85,8 +85,8 @@ asyncio.run(main())
     assert finished.stderr == ""
 
 
-def test_a_child_runs_its_exit_handlers(guest_on: Any) -> None:
-    finished = guest_on.run(
+FORKING = {
+    "exit handlers of the child": (
         """
 import atexit, os
 pid = os.fork()
@@ -94,24 +94,20 @@ if pid == 0:
     atexit.register(print, "the child's handler")
 else:
     os.waitpid(pid, 0)
-"mine" if pid else "the child's"
-"""
-    )
-    assert finished.value == "mine"
-    assert finished.stdout == "the child's handler\n"
-    assert finished.stderr == ""
+5 if pid else "the child's"
+""",
+        "the child's handler\n",
+    ),
+    "a child that outlives it": ("import os, time\nif os.fork() == 0: time.sleep(1000)\n5", ""),
+    "a child of an exit handler": ("import atexit, os\natexit.register(os.fork)\n5", ""),
+}
 
 
-def test_a_child_that_outlives_the_program_ends_with_the_run(guest_on: Any) -> None:
-    finished = guest_on.run("import os, time\nif os.fork() == 0: time.sleep(1000)\n5")
-    assert finished.value == 5
+@pytest.mark.parametrize(("code", "stdout"), FORKING.values(), ids=FORKING)
+def test_the_run_is_the_parents_alone(guest_on: Any, code: str, stdout: str) -> None:
+    finished = guest_on.run(code)
+    assert (finished.value, finished.stdout, finished.stderr) == (5, stdout, "")
     assert not finished.exit.timed_out
-
-
-def test_a_child_of_an_exit_handler_reports_to_nobody(guest_on: Any) -> None:
-    finished = guest_on.run("import atexit, os\natexit.register(os.fork)\n5")
-    assert finished.value == 5
-    assert finished.stderr == ""
 
 
 def test_a_child_may_run_its_copy_of_a_stopped_loop_in_which_an_answer_waits(

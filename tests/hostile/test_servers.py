@@ -1,4 +1,4 @@
-"""Hostile servers: whatever they list, answer or send unasked, the event loop goes on turning.
+"""Hostile servers: whatever they list, answer or send unasked, the event loop does not stall.
 
 Each ends in a result, or in an error that says what is too much.
 """
@@ -241,7 +241,7 @@ FLOODS: dict[str, tuple[Made, str]] = {
     ),
     "progress": (lambda: note("progress", progressToken=1_000_000_000, progress=1) * 5_000, ""),
     "changed tools": (lambda: note("tools/list_changed") * 5_000, ""),
-    "answers to nobody": (lambda: line(id=77, result={}) * 10_000, ""),
+    "answers to no call": (lambda: line(id=77, result={}) * 10_000, ""),
     "900 requests": (lambda: line(id=5, method="x") * 900, ""),
     "60 forms of 45 fields": (lambda: b"".join(question(number) for number in range(60)), ""),
     "a method of 10 MB": (lambda: line(id=5, method="n" * 10 * M), ""),
@@ -265,7 +265,7 @@ async def test_nothing_sent_unasked_keeps_the_loop(
 
 REQUESTS: dict[str, Any] = {
     "pings": {"id": 5, "method": "ping"},
-    "methods that nobody knows": {"id": 6, "method": "x"},
+    "unknown methods": {"id": 6, "method": "x"},
     "questions": {"id": 7, "method": "elicitation/create", "params": {"message": "a"}},
 }
 

@@ -8,7 +8,7 @@ call.
 from __future__ import annotations
 
 from bridge.guest.api.results import with_source_texts
-from bridge.guest.api.values import ArgumentsError, Result, listed, to_json
+from bridge.guest.api.values import ArgumentsError, Result, list_names, to_json
 from bridge.guest.schema import binding
 from bridge.guest.schema.validation import convert
 
@@ -29,13 +29,10 @@ class _Text(str):
         return str.__str__(self)
 
 
-LEFT_OUT = _Text("...")
-"""The default of an optional argument: nothing is sent, the server decides."""
+LEFT_OUT = _Text("...")  # The default of an optional argument: nothing is sent, the server decides.
 
 
 class BoundParameters(binding.Parameters):
-    """A tool's arguments, as its input schema describes them."""
-
     def __init__(self, title: str, schema: Any, server: str = "", tool: str = "") -> None:
         super().__init__(schema)
         self.title = title
@@ -48,7 +45,7 @@ class BoundParameters(binding.Parameters):
         # Not above: all this is for who looks, and most programs only call.
         import inspect
 
-        from bridge.guest.schema.signatures import Head
+        from bridge.guest.schema.typetext import Head
 
         head = Head({"inputSchema": self.root} if tool is None else tool, names)
         parameters: List[inspect.Parameter] = []
@@ -103,6 +100,5 @@ class BoundParameters(binding.Parameters):
         return to_json(value, name)
 
     def describe_value(self, value: Any) -> str:
-        """Return the keys of a result that does not fit as an argument."""
-        keys = listed(map(repr, value))[:200] if isinstance(value, Result) else ""
+        keys = list_names(map(repr, value))[:200] if isinstance(value, Result) else ""
         return "; this result has the keys: %s" % keys if keys else ""

@@ -1,14 +1,8 @@
 """What a program shows: pictures and tables, for a reader who is no terminal.
 
-Owns which form of a value is shown, and how much of a run is. Imported with the first thing that is
-to be shown. It imports neither matplotlib nor PIL: a program that shows something of theirs has it.
-The host decides what is really shown.
-
-A value may offer several forms. Taken is the first of these, which is what a model gets most of:
-a picture, because it is seen as it is; Markdown, because it is read at little cost; HTML, of which
-the host keeps the text, unless the value has a `__repr__` of its own and is no chart; SVG, which is
-seldom looked at as a picture. Of data frames and arrays it is the text that their library prints.
-What has none of them is printed, in its place among the other output.
+A value may offer several forms. The first of these is taken: a picture; Markdown; HTML, unless the
+value has its own `__repr__` and is no chart; SVG. Of data frames and arrays it is the text that
+their library prints. Other values are printed. It imports neither matplotlib nor PIL.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
     from bridge.guest.api.client import ChannelClient
 
@@ -47,26 +41,13 @@ _TABLES = {
     "polars": ("DataFrame", "Series"),
     "pyarrow": ("RecordBatch", "Table"),
 }
-"""Classes of libraries whose own text says what their HTML says, and costs a model less."""
 
 
 class Display:
-    """What one run shows.
-
-    Args:
-        shown_bytes: Of all pictures together, as base64.
-        frame_bytes: Of what may be sent at once.
-    """
-
-    def __init__(
-        self,
-        client: ChannelClient,
-        shown_bytes: int = 1024 * 1024,
-        frame_bytes: int = MAX_FRAME_BYTES,
-    ) -> None:
+    def __init__(self, client: ChannelClient, limits: Mapping[str, Any]) -> None:
         self._client = client
-        self._frame_bytes = frame_bytes
-        self._left = shown_bytes
+        self._frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
+        self._left = int(limits.get("shown_bytes", 1024 * 1024))  # Of all pictures, as base64.
         self._items = 0
         self._pictures = 0
         # The figures themselves: their ids would be used again.
@@ -103,7 +84,7 @@ class Display:
         for number in pyplot.get_fignums():
             figure = pyplot.figure(number)
             # An empty figure is left over, and no picture.
-            if not self._seen(figure) and len(figure.get_children()) > 1:
+            if not self._was_shown(figure) and len(figure.get_children()) > 1:
                 try:
                     self._show(figure)
                 except Exception as error:
@@ -135,12 +116,18 @@ class Display:
 
     def _show(self, value: Any, label: str = "") -> bool:
         kind = type(value)
-        if is_figure(kind):
+        if _is_a(kind, "matplotlib.figure", "Figure"):
             self._figures.append(value)
             self._send_picture(lambda: figure_png(value), label)
             return True
-        if is_pil(kind):
-            self._send_picture(lambda: (pil_png(value), ""), label)
+        if _is_a(kind, "PIL.Image", "Image"):
+            # What PIL can write as PNG.
+            direct = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+
+            def draw() -> Tuple[bytes, str]:
+                return _png((value if direct else value.convert("RGB")).save), ""
+
+            self._send_picture(draw, label)
             return True
         if isinstance(value, (Blob, bytes)):
             data = bytes(value)
@@ -152,14 +139,11 @@ class Display:
             text = str(value)
             self._send_text("text/plain", "%s:\n%s" % (label, text) if label else text)
             return True
-        return self._show_form(value)
-
-    def _show_form(self, value: Any) -> bool:
         for mime, form in _forms(value):
             if mime in ("image/png", "image/jpeg"):
-                data = _bytes(form)
-                if data is not None and mime_of(data):
-                    self._send_picture(lambda data=data: (data, ""))
+                picture = _bytes(form)
+                if picture is not None and mime_of(picture):
+                    self._send_picture(lambda picture=picture: (picture, ""))
                     return True
             elif issubclass(type(form), str):
                 # A plain one: of a text with what no one knows in it, not even the length is known.
@@ -170,28 +154,30 @@ class Display:
         return False
 
     def _drawn(self, value: Any) -> bool:
-        figures = figures_of(value)
+        figures: List[Any] = []
+        if "matplotlib" not in sys.modules or _is_a(type(value), "matplotlib.figure", "Figure"):
+            return False
+        if not _collect(value, figures, 0):
+            return False
+        pyplot = sys.modules.get("matplotlib.pyplot")
         for figure in figures:
-            if not self._seen(figure) and not is_open(figure):
+            # An open figure is shown at the program's end.
+            number = getattr(figure, "number", None)
+            is_open = pyplot is not None and number in pyplot.get_fignums()
+            if not self._was_shown(figure) and not is_open:
                 self._show(figure)
         return bool(figures)
 
-    def _seen(self, figure: Any) -> bool:
+    def _was_shown(self, figure: Any) -> bool:
         return any(figure is seen for seen in self._figures)
 
     def _send_text(self, mime: str, text: str) -> None:
         self._items += 1
-        if self._items > MAX_ITEMS:
-            self._client.tell(Shown(mime))
-            return
-        self._client.tell(Shown(mime, text=text[:MAX_SOURCE_CHARS]))
+        shown = text[:MAX_SOURCE_CHARS] if self._items <= MAX_ITEMS else ""
+        self._client.tell(Shown(mime, text=shown))
 
     def _send_picture(self, make: Any, label: str = "") -> None:
-        """Send a picture if it fits; else a smaller one for the reader, and the original as a file.
-
-        Args:
-            label: What it stands under in a dict.
-        """
+        """Send a picture if it fits; else a smaller one, and the original as a file."""
         self._items += 1
         self._pictures += 1
         if self._items > MAX_ITEMS:
@@ -204,7 +190,10 @@ class Display:
         room = self._left if size <= self._left else self._left // 2
         if self._pictures > 10:
             note = "not shown: a result has 10 pictures at most"
-        elif size > self._left or is_wide(data):
+        elif size > self._left or (
+            mime == "image/png"
+            and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
+        ):
             if room >= 4096:
                 small, note = shrink(data, room // 4 * 3)
             if not small:
@@ -227,7 +216,8 @@ def _is_seen(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (Blob, bytes)):
         return bool(mime_of(bytes(value)))
-    return is_figure(kind) or is_pil(kind) or _is_table(kind)
+    drawn = _is_a(kind, "matplotlib.figure", "Figure") or _is_a(kind, "PIL.Image", "Image")
+    return drawn or _is_table(kind)
 
 
 def _is_table(kind: type) -> bool:
@@ -245,29 +235,27 @@ def base64_size(data: bytes) -> int:
 
 def _forms(value: Any) -> Any:
     kind = type(value)
-    methods = [each for each in _METHODS if each[0] != "text/html" or _is_drawn_by_html(kind)]
+    # A chart, which has a `show`, says more in HTML than in its `repr`.
+    plain = type.__getattribute__(kind, "__repr__") is object.__repr__
+    by_html = plain or hasattr(kind, "show")
+    methods = [each for each in _METHODS if each[0] != "text/html" or by_html]
     for mime, name in methods:
         # Of the class: there are objects that have an answer to every name.
         method = getattr(kind, name, None)
         if callable(method):
-            form = _asked(value, method, name)
+            form = _ask_form(value, method, name)
             if form is not None:
                 yield mime, form
     method = getattr(kind, "_repr_mimebundle_", None)
     if callable(method):
-        bundle = _asked(value, method, "_repr_mimebundle_")
+        bundle = _ask_form(value, method, "_repr_mimebundle_")
         if isinstance(bundle, dict):
             for mime in (*(mime for mime, _ in methods), "text/plain"):
                 if bundle.get(mime) is not None:
                     yield mime, bundle[mime]
 
 
-def _is_drawn_by_html(kind: type) -> bool:
-    """Return whether a value's HTML says more than its `repr`, as a chart's, which has a `show`."""
-    return type.__getattribute__(kind, "__repr__") is object.__repr__ or hasattr(kind, "show")
-
-
-def _asked(value: Any, method: Any, name: str) -> Any:
+def _ask_form(value: Any, method: Any, name: str) -> Any:
     try:
         form = method(value)
     except Exception as error:
@@ -311,26 +299,14 @@ FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplot
 """Where the image or the packages keep the list of fonts, as matplotlib made it."""
 
 
-def is_figure(kind: type) -> bool:
-    return _is_a(kind, "matplotlib.figure", "Figure")
-
-
-def figures_of(value: Any) -> List[Any]:
-    """Return the figures in what drawing functions return, and those that its parts belong to.
-
-    Such are axes and lines, lists, arrays and dicts of them, and the numbers beside them, as those
-    of a histogram. Of anything else there are none.
-    """
-    figures: List[Any] = []
-    if "matplotlib" not in sys.modules or is_figure(type(value)):
-        return figures
-    return figures if _collect(value, figures, 0) else []
-
-
 def _collect(value: Any, figures: List[Any], depth: int) -> bool:
-    """Collect the figures; return whether there is nothing that has none."""
+    """Collect the figures in what drawing functions return; return whether each part has one.
+
+    Parts are axes and lines, lists, arrays and dicts of them, and the numbers next to them, such as
+    those of a histogram.
+    """
     kind = type(value)
-    figure = value if is_figure(kind) else None
+    figure = value if _is_a(kind, "matplotlib.figure", "Figure") else None
     module = type.__getattribute__(kind, "__module__")
     if _is_a(kind, "matplotlib.artist", "Artist") or str(module) == "seaborn.axisgrid":
         figure = figure or getattr(value, "figure", None)
@@ -349,16 +325,6 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
     return all(_collect(part, figures, depth + 1) for part in parts[:MAX_ITEMS])
 
 
-def is_open(figure: Any) -> bool:
-    """Return whether a figure is among those that are shown at the program's end."""
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    return pyplot is not None and getattr(figure, "number", None) in pyplot.get_fignums()
-
-
-def is_pil(kind: type) -> bool:
-    return _is_a(kind, "PIL.Image", "Image")
-
-
 def _is_a(kind: type, module: str, name: str) -> bool:
     return any(
         base.__name__ == name and type.__getattribute__(base, "__module__") == module
@@ -374,14 +340,6 @@ def mime_of(data: bytes) -> str:
     return "image/" + (kind[kind.lastindex or 0].decode().lower() or "jpeg")
 
 
-def is_wide(data: bytes) -> bool:
-    """Return whether a PNG has more pixels to a side than readers take; False for other formats."""
-    return (
-        mime_of(data) == "image/png"
-        and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
-    )
-
-
 def figure_png(figure: Any) -> Tuple[bytes, str]:
     """Draw a figure, as large as it was asked for; larger where labels would be cut off.
 
@@ -391,11 +349,11 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     import warnings
 
     with warnings.catch_warnings(record=True) as caught:
-        data = _saved(figure)
+        data = _png(figure.savefig)
         # Only now: where things are is known then, which makes it quick.
         extent = _extent(figure)
         if extent is not None:
-            data = _saved(figure, bbox_inches=extent)
+            data = _png(figure.savefig, bbox_inches=extent)
     missing: Dict[str, None] = {}
     for warning in caught:
         glyph = re.match(r"Glyph (\d+) ", str(warning.message))
@@ -409,9 +367,9 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     return data, "the font has nothing for %s" % letters if letters else ""
 
 
-def _saved(figure: Any, **how: Any) -> bytes:
+def _png(save: Any, **how: Any) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", **how)
+    save(buffer, format="png", **how)
     return buffer.getvalue()
 
 
@@ -431,15 +389,6 @@ def _extent(figure: Any) -> Any:
     if over < 0.02 or not fits:
         return None
     return type(figure.bbox_inches.frozen()).from_extents(left, bottom, right, top)
-
-
-def pil_png(image: Any) -> bytes:
-    # what PIL can write as PNG
-    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
-        image = image.convert("RGB")
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def shrink(data: bytes, limit: int) -> Tuple[bytes, str]:

@@ -12,7 +12,7 @@ import re
 import sys
 from itertools import islice
 
-from bridge.guest.api.values import Result, listed
+from bridge.guest.api.values import Result, list_names
 from bridge.guest.protocol import distributions
 
 TYPE_CHECKING = False
@@ -54,7 +54,6 @@ _MISUSES = {
     "'str' object has no attribute": "this is text: a tool that returns text has no fields; use "
     "the value itself.",
 }
-"""What is in the message of an error, and what helps."""
 
 # Where programs look for the user's files, and where other code tools have a run's files.
 _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
@@ -73,6 +72,11 @@ _NEEDED = re.compile(
 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
+_SPACE = (
+    "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or work in "
+    "parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files are part of."
+)
+
 _NO_LIBRARY = ": cannot open shared object file"  # Behind the library's name.
 
 _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "type: 'slice'")
@@ -80,16 +84,7 @@ _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "ty
 
 
 def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
-    """Return a line to stand below a traceback; empty for nothing.
-
-    Args:
-        packages: Names of the packages that a run may ask for here.
-    """
-    advice = _advice(error, packages)
-    return "\nHint: " + advice if advice else ""
-
-
-def _advice(error: BaseException, packages: Sequence[str]) -> str:
+    """Return what to do instead; empty for nothing. `packages`: those that a run may ask for."""
     message = str(error)
     if isinstance(error, SyntaxError):
         return next((hint for part, hint in _SYNTAX.items() if part in message), "")
@@ -112,7 +107,8 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
     if isinstance(error, FileNotFoundError):
         return _file_hint(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
-        return _space_hint()
+        sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
+        return _SPACE % (*sizes,)
     if isinstance(error, (OSError, RuntimeError)):
         return next((hint for part, hint in _FAILURES.items() if part in message), "")
     if isinstance(error, (TypeError, AttributeError)):
@@ -160,15 +156,6 @@ def _library_hint(text: str, error: BaseException) -> str:
     )
 
 
-def _space_hint() -> str:
-    sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
-    return (
-        "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or "
-        "work in parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files "
-        "are part of." % (*sizes,)
-    )
-
-
 def _file_hint(error: FileNotFoundError) -> str:
     path = error.filename
     if not isinstance(path, str) or not path:
@@ -209,7 +196,8 @@ def _keys(error: BaseException) -> List[str]:
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")
         keys = [
-            "%s has the keys: %s." % (name if own else "The result", listed(map(repr, value))[:200])
+            "%s has the keys: %s."
+            % (name if own else "The result", list_names(map(repr, value))[:200])
             for name, value in ((name, frame.f_locals.get(name)) for name in names)
             if isinstance(value, Result)
         ]

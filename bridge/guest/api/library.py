@@ -184,16 +184,13 @@ class Library:
             params["find"] = find
             params["limit"] = whole_number("limit", limit, 1)
         if lines is not None:
+            message = "lines must be the first and the last line, counted from 1, such as "
+            message += "(100, 200), not %r; offset=-1000 is the end, in bytes"
             if not isinstance(lines, (list, tuple)) or len(lines) != 2:
-                message = "lines must be the first and the last line, such as (100, 200), not %r"
                 raise TypeError(message % (lines,))
             first, last = (whole_number("lines", line, None) for line in lines)
-            if first < 1 or last < 1:
-                message = "lines are counted from 1, not %r; offset=-1000 is the end, in bytes"
+            if not 1 <= first <= last:
                 raise ValueError(message % (tuple(lines),))
-            if last < first:
-                message = "lines %r: the first line comes first: (%d, %d)"
-                raise ValueError(message % (tuple(lines), last, first))
             params["lines"] = [first, last]
         params["offset"] = whole_number("offset", offset, None)
         if length is not None:

@@ -13,7 +13,7 @@ import sys
 import types
 from collections import abc
 
-from bridge.guest.api.values import MCPError, Result, UnknownNameError, listed, nearest
+from bridge.guest.api.values import MCPError, Result, UnknownNameError, list_names, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def usable(alias: Any) -> bool:
 
 
 def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
-    """Return an async function that calls `tool`."""
     # Not above: signatures take much importing, and many programs call no tool.
     from bridge.guest.api.arguments import BoundParameters
 
@@ -62,17 +61,14 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
 
 
 def documentation(tool: Mapping[str, Any]) -> str:
-    """Return a tool's docstring, with the classes that its types refer to."""
-    from bridge.guest.schema.signatures import Head, docstring, typed_dicts
+    from bridge.guest.schema.typetext import Head, docstring, typed_dicts
 
     head = Head(tool)
     text = docstring(tool, head)
     classes = typed_dicts(head.objects)
     if classes:
-        import textwrap
-
-        text += "%sTypes:\n" % ("\n\n" if text else "\n")
-        text += textwrap.indent("\n".join(classes), "    ")
+        lines = "\n".join(classes).split("\n")
+        text += "%sTypes:\n    %s" % ("\n\n" if text else "\n", "\n    ".join(lines))
     return text
 
 
@@ -88,8 +84,8 @@ def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text
 
 
-class Tools:
-    """The functions of one server, made on demand."""
+class Tools(abc.Mapping):  # type: ignore[type-arg]
+    """The functions of one server, made on demand: by alias, as a key also by their own names."""
 
     def __init__(
         self,
@@ -97,18 +93,18 @@ class Tools:
         server: Mapping[str, Any],
         helper: Callable[[str, str], Any] = lambda server, name: None,
         load: Callable[[str], Awaitable[Mapping[str, Any]]] | None = None,
-        appeared: Callable[[str, str], Any] = lambda server, name: None,
+        find_added: Callable[[str, str], Any] = lambda server, name: None,
     ) -> None:
         """Take the server's data.
 
         Args:
             helper: Gives what a server has beyond tools, by the names of both; None for no such.
             load: Returns the data of a server that is not loaded; its functions call it first.
-            appeared: Gives a tool that a call may have added, in the same way.
+            find_added: Gives a tool that a call may have added, in the same way.
         """
         self._helper = helper
         self._load = load
-        self._appeared = appeared
+        self._find_added = find_added
         self.title = "mcp_%s" % server["alias"]
         self._call = call
         self._by_alias: Dict[str, Mapping[str, Any]] = {}
@@ -124,21 +120,15 @@ class Tools:
                 self._by_alias[tool["alias"]] = tool
 
     async def load(self) -> None:
-        """Make sure that the tools are known."""
         if self._load is not None:
             self._take(await self._load(self.server["name"]))
             self._load = None
 
-    def _later(self, find: Callable[[str], Any], name: str) -> Any:
-        async def function(*args: Any, **kwargs: Any) -> Any:
-            await self.load()
-            return await find(name)(*args, **kwargs)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_alias)
 
-        function.__name__ = function.__qualname__ = name
-        return function
-
-    def aliases(self) -> List[str]:
-        return list(self._by_alias)
+    def __len__(self) -> int:
+        return len(self._by_alias)
 
     def attribute(self, name: str) -> Any:
         """Return a tool's function by its alias, or by its own name, or raise."""
@@ -149,15 +139,26 @@ class Tools:
             raise UnknownNameError(self._no_such(name))
         return self._find(name, self._by_alias, self._by_name)
 
-    def item(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Any:
         """Return a tool's function by its own name, or by its alias, or raise."""
         return self._find(name, self._by_name, self._by_alias)
 
     def _find(self, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any:
         if "refused" in self.server:
-            return self._refused(name)
+
+            async def refuse(*args: Any, **kwargs: Any) -> Any:
+                own = self.server
+                raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
+
+            return refuse
         if self._load is not None:
-            return self._later(self.item if first is self._by_name else self.attribute, name)
+
+            async def function(*args: Any, **kwargs: Any) -> Any:
+                await self.load()
+                return await self._find(name, first, second)(*args, **kwargs)
+
+            function.__name__ = function.__qualname__ = name
+            return function
         tool = first.get(name) or second.get(name)
         if tool is not None:
             return self._function(tool)
@@ -171,7 +172,7 @@ class Tools:
         tool = self._by_alias.get(alike(str(name), self._by_alias, self.server["name"]))
         if tool is not None:
             return self._function(tool)
-        later = self._appeared(self.server["name"], name)
+        later = self._find_added(self.server["name"], name)
         if later is None:
             raise UnknownNameError(self._no_such(name))
         return later
@@ -182,17 +183,10 @@ class Tools:
             self._made[name] = make_function(self._call, self.server, tool)
         return self._made[name]
 
-    def _refused(self, name: str) -> Any:
-        async def function(*args: Any, **kwargs: Any) -> Any:
-            own = self.server
-            raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
-
-        return function
-
     def _no_such(self, name: str) -> str:
         near = nearest(str(name), [*self._by_alias, *self._by_name])
         message = "%s has no tool %r.%s Tools: %s."
-        return message % (self.title, name, near, listed(self._by_alias))
+        return message % (self.title, name, near, list_names(self._by_alias))
 
 
 class Server:
@@ -208,16 +202,16 @@ class Server:
         return self._tools.attribute(name)
 
     def __getitem__(self, name: str) -> Any:
-        return self._tools.item(name)
+        return self._tools[name]
 
     def __iter__(self) -> Iterator[str]:
         if "tools" not in self._tools.server:
             message = "%s: its tools are not known yet. First: await server.list_tools()"
             raise UnknownNameError(message % self._tools.title)
-        return iter(self._tools.aliases())
+        return iter(self._tools)
 
     def __dir__(self) -> List[str]:
-        return [*object.__dir__(self), *self._tools.aliases()]
+        return [*object.__dir__(self), *self._tools]
 
     # Programs open it like a client; it is connected already.
     def __enter__(self) -> Server:
@@ -233,36 +227,23 @@ class Server:
     async def list_tools(self) -> List[Any]:
         """Return each tool's name, alias, description, signature and input schema."""
         if "refused" in self._tools.server:
-            await self._tools.item("")()
+            await self._tools[""]()
         await self._tools.load()
-        return described(self._tools.server)
+        return describe_tools(self._tools.server)
 
     def __repr__(self) -> str:
-        return "<MCP server %r: %s>" % (self._tools.server["name"], listed(self._tools.aliases()))
+        return "<MCP server %r: %s>" % (
+            self._tools.server["name"],
+            list_names(self._tools),
+        )
 
 
-def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
+def describe_tools(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
     tools: List[Dict[str, Any]] = []
     for tool in server.get("tools") or ():
         own = {"description": "", **tool, "signature": signature_text(server, tool)}
         tools.append(Result({**own, "input_schema": tool.get("inputSchema")}))
     return tools
-
-
-class ToolMap(abc.Mapping):  # type: ignore[type-arg]
-    """The functions of a server's tools by their aliases; as a key also by their own names."""
-
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-
-    def __getitem__(self, name: str) -> Any:
-        return self._tools.item(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tools.aliases())
-
-    def __len__(self) -> int:
-        return len(self._tools.aliases())
 
 
 class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
@@ -282,7 +263,7 @@ class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
                 return self._every[one]
         message = "there is no server %r.%s Servers: %s."
         near = nearest(str(name), [*self._every, *self._aliases])
-        raise UnknownNameError(message % (name, near, listed(self._every)))
+        raise UnknownNameError(message % (name, near, list_names(self._every)))
 
     def __getattr__(self, name: str) -> Server:
         if name.startswith("_"):
@@ -296,7 +277,7 @@ class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
         return len(self._servers)
 
     def __repr__(self) -> str:
-        return "<MCP servers: %s>" % listed(self._servers)
+        return "<MCP servers: %s>" % list_names(self._servers)
 
 
 class ServerModule(types.ModuleType):
@@ -305,19 +286,19 @@ class ServerModule(types.ModuleType):
     def __init__(self, name: str, tools: Tools) -> None:
         super().__init__(name, str(tools.server.get("description") or "") or None)
         self._tools = tools
-        self.TOOL_MAP = ToolMap(tools)
-        self.__all__ = tools.aliases()
+        self.TOOL_MAP = tools
+        self.__all__ = list(tools)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
             raise AttributeError(name)
         if name == "TOOLS":
             # Made when asked for: signatures of hundreds of tools take a while.
-            return self.__dict__.setdefault(name, described(self._tools.server))
+            return self.__dict__.setdefault(name, describe_tools(self._tools.server))
         return self._tools.attribute(name)
 
     def __dir__(self) -> List[str]:
-        return [*super().__dir__(), "TOOLS", *self._tools.aliases()]
+        return [*super().__dir__(), "TOOLS", *self._tools]
 
 
 class Package(types.ModuleType):
@@ -354,7 +335,7 @@ class NameFinder:
             message = "no server %r is loaded in this run.%s Loaded: %s."
             near = nearest(last, self._servers)
             # Without a name: an import statement would pass over an absent module of that name.
-            raise ModuleNotFoundError(message % (last, near, listed(self._servers)))
+            raise ModuleNotFoundError(message % (last, near, list_names(self._servers)))
         if name.startswith("mcp."):
             message = "no module %r: `mcp` in a run is the bridge's own and has `runtime` and "
             raise ModuleNotFoundError(
@@ -375,15 +356,11 @@ def install_modules(
     others: Sequence[Tools],
     find: Callable[[str], Any],
 ) -> types.ModuleType:
-    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it.
-
-    Args:
-        find: Returns what else is an attribute of `mcp`: a server or a helper.
-    """
+    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it."""
     aliases = [tools.server["alias"] for tools in servers]
     about = "The bridge's own module inside a run: `runtime`, `servers` and each server."
     package = Package("mcp", about, find)
-    below = Package("mcp.servers", "One module per server: %s." % listed(aliases), find)
+    below = Package("mcp.servers", "One module per server: %s." % list_names(aliases), find)
     # Event loops nest in a run without it.
     nested = types.ModuleType("nest_asyncio")
     nested.apply = lambda loop=None: None  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ from bridge.guest.protocol.results import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Mapping
+    from typing import Any, Callable, Dict, List, Mapping
 
     from bridge.guest.protocol.results import Parts
 
@@ -41,11 +41,8 @@ _OF_BLOCK = {key: key for key in ("uri", "name", "mimeType", "annotations")}
 _OF_BLOCK["mime_type"] = "mimeType"  # What a value of one block tells of it.
 
 _TEXT_METHODS = frozenset(
-    (
-        *("splitlines", "split", "rsplit", "partition", "rpartition", "strip", "lstrip", "rstrip"),
-        *("startswith", "endswith", "removeprefix", "removesuffix", "replace", "lower", "upper"),
-        *("casefold", "find", "rfind", "encode"),
-    )
+    """splitlines split rsplit partition rpartition strip lstrip rstrip startswith endswith
+    removeprefix removesuffix replace lower upper casefold find rfind encode""".split()  # noqa: SIM905
 )
 """What only a text has: asked of the source text. No names that a field may have, as `title`."""
 
@@ -70,43 +67,37 @@ class Block(Result):
             return super().__getattr__(name)
 
 
-def _structure(wire: Parts) -> Any:
-    structure = structure_of(wire)
-    return Result(structure) if type(structure) is dict else structure
-
-
 _PARTS: Mapping[str, Callable[[Parts], Any]] = {
     # Programs take it for the text where the server has a key of that name.
     "content": lambda wire: with_parts([Block(block) for block in blocks_of(wire)], wire),
     "text": source_text,
-    **dict.fromkeys(("structuredContent", "structured_content"), _structure),
+    **dict.fromkeys(
+        ("structuredContent", "structured_content"),
+        lambda wire: Result(s) if type(s := structure_of(wire)) is dict else s,
+    ),
     # An error is raised.
     **dict.fromkeys(("isError", "is_error"), lambda wire: False),
     **dict.fromkeys(("meta", "_meta"), lambda wire: wire.get("meta")),
 }
-"""The parts of a value, in both spellings of the SDKs."""
-
-
-def _of_block(wire: Parts, name: str) -> Any:
-    blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
-    if key is None or len(blocks) != 1:
-        return None
-    return resource_of(blocks[0]).get(key, blocks[0].get(key))
 
 
 def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
     """Return what a value has of that name, alone in a list; an empty one for nothing."""
     if name in _PARTS:
         return [_PARTS[name](wire)]
-    if with_block and (found := _of_block(wire, name)) is not None:
-        return [found]
+    blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
+    if with_block and key is not None and len(blocks) == 1:
+        found = resource_of(blocks[0]).get(key, blocks[0].get(key))
+        if found is not None:
+            return [found]
     text = source_text(wire) if name in _TEXT_METHODS else ""
     return [getattr(text, name)] if text else []
 
 
 def more_lines(value: Any) -> List[str]:
     """Return, a line each, what a server sent next to a structure that does not repeat it."""
-    wire: Parts = parts_of(value) or {}
+    parted = isinstance(value, (_Parted, DictResult, BlobResult))
+    wire: Parts = (getattr(value, "_parts", None) if parted else None) or {}
     lines = []
     for block in blocks_of(wire) if "value" in wire else ():
         text = text_of(block)
@@ -252,19 +243,8 @@ def with_parts(value: Any, wire: Parts) -> Any:
     return value if kind is None else _restore(kind, value, wire)
 
 
-def parts_of(value: Any) -> Any:
-    """Return the parts of a value, as the host sent them; None if it has none."""
-    parted = isinstance(value, (_Parted, DictResult, BlobResult))
-    return getattr(value, "_parts", None) if parted else None
-
-
 def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
-    """Return the value that a reply stands for; objects in it are `Result` already.
-
-    Args:
-        raw: Whether the whole CallToolResult was asked for.
-        subject: The server and the tool, for messages.
-    """
+    """Return the value that a reply stands for; objects in it are `Result` already."""
     if not isinstance(shape, dict) or len(shape) != 1:
         return shape
     if "parts" in shape:
@@ -310,12 +290,7 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
 
 
 def value_of(wire: Parts, subject: str = "") -> Any:
-    """Return the value that the parts of a result stand for.
-
-    Args:
-        wire: The parts, as `bridge.guest.protocol.results` lists them.
-        subject: The server and the tool, for messages.
-    """
+    """Return the value that the parts of a result stand for."""
     if "note" in wire:
         sys.stderr.write("Note: %s\n" % wire["note"])
     if "value" in wire:
@@ -375,22 +350,17 @@ def _is_repeated(text: str, value: Any) -> bool:
     except (ValueError, RecursionError):
         parsed = None
     whole = _without_nulls(parsed)
-    for part in islice(_parts_below(value), 1_000):
+    queue = [value]
+    for part in islice(queue, 1_000):
         if isinstance(part, str):
             same = part == parsed or part.strip() == stripped
         else:
             same = str(part) == stripped if parsed is None else _without_nulls(part) == whole
         if same:
             return True
-    return False
-
-
-def _parts_below(value: Any) -> Iterator[Any]:
-    queue = [value]
-    for part in queue:
-        yield part
         if isinstance(part, (dict, list)):
             queue += part.values() if isinstance(part, dict) else part
+    return False
 
 
 def _without_nulls(value: Any, depth: int = 0) -> Any:

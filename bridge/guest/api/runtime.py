@@ -12,16 +12,9 @@ import types
 from collections import abc
 from contextlib import suppress
 
+from bridge.guest.api import proxies
 from bridge.guest.api.library import Library, whole_number
 from bridge.guest.api.library import text as _text
-from bridge.guest.api.proxies import (
-    Server,
-    ServerProxies,
-    Tools,
-    described,
-    install_modules,
-    usable,
-)
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     ArgumentsError,
@@ -30,7 +23,7 @@ from bridge.guest.api.values import (
     MissingKeyError,
     Result,
     UnknownNameError,
-    listed,
+    list_names,
     nearest,
     to_json,
     to_text,
@@ -40,7 +33,7 @@ from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS, OF_SERVERS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+    from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
@@ -49,7 +42,6 @@ else:
     ModuleSpec = type(sys.__spec__)
 
 PUBLIC = ("MCPError", *HELPERS)
-"""The names of `mcp.runtime`."""
 
 
 class Runtime(Library):
@@ -174,7 +166,14 @@ class Runtime(Library):
             TypeError: A value is missing, or is none of the template's.
         """
         if uri is None:
-            server, uri = self._only_loaded(_text("uri", server)), server
+            uri = _text("uri", server)
+            if uri.startswith("bridge:"):
+                message = "what the bridge keeps comes in as a file: "
+                raise TypeError('%sfiles=[{"name": ..., "uri": %r}]' % (message, uri))
+            if len(self._loaded) != 1 or ":" not in uri:
+                message = "read_resource() needs the server too: read_resource(server, uri)."
+                raise TypeError("%s Loaded: %s" % (message, list_names(self._loaded)))
+            server = next(iter(self._loaded))
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         if values or "{" in uri:
             from bridge.guest.api.uri_templates import expand
@@ -241,15 +240,6 @@ class Runtime(Library):
             params["server"] = self._own_name(_text("server", server))
         return await self._client.call("list_offers", params, "list of %s" % kind)
 
-    def _only_loaded(self, uri: str) -> str:
-        if uri.startswith("bridge:"):
-            message = 'what the bridge keeps comes in as a file: files=[{"name": ..., "uri": %r}]'
-            raise TypeError(message % uri)
-        if len(self._loaded) != 1 or ":" not in uri:
-            message = "read_resource() needs the server too: read_resource(server, uri). Loaded: %s"
-            raise TypeError(message % listed(self._loaded))
-        return next(iter(self._loaded))
-
     def of_server(self, server: str, name: str) -> Any:
         """Return a helper for one server; None if there is no such."""
         if name not in OF_SERVERS:
@@ -263,13 +253,13 @@ class Runtime(Library):
         bound.__doc__ = helper.__doc__
         return bound
 
-    def appeared(self, server: str, name: str) -> Any:
+    def find_added(self, server: str, name: str) -> Any:
         """Return a function for a tool that a call may have added; None if none was made."""
         if server not in self._called or not self._loaded.get(server, {}).get("changing"):
             return None
 
         async def function(*args: Any, **kwargs: Any) -> Any:
-            tools = Tools(self.send, await self.load(server), self.of_server)
+            tools = proxies.Tools(self.send, await self.load(server), self.of_server)
             return await tools.attribute(name)(*args, **kwargs)
 
         return function
@@ -311,8 +301,14 @@ class Runtime(Library):
     def list_tools_sync(self, server: Optional[str] = None) -> List[Dict[str, Any]]:
         """Return the tools of a loaded server."""
         if server is None:
-            raise TypeError("list_tools_sync() needs a server: %s" % listed(self._loaded))
-        return [dict(tool) for tool in self._tools(server)]
+            raise TypeError("list_tools_sync() needs a server: %s" % list_names(self._loaded))
+        found = self._loaded.get(self._own_name(_text("server", server)))
+        if found is None:
+            known = list(self._loaded)
+            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
+            names = (server, nearest(server, known), list_names(known))
+            raise UnknownNameError(message % (*names, "the function without `_sync`"))
+        return [dict(tool) for tool in found.get("tools") or ()]
 
     def query_tool_docs_sync(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
@@ -342,8 +338,8 @@ class Runtime(Library):
         if server is None:
             known = [*self._discovered]
             message = "no server %r.%s Servers: %s."
-            raise UnknownNameError(message % (name, nearest(name, known), listed(known)))
-        return Result(**self._about(own), tools=described(server))
+            raise UnknownNameError(message % (name, nearest(name, known), list_names(known)))
+        return Result(**self._about(own), tools=proxies.describe_tools(server))
 
     def _about(self, name: str) -> Dict[str, Any]:
         server = self._loaded.get(name) or self._discovered[name]
@@ -380,16 +376,6 @@ class Runtime(Library):
         tools = self._loaded.get(server, {}).get("tools") or ()
         return next((entry for entry in tools if entry["name"] == tool), None)
 
-    def _tools(self, server: Any) -> Sequence[Mapping[str, Any]]:
-        own = self._own_name(_text("server", server))
-        found = self._loaded.get(own)
-        if found is None:
-            known = list(self._loaded)
-            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
-            names = (server, nearest(server, known), listed(known))
-            raise UnknownNameError(message % (*names, "the function without `_sync`"))
-        return found.get("tools") or ()
-
 
 def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     """Install `mcp` for a run; return the globals that its program starts with.
@@ -415,42 +401,31 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
-    loaded = [
-        Tools(runtime.send, server, runtime.of_server, None, runtime.appeared)
-        for server in run.servers
-    ]
-    others = [
-        Tools(runtime.send, server, runtime.of_server, runtime.load, runtime.appeared)
-        for server in run.discovered
-        if not server.get("loaded")
-    ]
-    servers = {tools.server["name"]: Server(tools) for tools in loaded}
-    every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
+
+    def tools_of(server: Mapping[str, Any], load: Any = None) -> proxies.Tools:
+        return proxies.Tools(runtime.send, server, runtime.of_server, load, runtime.find_added)
+
+    loaded = [tools_of(server) for server in run.servers]
+    others = [tools_of(one, runtime.load) for one in run.discovered if not one.get("loaded")]
+    servers = {tools.server["name"]: proxies.Server(tools) for tools in loaded}
+    every = {**{tools.server["name"]: proxies.Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
-    mapping = ServerProxies(servers, aliases, every)
-    package = install_modules(
+    mapping = proxies.ServerProxies(servers, aliases, every)
+    package = proxies.install_modules(
         loaded, module, others, lambda name: helpers[name] if name in helpers else mapping[name]
     )
     package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
-    found: Dict[str, Any] = {
-        "mcp": package,
-        "runtime": module,
-        "mcp_servers": mapping,
-        "LOADED_MCP_SERVERS": tuple(servers),
-        "MCPError": MCPError,
-        "Blob": Blob,
-    }
-    for name in GLOBAL_HELPERS:
-        found[name] = helpers[name]
+    found: Dict[str, Any] = {"mcp": package, "runtime": module, "mcp_servers": mapping}
+    found.update(LOADED_MCP_SERVERS=tuple(servers), MCPError=MCPError, Blob=Blob)
+    found.update((name, helpers[name]) for name in GLOBAL_HELPERS)
     for alias, name in aliases.items():
-        if usable("mcp_%s" % alias):
+        if proxies.usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]
     _define(run.names, found)
     return found
 
 
-_defined: List[str] = []
-"""Builtins for servers and helpers: the next run of a session has its own."""
+_defined: List[str] = []  # Builtins for servers and helpers: the next run of a session has its own.
 
 
 def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 import types
 
+from bridge.guest.api.program_files import strip_await
+from bridge.guest.api.proxies import Server, Tools
 from bridge.guest.api.tracebacks import register_source
 from bridge.guest.api.values import MCPError
 
@@ -47,18 +49,18 @@ class SkillFinder:
         self._given.update((skill["name"], skill) for skill in run.skills)
         package = sys.modules.get(PACKAGE)
         for name, source in list(self._loaded.items()):
-            module = sys.modules.get("%s.%s" % (PACKAGE, name))
-            if module is None or self._given.get(name, {}).get("source", source) != source:
-                # It was removed or changed since an earlier run of the session.
-                sys.modules.pop("%s.%s" % (PACKAGE, name), None)
-                del self._loaded[name]
-                if package is not None:
-                    package.__dict__.pop(name, None)
-            else:
-                module.__dict__.update(self._namespace)
+            fullname = "%s.%s" % (PACKAGE, name)
+            if self._given.get(name, {}).get("source", source) != source:
+                # It was changed since an earlier run of the session.
+                sys.modules.pop(fullname, None)
+            if fullname in sys.modules:
+                sys.modules[fullname].__dict__.update(self._namespace)
+                continue
+            del self._loaded[name]
+            if package is not None:
+                package.__dict__.pop(name, None)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of the package or of a skill, else None."""
         package, _, name = fullname.partition(".")
         if package != PACKAGE:
             return None
@@ -87,16 +89,19 @@ class SkillFinder:
         source = skill["source"]
         own = module.__dict__
         own.update(self._namespace)
-        self._add_servers(own, skill.get("servers") or ())
+        # The `Runtime` object: the helpers are its bound methods.
+        runtime = self._namespace["runtime"].call_tool.__self__
+        for server in skill.get("servers") or ():
+            tools = Tools(runtime.send, server, runtime.of_server)
+            own.setdefault("mcp_%s" % server["alias"], Server(tools))
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
-        from bridge.guest.api.awaits import strip_await
 
         strip_await(tree)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 
-    def missing(self, name: str, error: ImportError) -> str:
+    def explain_missing(self, name: str, error: ImportError) -> str:
         """Return what to say of a skill that there is not; empty if the error is another."""
         if error.name != "%s.%s" % (PACKAGE, name):
             return ""
@@ -122,16 +127,6 @@ class SkillFinder:
             self._given[name] = skill
         return skill
 
-    def _add_servers(self, own: Dict[str, Any], servers: Any) -> None:
-        from bridge.guest.api.proxies import Server, Tools
-
-        # The `Runtime` object: the helpers are its bound methods.
-        runtime = self._namespace["runtime"].call_tool.__self__
-        for server in servers:
-            alias = "mcp_%s" % server["alias"]
-            if alias not in own:
-                own[alias] = Server(Tools(runtime.send, server, runtime.of_server))
-
 
 _ONLY_AST = 0x0400  # `ast.PyCF_ONLY_AST`, without importing that.
 
@@ -148,7 +143,7 @@ class _Package(types.ModuleType):
         try:
             __import__(fullname)
         except ImportError as error:
-            message = finder.missing(name, error)
+            message = finder.explain_missing(name, error)
             if not message:
                 raise
             raise AttributeError(message) from None

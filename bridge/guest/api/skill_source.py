@@ -28,7 +28,6 @@ _GIVEN = frozenset((
     "list_memories", "load_memory", "mcp", "mcp_servers", "memory_exists", "runtime",
     "save_memory", "save_skill", "save_tool", "update_memory",
 ))  # fmt: skip
-"""What every module of a skill has."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -92,7 +91,7 @@ class _Collector:
         if self._problems:
             raise TypeError("%s cannot be kept; it uses %s" % (own, "; ".join(self._problems)))
         if name != own:
-            segment = _renamed(segment, own, name)
+            segment = _rename(segment, own, name)
         head = list(self._imports)
         if self._function.__code__.co_flags & __future__.annotations.compiler_flag:
             head.insert(0, "from __future__ import annotations")
@@ -263,7 +262,7 @@ def _segment(node: Any, file: str) -> str:
     return ast.unparse(node)
 
 
-def _renamed(segment: str, old: str, new: str) -> str:
+def _rename(segment: str, old: str, new: str) -> str:
     tree = ast.parse(segment)
     [node] = tree.body
     assert isinstance(node, _FUNCTIONS)

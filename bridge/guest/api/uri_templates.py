@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from bridge.guest.api.values import listed, nearest
+from bridge.guest.api.values import list_names, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,32 +33,29 @@ def expand(template: str, values: Mapping[str, Any]) -> str:
         ValueError: It is no template.
     """
     parts = re.split(r"\{([^{}]*)\}", template)
-    texts, expressions = parts[::2], [_parsed(part) for part in parts[1::2]]
+    texts, expressions = parts[::2], [_parse_expression(part) for part in parts[1::2]]
     # Real templates have one to four.
     if any("{" in text or "}" in text for text in texts) or len(expressions) > 100:
         raise ValueError("%.200r is no URI template" % template)
-    names = [name for _, variables in expressions for name, _ in variables]
+    found = [(name, operator) for operator, variables in expressions for name, _ in variables]
+    names = dict(found)
     for given in values:
         if given not in names:
             message = "%.200r has no variable %r.%s Variables: %s."
-            raise TypeError(message % (template, given, nearest(given, names), listed(names)))
-    missing = [
-        name
-        for operator, variables in expressions
-        for name, _ in variables
-        if operator not in ("?", "&") and values.get(name) is None
-    ]
+            raise TypeError(message % (template, given, nearest(given, names), list_names(names)))
+    missing = [name for name, operator in found if operator not in ("?", "&")]
+    missing = [name for name in missing if values.get(name) is None]
     if missing:
         message = "%.200r is a template; give %s as keyword arguments"
-        raise TypeError(message % (template, listed(dict.fromkeys(missing))))
+        raise TypeError(message % (template, list_names(dict.fromkeys(missing))))
     for index, (operator, variables) in enumerate(expressions):
-        filled = list(_filled(operator, variables, values))
+        filled = list(_fill(operator, variables, values))
         first = operator if filled and operator not in _SILENT else ""
         parts[2 * index + 1] = first + _SEPARATORS[operator].join(filled)
     return "".join(parts)
 
 
-def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
+def _parse_expression(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
     operator = expression[:1] if expression[:1] in _SEPARATORS else ""
     variables = []
     for part in expression[len(operator) :].split(","):
@@ -69,7 +66,7 @@ def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
     return operator, variables
 
 
-def _filled(
+def _fill(
     operator: str, variables: List[Tuple[str, str]], values: Mapping[str, Any]
 ) -> Iterator[str]:
     empty = _NAMED.get(operator)
@@ -82,7 +79,7 @@ def _filled(
         if isinstance(value, (list, tuple)):
             pairs = [(name, item) for item in value]
         given = [
-            (_escaped(name, key, operator), _escaped(name, item, operator)) for key, item in pairs
+            (_escape(name, key, operator), _escape(name, item, operator)) for key, item in pairs
         ]
         if is_many and modifier == "*":
             for key, text in given:
@@ -96,7 +93,7 @@ def _filled(
             text = ",".join(parts)
         else:
             cut = int(modifier[1:]) if modifier[:1] == ":" else None
-            text = _escaped(name, _text(name, value)[:cut], operator)
+            text = _escape(name, _text(name, value)[:cut], operator)
         yield text if empty is None else "%s%s" % (name, "=" + text if text else empty)
 
 
@@ -109,7 +106,7 @@ def _text(name: str, value: Any) -> str:
     raise TypeError(message % (name, type(value).__name__))
 
 
-def _escaped(name: str, value: Any, operator: str) -> str:
+def _escape(name: str, value: Any, operator: str) -> str:
     # Not above: most programs expand nothing.
     from urllib.parse import quote
 

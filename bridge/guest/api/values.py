@@ -14,7 +14,7 @@ from bridge.guest.protocol.placeholders import Unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional, Type
+    from typing import Any, Dict, Iterable, List, Mapping, NoReturn
 
     _Object = Dict[str, Any]
 else:
@@ -63,8 +63,7 @@ class MCPError(RuntimeError):
         return "%s: %s" % (where, self.message)
 
     def __reduce__(self) -> Any:
-        # Exceptions with keyword-only arguments do not pickle by themselves.
-        return _rebuild_error, (self.message, dict(self.__dict__), type(self))
+        return type(self), (self.message,), dict(self.__dict__)
 
 
 class ArgumentsError(MCPError, TypeError):
@@ -72,14 +71,6 @@ class ArgumentsError(MCPError, TypeError):
 
     def __str__(self) -> str:
         return self.message
-
-
-def _rebuild_error(
-    message: str, state: Dict[str, Any], kind: Type[MCPError] = MCPError
-) -> MCPError:
-    error = kind(message)
-    error.__dict__.update(state)
-    return error
 
 
 class UnknownNameError(MCPError, KeyError, AttributeError):
@@ -97,7 +88,7 @@ class MissingKeyError(KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-def listed(names: Iterable[Any]) -> str:
+def list_names(names: Iterable[Any]) -> str:
     """Return at most forty names for an error message."""
     shown = [str(name) for name in names]
     text = ", ".join(shown[:40]) or "none"
@@ -141,7 +132,7 @@ class Result(_Object):
 
     def _no_such(self, key: Any) -> str:
         hint = nearest(key, self) if isinstance(key, str) else ""
-        return "no key %r in this result.%s Keys: %s." % (key, hint, listed(self))
+        return "no key %r in this result.%s Keys: %s." % (key, hint, list_names(self))
 
 
 class Blob:
@@ -191,26 +182,16 @@ class Blob:
         return hash((self.mime_type, self.data))
 
     def __repr__(self) -> str:
-        origin = self.uri or self.name
         unreadable = isinstance(self._data, MCPError)
-        return "<Blob %s, %s%s>" % (
-            self.mime_type,
-            "unreadable" if unreadable else "%d bytes" % len(self.data),
-            ", " + origin if origin else "",
-        )
+        size = "unreadable" if unreadable else "%d bytes" % len(self.data)
+        return "<Blob %s>" % ", ".join(filter(None, (self.mime_type, size, self.uri or self.name)))
 
 
 def error_from_wire(error: Mapping[str, Any]) -> MCPError:
-    return MCPError(
-        str(error.get("message") or "the call failed"),
-        server=str(error.get("server") or ""),
-        tool=str(error.get("tool") or ""),
-        kind=str(error.get("kind") or "tool"),
-        data=error.get("data"),
-        code=error.get("code"),
-        content=error.get("content") or (),
-        meta=error.get("meta"),
-    )
+    texts = {"message": "the call failed", "server": "", "tool": "", "kind": "tool"}
+    found: Dict[str, Any] = {key: str(error.get(key) or text) for key, text in texts.items()}
+    found.update({key: error.get(key) for key in ("data", "code", "meta")})
+    return MCPError(**found, content=error.get("content") or ())
 
 
 def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
@@ -230,7 +211,13 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
         where = path if len(path) <= 200 else path[:200] + "..."
         raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
     if isinstance(value, dict):
-        return _plain_dict(value, path, depth)
+        plain: Dict[str, Any] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                message = "%s has the key %.80r, a %s; JSON keys are strings: use str(key)"
+                raise _no_json(message % (path, key, _type_name(key)))
+            plain[str.__str__(key)] = to_json(item, "%s[%.80r]" % (path, key), depth + 1)
+        return plain
     if isinstance(value, (list, tuple)):
         return [to_json(item, "%s[%d]" % (path, i), depth + 1) for i, item in enumerate(value)]
     if hasattr(kind, "__dataclass_fields__"):
@@ -247,9 +234,9 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     if isinstance(value, float):
         return _real(float(value), path)
     if isinstance(value, Unknown):
-        from bridge.guest.api.held_results import written
+        from bridge.guest.api.held_results import to_reference
 
-        return written(value)
+        return to_reference(value)
     raise _no_json("%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value)))
 
 
@@ -264,16 +251,6 @@ def to_text(value: Any, path: str) -> str:
     import json  # few programs have one of these
 
     return json.dumps(to_json(value, path), ensure_ascii=False)
-
-
-def _plain_dict(value: Dict[Any, Any], path: str, depth: int) -> Dict[str, Any]:
-    plain: Dict[str, Any] = {}
-    for key, item in value.items():
-        if not isinstance(key, str):
-            message = "%s has the key %.80r, a %s; JSON keys are strings: use str(key)"
-            raise _no_json(message % (path, key, _type_name(key)))
-        plain[str.__str__(key)] = to_json(item, "%s[%.80r]" % (path, key), depth + 1)
-    return plain
 
 
 def _no_json(message: str) -> ArgumentsError:
@@ -307,13 +284,11 @@ _ADVICE = {
 
 
 def _advice(value: Any) -> str:
-    name = type(value).__name__
-    advice: Optional[str] = _ADVICE.get(name)
-    if advice is None and isinstance(value, os.PathLike):
+    advice = _ADVICE.get(type(value).__name__, "")
+    if not advice and isinstance(value, os.PathLike):
         advice = "str(x)"
-    if advice is None and callable(getattr(type(value), "tolist", None)):
-        # numpy's scalars have many names and this in common.
-        advice = "x.item()"
+    if not advice and callable(getattr(type(value), "tolist", None)):
+        advice = "x.item()"  # numpy's scalars have many names and this in common.
     return "; pass " + advice if advice else ""
 
 

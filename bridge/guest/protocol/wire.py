@@ -1,16 +1,9 @@
-"""The frames between host and guest, and how they become bytes.
+"""The frames between host and guest, and how they become bytes. Does no I/O and keeps no clock.
 
-Owns what each frame holds, their encoding as JSON lines and a bounded incremental decoder. Does no
-I/O and keeps no clock, so that both ends and every test drive it the same way. The host imports
-this module too: it must stay free of imports beyond the standard library and run on Python 3.9.
-
-One frame is one line of JSON ended by a newline. JSON escapes newlines, so a line is always a whole
-frame and a reader that gets an incomplete line continues with the next one. Output, files, pictures
-and states are bytes, and stand in front of their line as they are: "+", their number, a newline and
-they themselves. As base64 or as text in JSON they would take both ends ten times as long.
-
-Each side treats the other's frames by its own rules. To the host the guest is hostile:
-`decode_guest_frame` accepts the exact shapes below and nothing else.
+One frame is one line of JSON ended by a newline. Output, files, pictures and states are bytes, and
+stand in front of their line unchanged: "+", their number, a newline and they themselves. As text in
+JSON they would take both ends ten times as long. To the host the guest is hostile:
+`decode_guest_frame` accepts the exact shapes below and nothing else. Runs on Python 3.9.
 """
 
 from __future__ import annotations
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**options):
-        """Stand in for what only type checkers need."""
         return lambda kind: kind
 
 

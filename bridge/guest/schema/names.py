@@ -12,11 +12,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Mapping, Set
 
-NAME_CHARS = 80
-"""Characters of a name that are compared."""
+NAME_CHARS = 80  # Characters of a name that are compared.
 
-USUAL_CUTOFF = 0.65
-"""From this ratio on, two names look alike to a reader."""
+USUAL_CUTOFF = 0.65  # From this ratio on, two names look alike to a reader.
 
 PARAMETER_NAMES = {
     **dict.fromkeys(("server_name", "mcp_server"), "server"),
@@ -38,11 +36,7 @@ def letters(name: str) -> str:
 
 
 def alike(name: str, names: Iterable[str], owner: str = "") -> str:
-    """Return the one name that differs from `name` in case and separators only; else nothing.
-
-    Args:
-        owner: What each of the names may begin with, and `name` too.
-    """
+    """Return the one name that differs from `name` in case and separators only; else nothing."""
     wanted = own_letters(name, owner)
     same = [one for one in names if own_letters(one, owner) == wanted]
     return same[0] if len(same) == 1 and wanted else ""
@@ -85,8 +79,13 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
 
     wanted = _plain(name)
     pairs = _pairs(wanted)
+
     # `difflib` takes fifty times as long as counting shared pairs of letters.
-    likely = heapq.nlargest(12, by_lower, key=lambda other: _shared(pairs, other))
+    def share(other: str) -> float:
+        own = _pairs(other)
+        return len(pairs & own) / (len(pairs) + len(own) + 1)
+
+    likely = heapq.nlargest(12, by_lower, key=share)
     for one in [one for one in likely if one.count("_") == wanted.count("_") > 0]:
         if not all(map(difflib.get_close_matches, wanted.split("_"), zip(one.split("_")))):
             likely.remove(one)  # `update_issue` is no `create_issue`
@@ -106,8 +105,3 @@ def _plain(name: str) -> str:
 
 def _pairs(name: str) -> Set[str]:
     return {name[start : start + 2] for start in range(len(name))}
-
-
-def _shared(pairs: Set[str], other: str) -> float:
-    own = _pairs(other)
-    return len(pairs & own) / (len(pairs) + len(own) + 1)

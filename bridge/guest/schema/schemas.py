@@ -11,6 +11,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Generator, KeysView, Mapping, ValuesView
+from contextlib import suppress
 
 from bridge.guest.protocol.placeholders import Unknown
 
@@ -171,7 +172,7 @@ def convert(value: Any, schema: Any, root: Any) -> Any:
             return _parse_text(value, leaves(schema, root))
         if _is_plain(value):
             return value
-        return _converted(value, wanted_types(leaves(schema, root)), 0)
+        return _convert_value(value, wanted_types(leaves(schema, root)), 0)
     except Exception:
         # Whatever the value's own methods do: it is then refused for what it is.
         return value
@@ -205,25 +206,25 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_plain, value))
 
 
-def _converted(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
+def _convert_value(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
     if type(value) in _PLAIN or isinstance(value, Unknown) or depth > MAX_DEPTH:
         return value
-    value = _unwrapped(value, wanted)
+    value = _unwrap(value, wanted)
     if type(value) is float:
         # Some readers tell 3.0 and 3 apart.
         whole = "integer" in wanted and "number" not in wanted and value.is_integer()
         return int(value) if whole else value
     if isinstance(value, Mapping):
         return {
-            key.value if isinstance(key, enum.Enum) else key: _converted(item, _ANY, depth + 1)
+            key.value if isinstance(key, enum.Enum) else key: _convert_value(item, _ANY, depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_converted(item, _ANY, depth + 1) for item in value]
+        return [_convert_value(item, _ANY, depth + 1) for item in value]
     return value
 
 
-def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
+def _unwrap(value: Any, wanted: FrozenSet[str]) -> Any:
     kind = type(value)
     if kind in (list, dict, tuple, float):
         return value
@@ -231,7 +232,12 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
         return value.value
     anything = ANYTHING in wanted
     if isinstance(value, _LISTS) and (anything or "array" in wanted):
-        return _ordered(value)
+        items = list(value)
+        if isinstance(value, _SETS):
+            # A set has the same order in every run, if its items have one.
+            with suppress(TypeError):
+                items.sort()
+        return items
     if isinstance(value, tuple) and hasattr(kind, "_fields") and "array" not in wanted:
         fields: Any = value
         return fields._asdict() if "object" in wanted else value
@@ -255,14 +261,6 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
         # numpy's scalars and arrays: the list of a scalar is its value.
         return value.tolist()
     return value
-
-
-def _ordered(value: Any) -> List[Any]:
-    try:
-        # A set has the same order in every run, if its items have one.
-        return sorted(value) if isinstance(value, _SETS) else list(value)
-    except TypeError:
-        return list(value)
 
 
 def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:

@@ -23,15 +23,7 @@ from enum import Enum
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import State
 from bridge.guest.state import checkpoint
-from bridge.guest.state.checkpoint import (
-    LENGTH_BYTES,
-    MAGIC,
-    VERSION,
-    NotKept,
-    told,
-    uncollected,
-    why,
-)
+from bridge.guest.state.checkpoint import NotKept
 from bridge.guest.state.cloudpickle import Pickler
 
 TYPE_CHECKING = False
@@ -48,7 +40,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _GIVEN = frozenset(
     ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
 )
-"""Names in the globals that the guest provides."""
 
 _hung: Dict[str, int] = {}
 """Name to `id` of values whose saving was interrupted: they are not tried again."""
@@ -64,7 +55,6 @@ class _Sink:
         self.data = bytearray()
 
     def write(self, data: Any) -> int:
-        """Append data; raise `_Full` above the limit."""
         # Large arrays come as a buffer in memory order; only `raw` keeps that order.
         view = data.raw() if isinstance(data, _pickle.PickleBuffer) else memoryview(data)
         if len(self.data) + view.nbytes > self._limit:
@@ -74,19 +64,11 @@ class _Sink:
 
 
 def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[State]:
-    """Yield a session's checkpoint in parts; the last has [name, reason] of each loss.
-
-    Calls `__reduce__` and the like of the session's classes. An interrupt ends it.
-
-    Args:
-        namespace: The globals that programs set.
-        workspace: The directory whose files are saved too.
-        limit: Of the whole checkpoint, in bytes.
-    """
+    """Yield a session's checkpoint in parts; the last has [name, reason] of each loss."""
     entries, contents, lost = _read_files(workspace, limit // 2)
     room = limit - len(contents)
     saver = _Saver(namespace, room)
-    with uncollected():
+    with checkpoint.uncollected():
         saver.run()
     lost = [*saver.losses(), *lost]
     header = json.dumps(
@@ -99,7 +81,11 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
-    head = b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big"))
+    head = b"%s%d\n%s" % (
+        checkpoint.MAGIC,
+        checkpoint.VERSION,
+        len(header).to_bytes(checkpoint.LENGTH_BYTES, "big"),
+    )
     pieces: List[Any] = [head + header, saver.written, contents]
     if sum(map(len, pieces)) <= PART_BYTES:
         pieces = [b"".join(pieces)]
@@ -109,7 +95,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         for start in range(0, len(piece), PART_BYTES)
     ]
     for part in parts:
-        yield State(data=bytes(part), lost=told(lost) if part is parts[-1] else [])
+        yield State(data=bytes(part), lost=checkpoint.told(lost) if part is parts[-1] else [])
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
@@ -142,14 +128,7 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
 
 
 class _Saver:
-    """Pickles the names of one namespace.
-
-    Attributes:
-        written: The pickles, one after the other.
-        lengths: Name and length of each.
-        files: Names of the source files of saved functions.
-        packed: Bytes of `written` if it is compressed, else 0.
-    """
+    """Pickles the names of one namespace."""
 
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
         self.files: Iterable[str] = ()
@@ -163,16 +142,17 @@ class _Saver:
     def run(self) -> None:
         """Write all names, compressed if need be; without the largest if that does not help."""
         names = self._names()
-        if self._write(names, self._limit):
-            return
-        if self._write(names, 2 * self._limit):
+        complete = self._write(names, 2 * self._limit)
+        if complete and len(self.written) > self._limit:
             import zlib  # few states are large
 
-            data = zlib.compress(self.written, 1)
+            data = bytearray(zlib.compress(self.written, 1))
             if len(data) <= self._limit:
-                self.written, self.packed = bytearray(data), len(data)
-                return
-        self._write(self._fitting(names), self._limit)
+                self.written, self.packed = data, len(data)
+        if not complete or len(self.written) > self._limit:
+            sizes = dict(self.lengths)
+            names.sort(key=lambda name: sizes.get(name, 0))
+            self._write(names, self._limit)
 
     def _names(self) -> List[str]:
         names: List[str] = []
@@ -194,6 +174,7 @@ class _Saver:
         sink = _Sink(max(limit, 4096))  # more than an empty checkpoint takes
         keeper = Keeper(sink, self._namespace)
         self.lengths = []
+        complete = True
         for name in names:
             before = len(sink.data)
             # A new list: its place in the memo marks where this name's objects start.
@@ -201,18 +182,20 @@ class _Saver:
             try:
                 problem = self._dump(keeper, entry)
             except _Full:
-                return False
+                complete = False
+                problem = "there is no room for it: all names together take more than "
+                problem += f"{self._limit:,} bytes"
             if problem:
                 del sink.data[before:]
                 keeper.go_back(entry)
                 self._lost[name] = problem
             else:
                 self.lengths.append([name, len(sink.data) - before])
+                self._lost.pop(name, None)
         self.written, self.files = sink.data, keeper.files
-        return True
+        return complete
 
     def _dump(self, keeper: Any, entry: List[Any]) -> str:
-        """Write a name and its value; return why that failed, empty if it worked."""
         words = what_it_is(entry[1])
         if words:
             return "it is %s" % words
@@ -224,32 +207,8 @@ class _Saver:
             _hung[entry[0]] = id(entry[1])
             raise
         except BaseException as error:
-            return why(error)
+            return checkpoint.why(error)
         return ""
-
-    def _fitting(self, names: List[str]) -> List[str]:
-        """Return the names that fit into the limit without the largest."""
-        sizes: Dict[str, int] = {}
-        for name in names:
-            if name in self._lost:
-                continue
-            sink = _Sink(self._limit)
-            keeper = Keeper(sink, self._namespace)
-            try:
-                self._dump(keeper, [name, self._namespace[name]])
-            except _Full:
-                self._lost[name] = "it takes more than the %s bytes there are" % f"{self._limit:,}"
-            else:
-                # Failures are reported when the name is written again.
-                sizes[name] = len(sink.data)
-        total = sum(sizes.values())
-        for name in sorted(sizes, key=lambda name: -sizes[name]):
-            if total <= self._limit:
-                break
-            total -= sizes.pop(name)
-            words = "there is no room for it: all names together take more than %s bytes"
-            self._lost[name] = words % f"{self._limit:,}"
-        return [name for name in names if name in sizes]
 
 
 def _is_given(name: str, value: Any) -> bool:
@@ -279,11 +238,9 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
     for size, path in sorted(_plain_files(workspace, lost)):
         try:
             mode, data = _content(os.path.join(workspace, path), size, budget - len(contents))
-        except NotKept as error:
-            lost.append(["file " + path, str(error)])
-            continue
-        except OSError as error:
-            lost.append(["file " + path, "it cannot be read: %s" % error.strerror])
+        except (NotKept, OSError) as error:
+            text = "it cannot be read: %s" % error.strerror if isinstance(error, OSError) else error
+            lost.append(["file " + path, str(text)])
             continue
         entries.append([path, mode, size])
         contents += data
@@ -292,12 +249,12 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
 
 def _content(path: str, size: int, most: int) -> Tuple[int, bytes]:
     if size > most:
-        checkpoint.refuse("it is larger (%s bytes) than what is left for files" % f"{size:,}")
+        raise NotKept("it is larger (%s bytes) than what is left for files" % f"{size:,}")
     with open(os.open(path, _READ), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         data = file.read(size + 1) if stat.S_ISREG(mode) else b""
     if len(data) != size:
-        checkpoint.refuse("it changed while it was read")
+        raise NotKept("it changed while it was read")
     return stat.S_IMODE(mode), data
 
 
@@ -362,7 +319,6 @@ class Keeper(Pickler):  # type: ignore[misc]
     memo: Any
 
     def __init__(self, sink: Any, names: Dict[str, Any]) -> None:
-        """Write to `sink`; `names` are the session's globals."""
         super().__init__(sink, PROTOCOL)
         self.files: Set[str] = set()
         self._names = names
@@ -392,18 +348,16 @@ class Keeper(Pickler):  # type: ignore[misc]
             (type, self._class),
             (types.CodeType, _code),
             (types.CellType, lambda cell: (types.CellType, ())),
-            (functools._lru_cache_wrapper, _remembering),
-            (functools.cached_property, lambda v: (_cached, (v.func, v.attrname))),
+            (functools._lru_cache_wrapper, _reduce_lru_cache),
+            (functools.cached_property, lambda v: (_make_cached_property, (v.func, v.attrname))),
             (types.MethodType, _method),
         ):
             if issubclass(kind, known):
                 return how
         words = what_it_is(value)
         if words is not None:
-            return _refusing(words)
-        if str(kind.__module__).startswith("bridge."):
-            return _ours
-        return None
+            return functools.partial(_refuse, words)
+        return _ours if str(kind.__module__).startswith("bridge.") else None
 
     def _function(self, value: Any) -> Any:
         if str(value.__module__).startswith("mcp.servers.") and hasattr(value, "tool"):
@@ -461,11 +415,8 @@ def _set_enum(made: Any, state: Any) -> None:
             each.__dict__.setdefault(key, value)
 
 
-def _refusing(words: str) -> Callable[[Any], Any]:
-    def refuse(value: Any) -> Any:
-        raise NotKept("it is or holds %s" % words)
-
-    return refuse
+def _refuse(words: str, value: Any) -> Any:
+    raise NotKept("it is or holds %s" % words)
 
 
 def _module(value: Any) -> Any:
@@ -473,7 +424,7 @@ def _module(value: Any) -> Any:
     if sys.modules.get(str(name)) is not value and not str(name).startswith("mcp."):
         name = next((n for n, other in list(sys.modules.items()) if other is value), None)
     if name is None or name == "__main__":
-        checkpoint.refuse("it is or holds a module that cannot be imported by its name")
+        raise NotKept("it is or holds a module that cannot be imported by its name")
     return (checkpoint.found, (name, ""))
 
 
@@ -498,7 +449,7 @@ def _set_function(made: Any, state: Any) -> None:
     fill(made, own)
 
 
-def _remembering(value: Any) -> Any:
+def _reduce_lru_cache(value: Any) -> Any:
     if checkpoint.is_importable(value):
         return NotImplemented
     options = value.cache_parameters()
@@ -509,7 +460,7 @@ def _remember(function: Any, maxsize: Optional[int], typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
 
 
-def _cached(function: Any, name: str) -> Any:
+def _make_cached_property(function: Any, name: str) -> Any:
     made = functools.cached_property(function)
     made.attrname = name
     return made

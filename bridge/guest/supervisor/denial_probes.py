@@ -1,10 +1,8 @@
 """Tries operations that the sandbox must refuse, before any program runs.
 
-Owns one attempt for each isolation layer that can be tried cheaply, in this process, without
-permanent effect if it is allowed. The host interprets the answers (`bridge.sandbox.layers`).
-
-No attempt can end the process: system calls of foreign architectures, for which a filter may kill,
-are not tried. Imports nothing of the guest: a backend's probe sends this file alone.
+No attempt has a permanent effect or can end the process: system calls of foreign architectures, for
+which a filter may kill, are not tried. The host interprets the answers (`bridge.sandbox.layers`).
+Imports nothing of the guest: a backend's probe sends this file alone.
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ import threading
 import warnings
 from typing import Any, Callable, List
 
-from bridge.guest.worker.leftovers import run_to_end, watch_loop
+from bridge.guest.worker.leftovers import loops, run_to_end
 
 
-def install() -> None:
+def _install() -> None:
     outside = _outside(asyncio.run)
 
     @functools.wraps(asyncio.run)
@@ -46,7 +46,10 @@ def install() -> None:
     runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
         runner.run = _outside(runner.run)
-    os.register_at_fork(before=_remember_loop, after_in_child=_unshare_loop)
+    os.register_at_fork(
+        before=lambda: setattr(_forking, "loop", asyncio._get_running_loop()),
+        after_in_child=_unshare_loop,
+    )
 
 
 def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +65,6 @@ def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `function` in its own thread; return its value or raise its exception."""
     outcome: List[Any] = []
     context = contextvars.copy_context()
 
@@ -82,10 +84,6 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 _forking = threading.local()
 """Holds the running loop during a fork: in the child, asyncio no longer reports it."""
-
-
-def _remember_loop() -> None:
-    _forking.loop = asyncio._get_running_loop()
 
 
 def _unshare_loop() -> None:
@@ -141,7 +139,7 @@ def _patch_loops() -> None:
     @functools.wraps(original)
     def run_until_complete(self: Any, future: Any) -> Any:
         running = asyncio._get_running_loop()
-        watch_loop(self)
+        loops.add(self)
         if running is None:
             return original(self, future)
         if running is not self:
@@ -166,3 +164,6 @@ def _run_nested(loop: Any, future: Any) -> Any:
         for _ in range(waiting - len(loop._ready)):
             loop.call_soon(bool)  # the outer pass counted what was ready before
     return future.result()
+
+
+_install()

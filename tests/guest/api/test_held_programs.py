@@ -68,7 +68,7 @@ except Exception:
 except:
     await asyncio.sleep(0)
 """,
-    "and goes on alone": "x = await create()\ntry:\n    len(x)\nexcept:\n    pass\n'fine'",
+    "and continues alone": "x = await create()\ntry:\n    len(x)\nexcept:\n    pass\n'fine'",
     "in gather": """
 async def one():
     x = await create()

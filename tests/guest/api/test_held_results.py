@@ -30,7 +30,7 @@ __all__ = ["x"]
 @pytest.mark.parametrize("expression", ALLOWED)
 def test_what_only_passes_it_on_goes_on(x: Placeholder, expression: str) -> None:
     execute(f"y = {expression}", x)
-    assert held.ending(Done("ok")) == Done("ok")
+    assert held.final_outcome(Done("ok")) == Done("ok")
 
 
 @pytest.mark.parametrize(("statement", "doing"), [*STOPPED, *MATCHES])
@@ -65,7 +65,7 @@ def test_c_code_that_is_puzzled_by_it_stops_in_its_own_words(
     with pytest.raises(TypeError) as caught:
         execute(f"\n{expression}", x)
     held.blame(caught.value)
-    error = held.ending(Done("ok")).error
+    error = held.final_outcome(Done("ok")).error
     assert error.startswith("line 2")
     assert told in error
     assert error.endswith(held.ADVICE)
@@ -102,7 +102,7 @@ def test_the_first_stop_is_the_one_that_is_told(x: Placeholder) -> None:
     for statement in ("len(x)", "int(x)"):
         with pytest.raises(HeldResultError, match="takes the length of"):
             execute(statement, x)
-    ended = held.ending(Done("ok", has_result=True, result=1))
+    ended = held.final_outcome(Done("ok", has_result=True, result=1))
     assert (ended.outcome, ended.exit_code, ended.has_result) == ("exception", 1, False)
     assert ended.error_type == "HeldResultError"
     assert "takes the length of" in ended.error
@@ -110,14 +110,14 @@ def test_the_first_stop_is_the_one_that_is_told(x: Placeholder) -> None:
 
 def test_libraries_may_ask_for_its_type(x: Placeholder) -> None:
     assert [isinstance(x, kind) for kind in (dict, str, list, Placeholder)] == [0, 0, 0, 1]
-    assert held.ending(Done("ok")) == Done("ok")
+    assert held.final_outcome(Done("ok")) == Done("ok")
 
 
 def test_c_code_that_fails_in_a_group_is_blamed_on_it(x: Placeholder) -> None:
     with pytest.raises(TypeError) as caught:
         execute("', '.join([x.title])", x)
     held.blame(ExceptionGroup("several", [OSError("no file"), caught.value]))
-    assert held.ending(Done("ok")).error.startswith("line 1: sequence item 0")
+    assert held.final_outcome(Done("ok")).error.startswith("line 1: sequence item 0")
 
 
 def test_pickling_in_another_thread_is_an_error_that_pools_survive(x: Placeholder) -> None:
@@ -133,7 +133,7 @@ def test_pickling_in_another_thread_is_an_error_that_pools_survive(x: Placeholde
     thread.start()
     thread.join()
     assert [type(error) for error in caught] == [TypeError]
-    assert held.ending(Done("ok")).error_type == "HeldResultError"
+    assert held.final_outcome(Done("ok")).error_type == "HeldResultError"
 
 
 SCHEMA = {

@@ -11,10 +11,10 @@ import pytest
 
 from bridge.guest.api import values
 from bridge.guest.api.client import ChannelClient
-from bridge.guest.api.help_text import show_help
 from bridge.guest.api.runtime import PUBLIC, Runtime, build
 from bridge.guest.api.values import ArgumentsError, MCPError
 from bridge.guest.protocol.wire import Call, Run
+from bridge.guest.worker.environment import show_help
 from bridge.tokens import count_tokens
 
 

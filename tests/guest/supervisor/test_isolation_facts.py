@@ -96,22 +96,22 @@ eth0:12345 1 0 0 99 1 0 0
 """
 
 
-def test_interfaces_are_read_from_a_file_where_netlink_is_refused() -> None:
-    def refuse() -> list[tuple[int, str]]:
-        raise PermissionError
-
-    assert interfaces(lambda _: NET_DEV, refuse) == ["eth0", "lo"]
+def refuse() -> list[tuple[int, str]]:
+    raise PermissionError
 
 
-def test_interfaces_are_asked_for_where_there_is_no_such_file() -> None:
-    assert interfaces(lambda _: "", lambda: [(2, "eth0"), (1, "lo")]) == ["eth0", "lo"]
-
-
-def test_interfaces_are_left_out_where_nothing_tells() -> None:
-    def refuse() -> list[tuple[int, str]]:
-        raise PermissionError
-
-    assert interfaces(lambda _: "", refuse) is None
+@pytest.mark.parametrize(
+    ("text", "listed", "names"),
+    [
+        (NET_DEV, refuse, ["eth0", "lo"]),
+        ("", lambda: [(2, "eth0"), (1, "lo")], ["eth0", "lo"]),
+        ("", refuse, None),
+    ],
+)
+def test_interfaces_come_from_a_file_or_from_netlink(
+    text: str, listed: Any, names: list[str] | None
+) -> None:
+    assert interfaces(lambda _: text, listed) == names
 
 
 def test_the_number_of_seccomp_filters_is_told_where_the_kernel_tells_it() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.guest.protocol.wire import Output
-from bridge.guest.supervisor.output_buffer import PIECE_BYTES, TAIL_BYTES, Capture
+from bridge.guest.supervisor.relay import PIECE_BYTES, TAIL_BYTES, Capture
 
 
 def kept(limit: int, portions: list[bytes]) -> tuple[str, int]:

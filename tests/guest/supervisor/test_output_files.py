@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.guest.descriptors import file_version
+from bridge.guest.processes import file_version
 from bridge.guest.protocol.wire import File, decode_guest_frame, encode
 from bridge.guest.supervisor import output_files as collecting
 from bridge.guest.supervisor.output_files import MAX_DEPTH, FileCollector
@@ -261,14 +261,16 @@ def test_of_very_many_names_the_first_are_looked_at(
     )
 
 
-def test_time_is_bounded_and_less_than_the_host_s(out: Path) -> None:
+def test_time_is_bounded_and_less_than_the_host_s(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file in the middle of which it runs out is not sent as a whole."""
     (out / "a").write_bytes(b"x" * (collecting.PIECE_BYTES + 1))
     (out / "b").write_text("x")
     times = iter((0.0, 1.0))
     taken = Taken()
-    collector = FileCollector(now=lambda: next(times, COLLECT_SECONDS - 1))
-    collector.collect(taken.send, LIMITS, root=str(out.parent))
+    monkeypatch.setattr(collecting, "monotonic", lambda: next(times, COLLECT_SECONDS - 1))
+    FileCollector().collect(taken.send, LIMITS, root=str(out.parent))
     assert taken.files == {}
     assert taken.problems["a"] == "reading took too long"
     assert "the rest was left out" in taken.problems[""]

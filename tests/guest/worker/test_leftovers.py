@@ -68,14 +68,25 @@ def test_calls_that_take_long_are_waited_for(guest_on: Any) -> None:
     assert (len(held), finished.value) == (3, "all 3 saved")
 
 
-@pytest.mark.parametrize("wait", ["asyncio.sleep(60)", "asyncio.Event().wait()"])
-def test_a_task_that_makes_no_calls_is_cancelled_and_named(guest_on: Any, wait: str) -> None:
-    finished = guest_on.run(
-        f"import asyncio\nasync def beat():\n    while True: await {wait}\n"
-        "task = asyncio.create_task(beat())\nawait asyncio.sleep(0)\n'done'"
-    )
-    assert (finished.value, finished.stderr) == ("done", "")
-    assert finished.outcome.unsent == ["beat (line 3)"]
+BEAT = "import asyncio\nasync def beat():\n    await %s\n"
+START = "asyncio.create_task(beat())\n"
+UNSENT = {
+    "a task that sleeps": (BEAT % "asyncio.sleep(60)" + START, ["beat (line 3)"]),
+    "a task that waits": (BEAT % "asyncio.Event().wait()" + START, ["beat (line 3)"]),
+    "many tasks": (
+        BEAT % "asyncio.sleep(60)" + "for n in range(50): " + START,
+        ["beat (line 3)"] * 20 + ["30 more"],
+    ),
+    "a coroutine": ("x = mcp_git_hub.echo('a')\n", ["mcp_git_hub.echo (not awaited)"]),
+}
+
+
+@pytest.mark.parametrize(("code", "unsent"), UNSENT.values(), ids=UNSENT)
+def test_what_makes_no_calls_is_ended_and_named(
+    guest_on: Any, code: str, unsent: list[str]
+) -> None:
+    finished = guest_on.run(code + "'done'")
+    assert (finished.value, finished.outcome.unsent) == ("done", unsent)
 
 
 @pytest.mark.slow
@@ -144,19 +155,6 @@ def test_what_an_earlier_run_scheduled_does_nothing_in_a_later_one(
     session.run("import asyncio, threading, time\n" + late)
     after = session.run("time.sleep(0.3)\nawait asyncio.sleep(0.3)\n1")
     assert (after.value, after.calls, after.stdout) == (1, [], "")
-
-
-def test_many_names_are_counted(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "import asyncio\nasync def beat(): await asyncio.sleep(60)\n"
-        "for n in range(50): asyncio.create_task(beat())\n1"
-    )
-    assert finished.outcome.unsent == ["beat (line 2)"] * 20 + ["30 more"]
-
-
-def test_a_coroutine_that_nothing_awaits_is_named(guest_on: Any) -> None:
-    finished = guest_on.run("x = mcp_git_hub.echo('a')\nprint(1)")
-    assert finished.outcome.unsent == ["mcp_git_hub.echo (not awaited)"]
 
 
 def test_a_session_names_a_coroutine_once_and_can_await_it_later(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.guest.protocol.wire import File
-from bridge.guest.worker.main_file import importable
+from bridge.guest.worker.program import importable
 
 POOL = """
 import multiprocessing

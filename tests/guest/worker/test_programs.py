@@ -192,7 +192,7 @@ def test_exits_mean_what_they_mean_to_python(
     assert finished.exit.code == code
     assert finished.stdout == "before\n"
     assert finished.stderr == stderr
-    # What it said stands in stderr; whoever shows both would show it twice.
+    # The text stands in stderr; a client that shows both would show it twice.
     assert finished.outcome.error == ""
 
 
@@ -227,7 +227,7 @@ def test_a_crash_is_reported_by_its_signal(make_guest: Any, code: str, signal: i
     assert finished.stdout == "kept\n"
 
 
-def test_input_and_stdin_say_that_nobody_is_there(guest_on: Any) -> None:
+def test_input_and_stdin_say_that_no_one_is_there(guest_on: Any) -> None:
     finished = guest_on.run(
         """
 import sys

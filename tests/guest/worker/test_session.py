@@ -75,20 +75,28 @@ def test_streams_that_a_program_replaced_are_back_for_the_next(session: Session)
     assert (after.stdout, after.stderr, after.value) == ("seen\n", "told\n", "")
 
 
-def test_exiting_ends_the_run_and_not_the_session(session: Session) -> None:
-    assert session.run("a = 1\nimport sys; sys.exit(3)").outcome.exit_code == 3
-    assert session.run("a").value == 1
+KEPT = {
+    "after an exit": ("a = 1\nimport sys; sys.exit(3)", "a", 1),
+    "one event loop": (
+        "import asyncio\nlock = asyncio.Lock()\nawait lock.acquire()",
+        "asyncio.get_running_loop().call_soon(lock.release)\nawait lock.acquire()",
+        True,
+    ),
+    "a name of the program's own": ("runtime = 'mine'", "runtime", "mine"),
+    "after a child that reached the end": (
+        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)",
+        "pid > 0",
+        True,
+    ),
+}
 
 
-def test_one_event_loop_serves_all_runs(session: Session) -> None:
-    session.run("import asyncio\nlock = asyncio.Lock()\nawait lock.acquire()")
-    taken = session.run("asyncio.get_running_loop().call_soon(lock.release)\nawait lock.acquire()")
-    assert taken.value is True
-
-
-def test_a_name_of_the_programs_own_is_not_taken_from_it(session: Session) -> None:
-    session.run("runtime = 'mine'")
-    assert session.run("runtime").value == "mine"
+@pytest.mark.parametrize(("first", "later", "value"), KEPT.values(), ids=KEPT)
+def test_a_later_run_finds_what_an_earlier_one_left(
+    session: Session, first: str, later: str, value: Any
+) -> None:
+    session.run(first)
+    assert session.run(later).value == value
 
 
 @pytest.mark.parametrize(
@@ -143,13 +151,6 @@ def test_a_late_reply_reaches_no_later_call(session: Session) -> None:
     session.guest.finish(lambda guest, call: asked.append(call))
     session.guest.send(Reply(id=asked[0].id, value={"json": {"text": "x" * 100_000}}))
     assert session.run("(await mcp_git_hub.echo(text='now'))['text']").value == "now"
-
-
-def test_a_forked_child_that_comes_to_the_end_does_not_serve_the_session(
-    session: Session,
-) -> None:
-    session.run("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)")
-    assert session.run("pid > 0").value is True
 
 
 CALL = "asyncio.run(mcp_git_hub.echo(text='late'))"
