@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median, quantiles
 
-from bridge.catalog.search import ToolIndex
-from bridge.catalog.words import words
+from bridge.catalog.search import ToolIndex, words
 from bridge.model import MEBIBYTE, Tool
 
 QUERIES = 300

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bridge.catalog.prose import one_line
-from bridge.catalog.words import words
+from bridge.catalog.search import words
 from bridge.model import Effect, Tool
 from bridge.settings import globs
 from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT

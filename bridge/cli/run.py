@@ -25,12 +25,13 @@ from bridge.model import ApplyRequest, Artifact, FindingSource, Json, Plan, RunR
 from bridge.model.outcome import failed_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
-from bridge.render.receipt import named, receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import (
     files_section,
     finding_lines,
     missing_section,
+    named,
+    receipt_line,
     session_section,
     shown_line,
 )

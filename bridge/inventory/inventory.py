@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bridge.catalog.entries import Recall, ServerEntry, tool_entries
-from bridge.catalog.naming import server_aliases
+from bridge.catalog.entries import Recall, ServerEntry, server_aliases, tool_entries
 from bridge.catalog.program.tables import SERVER_METHODS
 from bridge.catalog.stubs import run_discovered, run_server, to_call
 from bridge.gate.redaction import Redactor

@@ -1,9 +1,8 @@
 """Renders a plan as a list that a person or a model reads before its calls are made.
 
-Owns the wording and the grouping. Consecutive calls of one tool form a group: their common
-arguments once, the others in a table, the first few calls in full. The list begins with the number
-of calls of each tool, so that calls beyond its length are at least counted. Its values come from
-programs and servers, so they are written as JSON with invisible and misleading characters escaped.
+Consecutive calls of one tool form a group: their common arguments once, the others in a table, the
+first few calls in full. Values come from programs and servers, so invisible and misleading
+characters are escaped.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a plan's number of calls and how to apply it, in a sentence or two."""
     count = len(plan.calls)
     held = f"{counted(count, 'call')} held, none of them made"
     if plan.plan_id:
@@ -48,12 +46,7 @@ def plan_summary(plan: Plan) -> str:
 
 
 def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
-    """Return the list of a plan's calls.
-
-    Args:
-        how: Whether to add how it is applied.
-        characters: Approximate limit of its length.
-    """
+    """Return the list of a plan's calls, and with `how` the way to apply it."""
     return "\n".join(_listed(plan, how, characters).lines)
 
 
@@ -152,16 +145,6 @@ def _heading(calls: Sequence[HeldCall]) -> str:
     return f"{which} {_name(first)} ({_decided(first)})"
 
 
-def _common(calls: Sequence[HeldCall]) -> dict[str, Json]:
-    """Return the arguments that all calls have, with one value."""
-    first, *others = calls
-    return {
-        key: value
-        for key, value in first.arguments.items()
-        if all(_same(call.arguments, key, value) for call in others)
-    }
-
-
 class _PlanPage:
     def __init__(self, characters: int) -> None:
         self.lines: list[str] = []
@@ -187,19 +170,28 @@ class _PlanPage:
 
     def add_group(self, calls: Sequence[HeldCall]) -> int:
         """Add a group as far as there is room; return how many of its calls are there."""
-        first, common = calls[0], _common(calls)
+        first, common = calls[0], dict(calls[0].arguments)
+        for call in calls[1:]:
+            # As JSON, since to Python 1, 1.0 and True are the same.
+            common = {
+                key: value
+                for key, value in common.items()
+                if key in call.arguments and _dumped(call.arguments[key]) == _dumped(value)
+            }
         lead = "  each with " if len(calls) > 1 else "  "
         head = ["", _heading(calls)]
         head += [f"{lead}{line.strip()}" for line in _in_full(common, first.unlisted)]
         alike = all(len(call.arguments) == len(common) for call in calls)
         alike = alike and len({call.digest for call in calls}) == 1
-        if not self.add_block([*head, *(_digest(first) if alike else ())]):
+        if alike and first.digest:
+            head.append(f"  {DIGEST} of all arguments: {first.digest[:DIGEST_CHARS]}")
+        if not self.add_block(head):
             return 0
         if alike:
             if _is_whole(first, common):
                 self.whole += [len(self.lines)] * len(calls)
             return len(calls)
-        columns = _columns(calls, common)
+        columns = list(dict.fromkeys(n for c in calls for n in c.arguments if n not in common))
         rows = [_row(call, columns) for call in calls[:MAX_ROWS]]
         unlisted = first.unlisted
         titles = ["", *(_title(column, unlisted) for column in columns[:MAX_COLUMNS])]
@@ -258,11 +250,6 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-def _columns(calls: Sequence[HeldCall], common: Mapping[str, Json]) -> list[str]:
-    names = dict.fromkeys(key for call in calls for key in call.arguments)
-    return [name for name in names if name not in common]
-
-
 def _in_full(
     arguments: Mapping[str, Json], unlisted: Sequence[str], indent: str = "  "
 ) -> list[str]:
@@ -282,10 +269,6 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
         and all(len(_plain_name(key, call.unlisted)) <= MAX_NAME for key in arguments)
         and all(len(_json(value)) <= MAX_VALUE for value in arguments.values())
     )
-
-
-def _digest(call: HeldCall) -> list[str]:
-    return [f"  {DIGEST} of all arguments: {call.digest[:DIGEST_CHARS]}"] if call.digest else []
 
 
 def _title(column: str, unlisted: Sequence[str]) -> str:
@@ -335,11 +318,6 @@ def _decided(call: HeldCall) -> str:
     rule = _cut(printable(call.rule), MAX_VALUE)
     verdict = f"needs approval: {rule}" if call.action == "ask" else f"allowed: {rule}"
     return f"{call.effect}; {verdict}"
-
-
-def _same(arguments: Mapping[str, Json], key: str, value: Json) -> bool:
-    # As JSON, since to Python 1, 1.0 and True are the same.
-    return key in arguments and _dumped(arguments[key]) == _dumped(value)
 
 
 def _json(value: Json) -> str:

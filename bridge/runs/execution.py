@@ -23,7 +23,7 @@ from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
 from bridge.plans.plan_result import planned
 from bridge.plans.plan_store import Plans
-from bridge.render.receipt import bytes_returned
+from bridge.render.text import bytes_returned
 from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import Answer
 from bridge.runs.collect import Collector

@@ -15,15 +15,18 @@ from bridge.catalog.disclosure import Level
 from bridge.catalog.docs import (
     DESCRIPTION_TOKENS,
     INSTRUCTIONS_TOKENS,
+    Offers,
     capabilities,
     example_call,
     instructions,
+    offers_line,
+    offers_section,
+    root_names,
     server_docs,
     tool_description,
     tool_docs,
 )
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.offers import Offers, offers_line, offers_section, root_names
 from bridge.catalog.stubs import run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
 from bridge.tokens import count_tokens

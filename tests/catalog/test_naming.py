@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.naming import (
+from bridge.catalog.entries import (
     MAX_ALIAS_CHARS,
     RESERVED_SERVER_ALIASES,
     RESERVED_TOOL_ALIASES,

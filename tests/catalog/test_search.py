@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, Match, ToolIndex
-from bridge.catalog.words import indexed, mended, words
+from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, Match, ToolIndex, indexed, mended, words
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
 from tests.catalog.real_tools import listed_tools, real_tools

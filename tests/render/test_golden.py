@@ -23,9 +23,8 @@ from bridge.model import (
     Usage,
 )
 from bridge.model.outcome import failed_run
-from bridge.render.receipt import receipt_line
 from bridge.render.structured import structured
-from bridge.render.text import compact
+from bridge.render.text import compact, receipt_line
 from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.settings import OutputMode
 from tests.golden_texts import assert_golden

@@ -10,8 +10,7 @@ from types import CoroutineType
 from typing import Any
 
 from bridge.catalog.program.advice import quoted
-from bridge.catalog.program.edits import AWAIT, Edit
-from bridge.catalog.program.report import Report
+from bridge.catalog.program.report import AWAIT, Edit, Report
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING

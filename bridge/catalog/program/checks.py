@@ -21,10 +21,9 @@ from bridge.catalog.program.advice import (
     undefined_name,
     wrong_argument,
 )
-from bridge.catalog.program.arguments import CallReader, CallText, helper_parameters
 from bridge.catalog.program.awaits import AwaitRules
-from bridge.catalog.program.edits import Edit
-from bridge.catalog.program.report import Report, Verdict
+from bridge.catalog.program.expected_calls import CallReader, CallText, helper_parameters
+from bridge.catalog.program.report import Edit, Report, Verdict
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.program.tables import BUILTINS, BY_NAME, OWN_GLOBALS

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.arguments import CallReader
+from bridge.catalog.program.expected_calls import CallReader
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.prose import clip

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.catalog.program.guard import DENIED as DENYING
+from bridge.catalog.program.guard import NOTED as NOTING
 from bridge.catalog.program.guard import check
-from bridge.catalog.program.guard_rules import DENIED as DENYING
-from bridge.catalog.program.guard_rules import NOTED as NOTING
 from bridge.catalog.program.parsing import (
     MAX_BRACES,
     MAX_SCANNED_CHARS,
