@@ -104,7 +104,6 @@ def explained(code: str, why: Unread) -> Verdict:
 
 
 def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
-    """Return that a name is not defined, and what may be meant by it."""
     name = node.id
     problem = f"{quoted(name)} is not defined in the program."
     if name in FOREIGN:
@@ -129,7 +128,6 @@ def tools_of(server: ServerEntry) -> str:
 
 
 def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
-    """Return that a server has no such tool, with the nearest one, or with all there are."""
     names = {entry.tool.name if by_name else entry.alias: entry for entry in server.tools}
     near = nearest(name, names)
     hint = ""
@@ -143,7 +141,6 @@ def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
 
 
 def no_helper(name: str) -> str:
-    """Return that `runtime` has no such name, with the nearest one, or with all there are."""
     near = nearest(name, [*HELPERS, *RUNTIME_TYPES])
     hint = f" It has {', '.join(sorted(HELPERS))}."
     if near:
@@ -152,7 +149,6 @@ def no_helper(name: str) -> str:
 
 
 def wrong_argument(label: str, one: Wrong, signature: Callable[[], str]) -> str:
-    """Return what is wrong with an argument, and the signature of what is called."""
     text = one.text
     if label.endswith(".get_prompt") and one.rule == "unknown-argument":
         text = f"has no parameter {quoted(one.name)}: its own arguments go into a dict, "

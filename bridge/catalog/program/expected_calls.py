@@ -1,8 +1,7 @@
-"""Lists the calls that a program may make, from its text. Pure.
+"""Reads the calls in a program's text: of what, with which arguments; and lists them. Pure.
 
-Finds calls of tools, resources and prompts with their literal arguments, and the lines that may
-call something that the text does not name. The list is complete only if `ExpectedCalls.open` is
-empty. It does not say how often, or whether at all, a call is made.
+The list has calls of tools, resources and prompts with their literal arguments. It is complete only
+if `ExpectedCalls.open` is empty. A listed call may be made any number of times, or never.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class CallText:
     """What the text of a call shows.
 
     Attributes:
-        args, kwargs: Values by position and by name; `args` is empty if some are unpacked.
+        args: Empty if some are unpacked.
         starred, unpacked: Whether lists and dicts are unpacked that the text does not show.
         scalar: Whether the first argument is certainly no dict.
     """
@@ -64,9 +63,7 @@ class HelperCall:
 
     Attributes:
         values: The arguments by the helper's own names.
-        server: The server; None if it is computed, or there is none of that name.
-        tool: The tool's name, if the helper takes one and the text shows it.
-        entry: The tool of that name.
+        server: None if it is computed, or there is none of that name.
         given: The tool's arguments; None if the text does not show a dict.
     """
 
@@ -91,7 +88,6 @@ class CallReader:
         return self._parameters[id(entry)]
 
     def text(self, node: ast.Call, context: Context) -> CallText:
-        """Return what the text shows of a call's arguments."""
         starred = any(isinstance(item, ast.Starred) for item in node.args)
         kwargs: dict[str, Json] = {}
         unpacked = False
@@ -212,7 +208,6 @@ class ExpectedCall:
 
     Attributes:
         tool: The tool's own name, or `READ_RESOURCE` or `GET_PROMPT`.
-        arguments: The literal arguments.
         unseen: Names of the arguments that are computed.
         open: Whether there may be arguments of any name.
         definition: The tool; None if the server has no such tool or its tools are unknown.
@@ -240,11 +235,7 @@ class ExpectedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class UnnamedCall:
-    """A line that may call something it does not name.
-
-    Attributes:
-        server: The server of which it may call any tool; None if it may be any server.
-    """
+    """A line that may call something it does not name: any tool of `server`, or of any server."""
 
     line: int
     why: str
@@ -263,15 +254,9 @@ def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCa
     """Return the calls that a program may make.
 
     Args:
-        survey: The program's survey.
         servers: All configured servers. If a server's tools are unknown, any name counts as one.
     """
-    reader = _ExpectedCallReader(survey, servers)
-    reader.read()
-    return ExpectedCalls(
-        calls=tuple(sorted(reader.calls, key=lambda call: (call.line, call.column))),
-        open=tuple(sorted(set(reader.open), key=lambda found: (found.line, found.why))),
-    )
+    return _ExpectedCallReader(survey, servers).read()
 
 
 class _ExpectedCallReader:
@@ -283,11 +268,16 @@ class _ExpectedCallReader:
         self.calls: list[ExpectedCall] = []
         self.open: list[UnnamedCall] = []
 
-    def read(self) -> None:
+    def read(self) -> ExpectedCalls:
         """Read the calls first; any other use of a tool or a server is an unnamed call."""
         for node, context in self._survey.each(ast.Call):
             self._call(node, context)
-        self._bindings()
+        for node, context in self._survey.each(ast.Assign):
+            # A value that only gets another name: calls by that name are found.
+            named = all(isinstance(target, ast.Name) for target in node.targets)
+            symbols = [self._symbols.of(target, context) for target in node.targets if named]
+            if named and all(one is not None and one.kind != Kind.NO_TOOL for one in symbols):
+                self._account(node.value)
         # Names last: now those that are part of a known call are marked.
         for node, context in self._survey.each(ast.Attribute, ast.Subscript, ast.Name):
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
@@ -298,6 +288,10 @@ class _ExpectedCallReader:
             module = node.module or ""
             if module.startswith("mcp") and any(item.name == "*" for item in node.names):
                 self._open(node.lineno, f"it imports every name of {module}")
+        return ExpectedCalls(
+            calls=tuple(sorted(self.calls, key=lambda call: (call.line, call.column))),
+            open=tuple(sorted(set(self.open), key=lambda found: (found.line, found.why))),
+        )
 
     def _call(self, node: ast.Call, context: Context) -> None:
         symbol = self._symbols.of(node.func, context)
@@ -383,14 +377,6 @@ class _ExpectedCallReader:
         while isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
             self._accounted.add(id(node))
-
-    def _bindings(self) -> None:
-        """Mark values that only get another name: calls by that name are found."""
-        for node, context in self._survey.each(ast.Assign):
-            named = all(isinstance(target, ast.Name) for target in node.targets)
-            symbols = [self._symbols.of(target, context) for target in node.targets if named]
-            if named and all(one is not None and one.kind != Kind.NO_TOOL for one in symbols):
-                self._account(node.value)
 
     def _mention(self, node: ast.Name | ast.Attribute | ast.Subscript, context: Context) -> None:
         symbol = self._symbols.of(node, context)

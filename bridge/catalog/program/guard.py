@@ -7,10 +7,10 @@ the sandbox does not rely on it.
 from __future__ import annotations
 
 import ast
-import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from posixpath import normpath
+from typing import Any
 
 from bridge.catalog.program.report import Report, Verdict, plainly
 from bridge.catalog.program.survey import Context, Survey
@@ -182,7 +182,6 @@ _PATHS = re.compile(
 
 
 def rule_of_module(dotted: str) -> str | None:
-    """Return the rule for a module, or for a package that contains it."""
     parts = dotted.split(".")
     # No module in the table has more than three parts.
     packages = (".".join(parts[:count]) for count in range(1, min(len(parts), 4) + 1))
@@ -192,7 +191,7 @@ def rule_of_module(dotted: str) -> str | None:
 def is_sensitive(path: str) -> bool:
     if not path or len(path) > 4096:
         return False
-    plain = posixpath.normpath(path)
+    plain = normpath(path)
     if plain.startswith("//"):
         # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
         plain = plain[1:]
@@ -213,32 +212,20 @@ def check(survey: Survey, denied: Sequence[str] = ()) -> Verdict:
     Args:
         denied: What the settings deny as well: modules, functions, attributes (".name") and paths.
     """
-    checker = _Checker(survey, denied)
-    checker.check()
-    return checker.report.verdict()
+    guard = _Guard(survey, denied)
+    for rule, *kinds in _RULES:
+        for node, context in survey.every(*kinds):
+            rule(guard, node, context)
+    return guard.report.verdict()
 
 
-class _Checker:
+class _Guard:
     def __init__(self, survey: Survey, denied: Sequence[str]) -> None:
         self._denied = denied
         self._tails = _TAILS | {name.rpartition(".")[2] for name in denied}
         self.report = Report("guard")
         self._survey = survey
         self._symbols = SymbolResolver(survey, {})
-
-    def check(self) -> None:
-        checks = (
-            (ast.Import, self._import),
-            (ast.ImportFrom, self._import),
-            (ast.Name, self._name),
-            (ast.Attribute, self._attribute),
-            (ast.Subscript, self._subscript),
-            (ast.Call, self._call),
-            (ast.MatchClass, self._match_class),
-        )
-        for kind, check in checks:
-            for node, context in self._survey.every(kind):
-                check(node, context)
 
     def _add(self, node: ast.AST, rule: str | None, subject: str) -> bool:
         if rule is not None:
@@ -301,6 +288,7 @@ class _Checker:
 
     def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         for dotted in self._symbols.dotted(function, context):
             rule = CALLS.get(dotted)
             if rule is not None:
@@ -313,13 +301,13 @@ class _Checker:
             elif dotted in _GETTERS:
                 self._named_attributes(node, node.args, context)
             elif dotted in OPENERS:
-                self._paths(node, _arguments(node), context)
+                self._paths(node, arguments, context)
         if isinstance(function, ast.Attribute):
             if function.attr in ("__getattribute__", "__getattr__"):
                 self._named_attributes(node, node.args, context)
             elif function.attr == "connect":
                 # A socket of the host's is connected to by its path.
-                self._paths(node, _arguments(node), context)
+                self._paths(node, arguments, context)
             elif function.attr in _PATH_METHODS:
                 self._paths(node, [function.value], context)
 
@@ -347,5 +335,11 @@ class _Checker:
                 self._add(node, rule, path)
 
 
-def _arguments(node: ast.Call) -> list[ast.expr]:
-    return [*node.args, *(item.value for item in node.keywords)]
+_RULES: tuple[tuple[Any, ...], ...] = (
+    (_Guard._import, ast.Import, ast.ImportFrom),
+    (_Guard._name, ast.Name),
+    (_Guard._attribute, ast.Attribute),
+    (_Guard._subscript, ast.Subscript),
+    (_Guard._call, ast.Call),
+    (_Guard._match_class, ast.MatchClass),
+)

@@ -1,8 +1,6 @@
-"""The table of all names by which programs reach servers, tools and helpers. Pure.
+"""The names by which programs reach servers, tools and helpers. Pure.
 
-Each name means a path, as a program writes it: `mcp_github`, `mcp_github.create_issue`,
-`runtime.call_tool`, `mcp_servers`. The table answers which path a name certainly means, and which
-path is nearest to a wrong name.
+Each name means a path: `mcp_github`, `mcp_github.create_issue`, `runtime.call_tool`.
 """
 
 from __future__ import annotations
@@ -45,11 +43,10 @@ _CATCHES = frozenset({"NameError", "Exception", "BaseException", "*"})
 
 
 class NameTable:
-    """The names of servers, with their tools where these are known, and of helpers.
+    """The names of servers, of their tools where these are known, and of helpers.
 
     Args:
-        servers: Those that a run may use.
-        listed: Names of those that its request lists; of two servers with a tool, these count.
+        listed: Names of servers that the request lists; of two servers with a tool, these count.
     """
 
     def __init__(self, servers: Iterable[ServerEntry], listed: Iterable[str] = ()) -> None:
@@ -109,8 +106,8 @@ class NameTable:
     def resolve(self, survey: Survey) -> dict[str, str]:
         """Return the names that a program uses and does not define, each with its certain path.
 
-        A text counts too if it alone names the tool of a `call_tool`. A well-known name that is not
-        imported has its import statement.
+        A text counts too if it alone names the tool of a `call_tool`. A well-known name has its
+        import statement.
         """
         called = {id(node.func) for node, _ in survey.every(ast.Call)}
         asked = {id(node.value): node.attr for node, _ in survey.every(ast.Attribute)}
@@ -160,7 +157,7 @@ def import_for(name: str, attributes: Collection[str] = ()) -> str:
     """Return the import statement for a well-known name; empty for any other.
 
     Args:
-        attributes: Those that a program uses of it; "" is among them if it uses the name itself.
+        attributes: Those that a program uses of it; "" if it uses the name itself.
     """
     if name in MEMBERS:
         return f"from {MEMBERS[name]} import {name}"

@@ -1,9 +1,7 @@
-"""Parses a program's text into a syntax tree, or into a finding. Pure.
+"""Parses a program's text into a syntax tree, or into a finding; no text raises. Pure.
 
-The grammar is this interpreter's, which may be older or newer than the sandbox's, so a syntax error
-is certain only once the sandbox has confirmed it. Errors that only compiling finds are left to the
-guest: compiling takes quadratic time for some small programs, parsing does not. No text raises an
-exception.
+The grammar is this interpreter's, so a syntax error is certain only once the sandbox confirms it.
+The guest compiles: for some small programs that takes quadratic time, and parsing does not.
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ class Unread:
 def parse(code: str) -> ast.Module | Unread:
     """Return a program's tree, or why there is none.
 
-    Call it in the event loop's thread: it holds the interpreter's lock throughout, and it turns
-    warnings off for the whole process.
+    Call it in the event loop's thread: it turns warnings off for the whole process.
     """
     if len(code) > MAX_SCANNED_CHARS:
         message = (
@@ -60,7 +57,14 @@ def parse(code: str) -> ast.Module | Unread:
         with warnings.catch_warnings():
             # Invalid escapes in a program's strings are not reported.
             warnings.simplefilter("ignore")
-            return _parse(source)
+            try:
+                return _compile(source)
+            except IndentationError:
+                # The guest dedents a program that is indented as a whole.
+                with contextlib.suppress(SyntaxError):
+                    return _compile(textwrap.dedent(source))
+                # The first error has the original columns.
+                raise
     except SyntaxError as error:
         return _syntax(error.msg, error.lineno, error.offset)
     except UnicodeEncodeError as error:
@@ -72,17 +76,6 @@ def parse(code: str) -> ast.Module | Unread:
     except (RecursionError, MemoryError):
         message = "the program is nested too deeply to be checked; split up its expressions"
         return _unread(TOO_DEEP, message)
-
-
-def _parse(source: str) -> ast.Module:
-    try:
-        return _compile(source)
-    except IndentationError:
-        # The guest dedents a program that is indented as a whole.
-        with contextlib.suppress(SyntaxError):
-            return _compile(textwrap.dedent(source))
-        # The first error has the original columns.
-        raise
 
 
 def _compile(source: str) -> ast.Module:

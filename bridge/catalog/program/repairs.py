@@ -1,9 +1,7 @@
 """Reads a program as it is certainly meant where its text does not parse. Pure.
 
-`REPAIRS` is the list: each has words for the result ("read as: ...") and a function from a text to
-texts that may be meant. A repaired text counts only if it parses. The fewest repairs win. A text
-that parses is returned unchanged, unless it is the JSON of `run_python`'s arguments, or a program
-in quotes.
+A repaired text counts only if it parses, and the fewest `REPAIRS` win. A text that parses stays,
+unless it is the JSON of `run_python`'s arguments, or a program in quotes.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ _FLAGS = re.compile(
 
 
 def read_command(text: str) -> str:
-    """Return what replaces a command; the command itself if it may mean something else."""
+    """Return what replaces a command; the command itself if its meaning is uncertain."""
     install = re.match(rf"([ \t]*){_PIP}(.*)", text)
     if install is None:
         return text[: len(text) - len(text.lstrip())] if text.lstrip().startswith("%time ") else ""
@@ -57,12 +55,6 @@ def read_command(text: str) -> str:
     return f"{install[1]}{_PACKAGES}{' '.join(wanted)}"
 
 
-def packages_in(code: str) -> tuple[str, ...]:
-    """Return the packages that the commands of a program install, once the commands are read."""
-    lines = re.findall(rf"(?m)^[ \t]*{_PACKAGES}(.+)$", code)
-    return tuple(dict.fromkeys(name for line in lines for name in line.split()))
-
-
 _START = re.compile(r"(\b[a-zA-Z]{1,2}|)(\"\"\"|'''|\"|')|#[^\n]*")
 _QUOTES = ('"', "'", '"""', "'''")
 
@@ -70,7 +62,7 @@ _QUOTES = ('"', "'", '"""', "'''")
 def rewrite_f_strings(code: str) -> str:
     """Return a program whose f-strings older Pythons read; itself if no change is needed."""
     try:
-        return _Rewriter(code).program()
+        return "".join(_Rewriter(code).pieces(""))
     except (IndexError, RecursionError, SyntaxError, ValueError):
         # Not an f-string that Python 3.12 reads.
         return code
@@ -81,10 +73,7 @@ class _Rewriter:
         self._text = text
         self._at = 0
 
-    def program(self) -> str:
-        return "".join(self._pieces(""))
-
-    def _pieces(self, ends: str) -> Iterator[str]:
+    def pieces(self, ends: str) -> Iterator[str]:
         """Yield the code up to one of the characters that end a field, outside all brackets."""
         depth = 0
         while self._at < len(self._text):
@@ -129,7 +118,7 @@ class _Rewriter:
 
     def _field(self) -> str:
         self._at += 1
-        field = "{" + "".join(self._pieces("}:!"))
+        field = "{" + "".join(self.pieces("}:!"))
         while self._text[self._at] != "}":
             # `!r`, and a format, in which there may be fields.
             nested = self._text[self._at] == "{"
@@ -178,13 +167,7 @@ _CHARACTERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReadProgram:
-    """A program as it is read.
-
-    Attributes:
-        code: The text that runs.
-        tree: Its syntax tree, or why it has none.
-        read_as: The repairs in words; empty if the text is unchanged.
-    """
+    """A program as it is read; `read_as` has the repairs in words, empty if there are none."""
 
     code: str
     tree: ast.Module | Unread
@@ -193,7 +176,10 @@ class ReadProgram:
     @property
     def packages(self) -> tuple[str, ...]:
         """The packages that its notebook commands install."""
-        return packages_in(self.code) if _NOTEBOOK in self.read_as else ()
+        if _NOTEBOOK not in self.read_as:
+            return ()
+        lines = re.findall(rf"(?m)^[ \t]*{_PACKAGES}(.+)$", self.code)
+        return tuple(dict.fromkeys(name for line in lines for name in line.split()))
 
 
 def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
@@ -345,15 +331,12 @@ def _is_code(line: str) -> bool:
         return True
     for text in (plain, f"{plain} pass"):
         tree = parse(text)
-        if isinstance(tree, ast.Module) and any(not _is_words(node) for node in tree.body):
-            return True
+        for statement in tree.body if isinstance(tree, ast.Module) else ():
+            # "Done" and "Note: this is it" may be prose.
+            calls = any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(statement))
+            if calls or not isinstance(statement, ast.Expr | ast.AnnAssign):
+                return True
     return False
-
-
-def _is_words(statement: ast.stmt) -> bool:
-    """Return whether a statement may be prose, as "Done" and "Note: this is it" are."""
-    calls = any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(statement))
-    return isinstance(statement, ast.Expr | ast.AnnAssign) and not calls
 
 
 _PROMPT = re.compile(r"\s*(?:>>>|\.\.\.:?|In ?\[\d+\]:)(?: (.*)|$)")

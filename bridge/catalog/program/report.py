@@ -18,10 +18,9 @@ MAX_FINDINGS = 25
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The findings of the guard, or of the preflight.
+    """The findings of the guard, or of the preflight, in the order of the lines.
 
     Attributes:
-        findings: In the order of the lines.
         omitted: Number of findings left out.
         edits: The fixes of all that stops the program; empty if one has no known fix.
     """
@@ -61,11 +60,7 @@ class Report:
         message: str | Callable[[], str],
         edits: Sequence[Edit] = (),
     ) -> None:
-        """Report a mistake at a node, with the edits of the text that certainly fix it.
-
-        Args:
-            message: The message, or what writes it where that takes long.
-        """
+        """Report a mistake at a node, with the edits of the text that certainly fix it."""
         self._fixable &= bool(edits) or severity != "deny"
         self._edits += edits if severity == "deny" else ()
         self._tried += 1

@@ -1,17 +1,13 @@
 """Finds the servers that a program names, and which of their tools it can reach.
 
-The named servers are connected before the run, and a misspelt one is reported at once. The reach
-decides which tools are sent to the sandbox. Neither is a security decision: a program that hides
-what it uses only waits longer, and can still call any tool by name.
-
-A program that has no tree (a syntax error, syntax newer than this interpreter's, or too long) names
-none: the guest loads a server when it is first called.
+The named servers are connected before the run. The reach decides which tools are sent to the
+sandbox. Neither is a security decision: the guest loads any other server at its first call.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
@@ -38,7 +34,7 @@ class References:
 
     Attributes:
         servers: Their names, in order of first appearance.
-        unknown: Names that no server has, each with a sentence that says so.
+        unknown: Names that no server has, each with a sentence on it.
         dynamic: Whether it also uses all servers, as in `list(mcp_servers)`. A name that it
             computes does not count, because the guest loads that server when it is first called.
         mentioned: Names in its texts, if it chooses servers by computed names.
@@ -61,9 +57,7 @@ def references(
         aliases: Every server's name and alias. A program may pass either as a name.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
-    reader = _ReferenceReader(survey, aliases)
-    reader.read()
-    return reader.references(more_names=more_names)
+    return _ReferenceReader(survey, aliases).read(more_names=more_names)
 
 
 class _ReferenceReader:
@@ -79,7 +73,7 @@ class _ReferenceReader:
         self._missing: list[tuple[int, int, str]] = []
         self._consumed: set[int] = set()
 
-    def read(self) -> None:
+    def read(self, *, more_names: bool) -> References:
         """Collect references; `mcp_servers` used other than with a key makes it dynamic."""
         for node, context in self._survey.every(ast.Import, ast.ImportFrom):
             self._import(node, context)
@@ -97,8 +91,6 @@ class _ReferenceReader:
                     self._dynamic |= free or path == "LOADED_MCP_SERVERS"
             elif found or isinstance(node, ast.Subscript) or node.attr == "get":
                 self._consumed.add(id(node.value))
-
-    def references(self, *, more_names: bool) -> References:
         servers = dict.fromkeys(name for _, _, name in sorted(self._found))
         unknown: dict[str, str] = {}
         for line, _, text in sorted(self._missing):
@@ -107,22 +99,17 @@ class _ReferenceReader:
             if name not in unknown and not own and len(unknown) < 16:
                 unknown[name] = f"line {line}: no server is called {self._describe(text)}"
         objects = {f"{_PREFIX}{self._aliases[name]}": name for name in servers}
+        computes = self._chooses or self._symbols.computes
+        texts = [n.value for n, _ in self._survey.every(ast.Constant) if computes]
+        mentions = [self._symbols.named_server(one) for one in texts if isinstance(one, str)]
         return References(
             servers=tuple(servers),
             unknown=unknown,
             dynamic=self._dynamic,
-            mentioned=tuple(dict.fromkeys(self._mentions())),
+            mentioned=tuple(dict.fromkeys(one.name for one in mentions if one is not None)),
             # In a session, what earlier programs defined may call any tool.
             reach=None if more_names else _reach(self._survey, objects),
         )
-
-    def _mentions(self) -> Iterator[str]:
-        """Yield the servers whose name or alias is a text of a program that computes names."""
-        constants = self._survey.every(ast.Constant)
-        for node, _ in constants if self._chooses or self._symbols.computes else ():
-            server = self._symbols.named_server(node.value) if isinstance(node.value, str) else None
-            if server is not None:
-                yield server.name
 
     def _describe(self, text: str) -> str:
         own = {alias: name for name, alias in self._aliases.items()}

@@ -1,12 +1,8 @@
 """Walks a program's tree once and records its scopes, its bindings and the context of each node.
 
-All rules use this analysis. A node's context is its scope, the exceptions caught around it, whether
-it is ever reached, and the loops around it. The survey tells which mistakes are certain: those that
-end the program, or lack their effect, in every possible run. An error that is caught or may not be
-reached is not certain; nor is any in a program that sets names dynamically. Any code may call a
-function, so an exception that is caught anywhere in the program counts as caught inside it.
-
-The walk is iterative, since the program decides how deeply it nests, and visits each node once.
+All rules use this analysis. It tells which mistakes are certain: those that end the program, or
+lack their effect, in every possible run. Any code may call a function, so an exception that is
+caught anywhere counts as caught inside it. The walk is iterative: programs may nest deeply.
 """
 
 from __future__ import annotations
@@ -55,7 +51,6 @@ class Scope:
     Attributes:
         kind: "module", "function", "class" or "comprehension".
         bound: The values bound to each name in this scope, each with its context.
-        node: The function, if the scope is one.
         generator: Whether the function yields, or a comprehension is a generator.
         outside: Names declared `global` or `nonlocal`, with the scope that they belong to.
     """
@@ -75,7 +70,6 @@ class Scope:
             scope = scope.parent
 
     def function(self) -> Scope:
-        """Return the scope of the enclosing function, class or module, past comprehensions."""
         return next(scope for scope in self.chain() if scope.kind != "comprehension")
 
     def holder(self) -> Scope:
@@ -145,14 +139,16 @@ class Survey:
         self._stack: list[tuple[ast.AST, Context]] = []
         self._parts: dict[type, tuple[str, ...]] = {}
         self._walk(tree)
-        self._move_outside()
+        for scope in self.functions:
+            for name, home in scope.outside.items():
+                if name in scope.bound:
+                    home.bound.setdefault(name, []).extend(scope.bound.pop(name))
 
     def each(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
-        """Yield the nodes of these kinds that may be reached, each with its context."""
+        """Yield the nodes of these kinds that may be reached."""
         return (found for found in self.every(*kinds) if not found[1].dead)
 
     def every(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
-        """Yield all nodes of these kinds, including those that are never reached."""
         for kind in kinds:
             yield from self._nodes.get(kind, ())
 
@@ -169,7 +165,6 @@ class Survey:
         return None
 
     def bound(self, name: str, context: Context) -> Sequence[tuple[Bound, Context]]:
-        """Return the values that a name may have as seen from a context; none if it is unbound."""
         owner = self.owner(name, context)
         return () if owner is None else owner.bound[name]
 
@@ -180,7 +175,6 @@ class Survey:
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """Names that the program reads. Computed only for programs with mistakes."""
         names = self.each(ast.Name)
         return frozenset(node.id for node, _ in names if isinstance(node.ctx, ast.Load))
 
@@ -280,12 +274,6 @@ class Survey:
                 return
         # Items, attributes and parts of a value: what is assigned to them is unknown.
         self._stack.append((target, context))
-
-    def _move_outside(self) -> None:
-        for scope in self.functions:
-            for name, home in scope.outside.items():
-                if name in scope.bound:
-                    home.bound.setdefault(name, []).extend(scope.bound.pop(name))
 
     def _name(self, node: ast.Name, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load):
@@ -500,21 +488,17 @@ def catches(caught: frozenset[str], kind: str) -> bool:
 
 
 def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) -> frozenset[str]:
-    """Return the exceptions that a handler, or the `finally`, does not let propagate.
-
-    If that is unknown, everything counts as caught.
-    """
+    """Return the exceptions that a handler, or the `finally`, does not let propagate."""
     if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
         # The exception is dropped.
         return EVERYTHING
-    swallowing = (handler for handler in handlers if not _raises_again(handler.body))
-    return NOTHING.union(*(_exceptions(handler.type) for handler in swallowing))
-
-
-def _raises_again(body: Sequence[ast.stmt]) -> bool:
-    last = body[-1]
-    plain = all(isinstance(statement, ast.Expr) for statement in body[:-1])
-    return isinstance(last, ast.Raise) and last.exc is None and plain
+    caught = NOTHING
+    for handler in handlers:
+        *before, end = handler.body
+        plain = all(isinstance(statement, ast.Expr) for statement in before)
+        if not (isinstance(end, ast.Raise) and end.exc is None and plain):
+            caught |= _exceptions(handler.type)
+    return caught
 
 
 def _is_plain(item: ast.withitem) -> bool:

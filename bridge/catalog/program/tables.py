@@ -1,8 +1,6 @@
-"""What every program finds in a run besides servers and tools, as data.
+"""The names that every program has in a run, apart from servers and tools, as data.
 
-Owns the names of `mcp.runtime` with their signatures, the methods of a server object, and which
-functions of Python take data, give something to await, or do neither. A test holds the first two
-against the guest.
+A test compares the functions of `mcp.runtime` and of server objects with the guest's.
 """
 
 from __future__ import annotations
