@@ -1,10 +1,8 @@
-"""Skills as plain files in a folder, which may be a git repository.
+"""Skills as plain files in a folder, which may be a git repository. Blocks: call it in threads.
 
-Owns the folder: `NAME.py` is a skill as it is now, `NAME/1.py` and so on are its versions as they
-were saved. Each file is replaced whole. A person may edit, add and remove files at any time;
-bridges change them in the store's turn. What a person has approved of is in the store, by digests,
-so that nothing that gets into the folder, as by a `git pull`, brings its own approval along. All of
-it blocks, and belongs in threads.
+`NAME.py` is the current skill, `NAME/1.py` and so on are its saved versions. A person may edit, add
+and remove files at any time; bridges take turns by the store. Approvals are in the store, by
+digest: a file that gets into the folder, for example by `git pull`, brings none along.
 """
 
 from __future__ import annotations
@@ -49,8 +47,6 @@ State = tuple[int, int, int]  # What tells a file from what it was before: time,
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSkill:
-    """What became of saving."""
-
     text: str
     version: int
     changed: bool
@@ -64,7 +60,7 @@ class SkillFiles:
         self._store = store
 
     def states(self) -> dict[str, State]:
-        """Return the skills there are, by name, each with what tells whether it has changed."""
+        """Return the existing skills by name, each with its file's state."""
         found: dict[str, State] = {}
         try:
             with os.scandir(self.folder) as entries:
@@ -85,7 +81,6 @@ class SkillFiles:
         return dict(sorted(found.items()))
 
     def text(self, name: str) -> str | None:
-        """Return a skill's file; None if there is none."""
         try:
             data = read_regular(self._path(name), 2 * MAX_SOURCE_BYTES)
         except FileNotFoundError:
@@ -114,15 +109,15 @@ class SkillFiles:
         *,
         only_if: str | None = None,
     ) -> SavedSkill:
-        """Save a source as a skill. The text before stays as a version.
+        """Save a source as a skill. The previous text stays as a version.
 
         Args:
-            only_if: The digest that its text must have until then; empty if there must be none.
+            only_if: The digest of the previous text; empty for no text, None for any.
 
         Raises:
             InvalidRequestError: There is no room, or another of nearly that name, or the text is
                 not what `only_if` says.
-            LibraryError: It cannot be written. What there was is as it was.
+            LibraryError: It cannot be written. The skill is unchanged.
         """
         header = Header(
             description=description,
@@ -141,29 +136,21 @@ class SkillFiles:
     def _changing(
         self, name: str, doing: str, provenance: Provenance | None = None
     ) -> Iterator[Transaction]:
-        """Lock the skills against changes and approvals by other bridges.
-
-        Args:
-            provenance: What the run had read that does it. It stands in the store before anything
-                is changed.
-        """
+        """Lock the skills against other bridges; record first what the run had read."""
         try:
             if is_known_to_flow_rules(provenance):
                 with self._store.writing(durable=True) as kept:
                     add_read(kept, SKILLS, name, provenance)
             with self._store.writing(durable=True) as kept:
                 yield kept
-                # The text before may have been approved meanwhile: forget that.
+                # The previous text may have been approved meanwhile: forget that.
                 add_read(kept, SKILLS, name, provenance)
         except (OSError, ValueError, TypeError, RecursionError) as error:
             why = _why(error) if isinstance(error, OSError | ValueError) else str(error)
             raise LibraryError(f"Skill {name!r} cannot be {doing}: {why}.") from None
 
     def approve(self, name: str, digest: str) -> bool:
-        """Approve a skill as it was shown; return whether it still is so.
-
-        If it is not, nothing is approved of.
-        """
+        """Approve a skill if its text is still the one that was shown; return whether it is."""
         with self._changing(name, "approved of") as kept:
             text = self.text(name)
             if text is None or text_digest(text) != digest:
@@ -174,7 +161,7 @@ class SkillFiles:
             return True
 
     def approved(self) -> set[tuple[str, str]]:
-        """Return names and digests that a person approved of; none of what cannot be read."""
+        """Return the names and digests that a person approved."""
         try:
             found = self._store.documents(_APPROVED, [""], SKILLS).get("")
             return {(name, digest) for name, digest in _approvals(found)}
@@ -183,7 +170,6 @@ class SkillFiles:
             return set()
 
     def _check_unchanged(self, name: str, digest: str | None) -> None:
-        """Raise unless a skill's text has a digest; empty for no text, None for any."""
         text = None if digest is None else self.text(name)
         if digest is not None and digest != ("" if text is None else text_digest(text)):
             message = f"The skill {name!r} was changed at the same moment by another writer."
@@ -220,37 +206,28 @@ class SkillFiles:
         versions: bool,
         only_if: str | None = None,
     ) -> bool:
-        """Remove a skill; return whether it was there.
+        """Remove a skill; return whether it existed.
 
         Args:
-            versions: Whether those go too that were saved of it. Otherwise one stays of its text.
-            only_if: The digest that its text must have until then.
-
-        Raises:
-            InvalidRequestError: Its text is not what `only_if` says.
-            LibraryError: It cannot be removed.
+            versions: Whether its versions go too. Otherwise the last text stays as one.
+            only_if: The digest of the text; the error is that of `save`.
         """
         if not self.folder.is_dir():
             return False
         with self._changing(name, "removed", provenance) as kept:
             self._check_unchanged(name, only_if)
+            there = self._path(name).is_file()
+            if there and not versions:
+                self._keep_text(name, self.text(name) or "")
+            self._path(name).unlink(missing_ok=True)
             if versions:
                 forget_read(kept, SKILLS, name)
-            return self._removed(name, versions=versions)
+                return self._remove_versions(name) or there
+            if there:
+                self._forget_removed(name)
+            return there
 
-    def _removed(self, name: str, *, versions: bool) -> bool:
-        there = self._path(name).is_file()
-        if there and not versions:
-            self._keep_text(name, self.text(name) or "")
-        self._path(name).unlink(missing_ok=True)
-        if versions:
-            return self._without_versions(name) or there
-        if there:
-            self._forget_removed(name)
-        return there
-
-    def _without_versions(self, name: str) -> bool:
-        """Remove the versions of a skill; return whether there were any."""
+    def _remove_versions(self, name: str) -> bool:
         numbers = self._versions(name)
         for number in numbers:
             self._version(name, number).unlink(missing_ok=True)
@@ -262,7 +239,7 @@ class SkillFiles:
     def _forget_removed(self, last: str) -> None:
         folder = self.folder / last
         if folder.is_dir() and not folder.is_symlink():
-            # When it was removed, which nothing else says.
+            # The time of removal.
             os.utime(folder)
         removed: list[tuple[int, str]] = []
         with os.scandir(self.folder) as entries:
@@ -273,7 +250,7 @@ class SkillFiles:
                     removed.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
         # A program may save one and remove it under one name after the other.
         for _, name in sorted(removed)[:-100]:
-            self._without_versions(name)
+            self._remove_versions(name)
 
     def _check_room(self, name: str) -> None:
         names = self.states()
@@ -325,11 +302,6 @@ class SkillFiles:
 
 
 def _approvals(data: bytes | None) -> list[list[str]]:
-    """Return the names and digests that are approved.
-
-    Raises:
-        ValueError: They are not what a bridge writes.
-    """
     return [[str(name), str(digest)] for name, digest in json.loads(data or b"[]")]
 
 

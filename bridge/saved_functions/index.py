@@ -1,7 +1,7 @@
 """The index of saved skills, read from their files when these change.
 
-Owns the reading, saving and removing, and whether the tools that a skill calls are still what they
-were. Which tools those are is read from its source here, and never taken from a program.
+It also tells whether the tools that a skill calls have changed. Those are read from its source, and
+never taken from a program.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from bridge.settings import Settings, store_of
 
 
 class SkillIndex:
-    """All skills of the user."""
-
     def __init__(self, settings: Settings, servers: Servers) -> None:
         self._servers = servers
         self._store = store_of(settings)
@@ -57,22 +55,16 @@ class SkillIndex:
             return {name: self._read[name][1] for name in sorted(self._read)}
 
     async def get(self, name: str) -> Skill:
-        """Return a skill.
-
-        Raises:
-            UnknownError: There is none; the text names the nearest.
-            LibraryError: It cannot be used.
-        """
+        """Return a skill that can be used."""
         skills = await self.all()
         if name not in skills:
-            raise UnknownError(unknown(name, skills), code="unknown_skill")
+            raise unknown(name, skills)
         skill = skills[name]
         if skill.problem:
             raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
         return skill
 
     async def as_it_is(self, name: str) -> Skill | None:
-        """Return a skill as its file is now; None if there is none."""
         text = await in_thread(self.files.text, name)
         return None if text is None else read_skill(name, text)
 
@@ -84,7 +76,7 @@ class SkillIndex:
         *,
         before: Skill | None,
     ) -> tuple[Skill, bool]:
-        """Save a source as a skill; return the skill, and whether it changed."""
+        """Save a source as a skill; return it, and whether it changed."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         tools, only_if = self.tools_of(code), "" if before is None else before.digest
         saved = await in_thread(
@@ -95,21 +87,17 @@ class SkillIndex:
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
-        """Approve a skill as it was shown; return whether it still is so.
-
-        If it is not, nothing is approved of.
-        """
         return await in_thread(self.files.approve, skill.name, skill.digest)
 
     async def approved(self) -> set[tuple[str, str]]:
         return await in_thread(self.files.approved)
 
     async def remove(self, name: str) -> bool:
-        """Remove a skill with all its versions, for a person; return whether it was there."""
+        """Remove a skill with all its versions, for a person."""
         return await in_thread(lambda: self.files.remove(name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
-        """Remove a skill for a program, if it is still as it was; a version of it stays."""
+        """Remove a skill for a program, if it is unchanged; a version of it stays."""
         remove, digest = self.files.remove, skill.digest
         return await in_thread(
             lambda: remove(skill.name, provenance, versions=False, only_if=digest)
@@ -118,7 +106,7 @@ class SkillIndex:
     async def add_provenance(self, tracker: ProvenanceTracker) -> None:
         """Add to a run's labels those of the runs that saved or removed skills.
 
-        To be called before a program learns which skills there are, or what became of one.
+        Call it before a program learns which skills exist.
         """
         read = await in_thread(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)
@@ -127,7 +115,6 @@ class SkillIndex:
         return references(Survey(code.tree), self._servers.aliases)
 
     def tools_of(self, code: SkillCode) -> Tools:
-        """Return the tools that a skill is seen to call, with the digests of their definitions."""
         known = self._servers.inventory
         entries = [known.entry(name) for name in self.references(code).servers]
         found: dict[str, dict[str, str]] = {}
@@ -137,10 +124,7 @@ class SkillIndex:
         return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
 
     def stale(self, skill: Skill) -> str:
-        """Return which tools of a skill have changed, as far as is known; empty if none has.
-
-        Servers that were never asked are left out.
-        """
+        """Return which tools of a skill have changed, as far as is known; empty if none has."""
         known = self._servers.inventory
         found: list[str] = []
         for server, tools in skill.header.tools.items():
@@ -157,9 +141,8 @@ class SkillIndex:
                     found.append(f"{server}.{name:.80} has changed")
         if len(found) > 5:
             found = [*found[:5], f"and {len(found) - 5} more"]
-        if not found:
-            return ""
-        return f"since it was saved (version {skill.version}): {'; '.join(found)}"
+        since = f"since it was saved (version {skill.version}): "
+        return f"{since}{'; '.join(found)}" if found else ""
 
     def at_hand(self, name: str) -> Skill | None:
         return self._read[name][1] if name in self._read else None
@@ -180,10 +163,9 @@ class SkillIndex:
         )
 
     def docs(self, name: str) -> dict[str, Json] | None:
-        """Return what a search says of a skill that it found; None if it is gone now."""
-        if name not in self._read:
+        skill = self.at_hand(name)
+        if skill is None:
             return None
-        skill = self._read[name][1]
         docs: dict[str, Json] = {
             "server": "skills",
             "serverAlias": "skills",
@@ -200,10 +182,9 @@ class SkillIndex:
         return docs
 
 
-def unknown(name: str, names: Mapping[str, object]) -> str:
+def unknown(name: str, names: Mapping[str, object]) -> UnknownError:
     near = difflib.get_close_matches(name[:100], list(names), n=1)
     told = f"No skill is called {name!r:.80}."
-    if near:
-        return f"{told} Did you mean {near[0]!r}?"
     listed = ", ".join(list(names)[:10]) or "none yet; runtime.save_skill(function) saves one"
-    return f"{told} Saved: {listed}."
+    hint = f"Did you mean {near[0]!r}?" if near else f"Saved: {listed}."
+    return UnknownError(f"{told} {hint}", code="unknown_skill")

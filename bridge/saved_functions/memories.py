@@ -1,7 +1,7 @@
-"""What programs remember between runs: JSON values under keys, each owner's own.
+"""What programs remember between runs: JSON values under keys, separate for each owner.
 
-Owns their documents: one for each key, named by a digest of it, under a digest of its owner. Each
-is replaced whole, and what it was stays for a while. All of it blocks, and belongs in threads.
+A document for each key is named by its digest, under a digest of its owner. It is replaced whole;
+the previous ones stay for a while. Blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Memory:
     """What is remembered under a key.
 
     Attributes:
-        created, updated: As ISO 8601 has them, in UTC.
-        revision: Another one after every change.
-        provenance: What the run had read that saved it; None if nothing was written of that.
+        created, updated: ISO 8601, in UTC.
+        revision: Differs after each change.
+        provenance: What the run that saved it had read; None if that was not recorded.
     """
 
     key: str
@@ -63,7 +63,7 @@ class Memories:
         self._writers = f"memories/{self._owner}"
 
     def read_by_writers(self) -> Provenance | None:
-        """Return what the runs had read that ever saved or deleted something; None if nothing."""
+        """Return what all runs that saved or deleted something had read."""
         return read_by_writers(self._store, self._writers)
 
     def get(self, key: str) -> Memory | None:
@@ -72,7 +72,7 @@ class Memories:
             return _read(kept, self._owner, name)
 
     def all(self) -> list[Memory | str]:
-        """Return what is remembered, in the order of the keys; a name where one is damaged."""
+        """Return all memories in the order of the keys; for a damaged one its document's name."""
         found: list[Memory | str] = []
         with _told(), self._store.reading() as kept:
             entries = kept.all(_KIND, self._owner)
@@ -95,12 +95,8 @@ class Memories:
         """Remember a value; return it, or None if it has changed since the revision given.
 
         Args:
-            metadata: None for what there was.
-            unless_after: The revision that it has to be at; empty for one that is not there.
-
-        Raises:
-            InvalidRequestError: It is too large, or there is no room.
-            LibraryError: It cannot be written. What there was is as it was.
+            metadata: None keeps the previous.
+            unless_after: The expected revision; empty for a new key.
         """
         name = _name(key)
         size = _size(value, "value", MAX_VALUE_BYTES)
@@ -120,7 +116,7 @@ class Memories:
             if unless_after is not None and unless_after != (before.revision if before else ""):
                 return None
             self._check_room(kept, name, size)
-            now = _now()
+            now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
             document: dict[str, Json] = {
                 "key": key,
                 "value": value,
@@ -138,7 +134,6 @@ class Memories:
         return _memory(data)
 
     def delete(self, key: str, *, provenance: Provenance | None = None) -> bool:
-        """Forget a key; return whether there was something to forget."""
         name = _name(key)
         with _told(key):
             with self._store.reading() as kept:
@@ -152,7 +147,7 @@ class Memories:
                 return kept.delete(_KIND, self._owner, name)
 
     def _keep(self, kept: Transaction, name: str) -> None:
-        """Copy a memory, if it is there, to where the last of what was replaced stays."""
+        """Copy a memory, if there is one, to the replaced ones, of which the last stay."""
         data = kept.get(_KIND, self._owner, name)
         if data is None:
             return
@@ -235,7 +230,3 @@ def _size(value: Json | Mapping[str, Json], what: str, most: int) -> int:
         message = f"The {what} takes {size:,} bytes as JSON; the limit is {most:,}."
         raise InvalidRequestError(message, remedy="Keep less, or in several keys.")
     return size
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,8 +1,7 @@
-"""What the runs that changed memories or skills had read.
+"""What the runs that changed memories or skills had read. Blocks: call it in threads.
 
-Owns one document for memories and one for skills. Whether a name is there says something of every
-run that wrote or removed something, also of those whose entries are gone: so a run that asks for
-any entry has read what these documents hold. All functions block and belong in threads.
+That an entry exists depends on each run that ever saved or removed something. So a run that asks
+for any entry counts as having read what these documents hold.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ def read_by_writers(store: Store, of: str) -> Provenance | None:
 
 
 def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
-    """Record what a run had read, in the transaction of its change."""
     if provenance is None or not is_known_to_flow_rules(provenance):
         return
     found = _read(kept, of)
