@@ -1,8 +1,6 @@
-"""What runs leave for later: files, whole outputs, pictures.
+"""What runs leave for later: files, whole outputs, pictures. Blocks: call it in threads.
 
-Owns who may have them, for how long and how much; the entries are in the database of
-`bridge.store`, and the contents in its files. Everything here blocks, and is for threads, but for
-what says otherwise.
+The entries are in the database of `bridge.store`, and the contents in its files.
 """
 
 from bridge.artifacts.parts import Content as Content

@@ -1,7 +1,7 @@
-"""What kind of content something is, by its first bytes and its name. Pure.
+"""The type of content, by its first bytes and its name. Pure.
 
-Owns the rule that the content counts for more than a claim: a type that has a signature is given
-only to content with that signature, and executable content never gets another type.
+Content counts for more than a claim: only content with a signature gets that signature's type, and
+executable content never gets another type.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
 )
 
 _SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}
-"""Types that nothing without their signature is."""
+"""Types that only content with their signature gets."""
 
 _ACTIVE = frozenset({
     "application/java-archive", "application/javascript", "application/x-bat", "application/x-csh",
     "application/x-sh", "application/xhtml+xml", "image/svg+xml", "text/html", "text/javascript",
 })  # fmt: skip
-"""Types whose content is run or obeyed by what opens it: for the name to tell, not for a claim."""
+"""Types whose content may run when it is opened: given by the name, and not by a claim."""
 
 _TEXTS = re.compile(
     r"text/.*|application/(.*\+)?(json|xml|yaml|toml|sql|javascript|x-ndjson|x-sh|x-csh|x-bat|x-tex)"
@@ -75,23 +75,20 @@ def is_text(mime_type: str) -> bool:
     return _TEXTS.fullmatch(mime_type) is not None
 
 
-def type_by_name(name: str) -> str:
-    """Return the type for a name's suffix; empty if there is none."""
+def _type_by_name(name: str) -> str:
     end = name[name.rfind(".") :].lower() if "." in name else ""
-    if end in _MORE:
-        return _MORE[end]
-    # Without what stands before the name: it might be read as the scheme of an address.
+    # Only the suffix: the beginning might be read as the scheme of an address.
     found, encoding = _by_name.guess_type("file" + end)
-    if encoding is not None:
-        return ""
-    return found or ""
+    return _MORE.get(end) or (found if found and encoding is None else "")
 
 
 def mime_type(name: str, head: bytes, claimed: str = "") -> str:
     """Return the type of content that begins with `head`, of `HEAD` bytes."""
     head = head[:HEAD]
-    named = type_by_name(name)
-    signed = _signed(head)
+    named = _type_by_name(name)
+    signed = next((kind for start, kind in _SIGNATURES if head.startswith(start)), "")
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        signed = "image/webp"
     if signed == "application/zip" and _ZIPPED.fullmatch(named):
         return named
     if signed and signed != "text/x-script":
@@ -100,7 +97,7 @@ def mime_type(name: str, head: bytes, claimed: str = "") -> str:
     if not _CLAIM.fullmatch(claimed) or claimed in _ACTIVE:
         claimed = ""
     guesses = [guess for guess in (claimed, named) if guess and guess not in _SIGNED]
-    if not looks_like_text(head):
+    if not _looks_like_text(head):
         return next((guess for guess in guesses if not is_text(guess)), "application/octet-stream")
     if signed:
         return named if named.startswith("text/x-") else signed
@@ -109,22 +106,12 @@ def mime_type(name: str, head: bytes, claimed: str = "") -> str:
     return next((guess for guess in guesses if is_text(guess) and guess != "image/svg+xml"), TEXT)
 
 
-def _signed(head: bytes) -> str:
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for start, kind in _SIGNATURES if head.startswith(start)), "")
-
-
-def looks_like_text(head: bytes) -> bool:
-    """Return whether content begins as UTF-8 text; empty content is text."""
-    if b"\0" in head:
-        return False
+def _looks_like_text(head: bytes) -> bool:
     try:
         # Without an end: the last character may have been cut.
-        codecs.getincrementaldecoder("utf-8")().decode(head)
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
-    return True
 
 
 def _looks_like_svg(head: bytes) -> bool:

@@ -21,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.artifacts.parts import Content, translated
-from bridge.artifacts.writer import Origin, Quota, RunArtifacts, of_nothing
+from bridge.artifacts.writer import Origin, Quota, RunArtifacts
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownError
 from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
@@ -38,14 +38,9 @@ logger = logging.getLogger(__name__)
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
-MAX_ENTRIES = 50_000
-"""Artifacts of all owners, which programs leave; to read so many takes a fraction of a second."""
-
-
-_DAY = 24 * 3600.0
+MAX_ENTRIES = 50_000  # Artifacts of all owners; programs leave any number.
 
 _DELETED = 500  # Entries that one statement removes: databases have a bound on its length.
-
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID = re.compile(r"[0-9a-f]{20}")
@@ -58,9 +53,6 @@ class ArtifactStore:
 
     Several bridges may use one store at once. Beyond the limits, the oldest artifacts of the owner
     with the most are removed.
-
-    Args:
-        now: Returns seconds since the epoch.
     """
 
     def __init__(
@@ -73,7 +65,7 @@ class ArtifactStore:
         now: Callable[[], float] = time,
     ) -> None:
         self._store = store
-        self._seconds = days * _DAY
+        self._seconds = days * 24 * 3600.0
         self._total_bytes = total_bytes
         # A run that exceeds the whole store would cause its own files to be removed.
         self._run_bytes = min(run_bytes, total_bytes)
@@ -90,13 +82,8 @@ class ArtifactStore:
         """Where the store is, for messages."""
         return self._store.place
 
-    def of_run(self, owner: str, run_id: str, origin: Origin = of_nothing) -> RunArtifacts:
-        """Return the artifacts of one run, to add to. No I/O.
-
-        Args:
-            owner: The only one who may read them.
-            origin: Returns what the run has read so far; called when an artifact is finished.
-        """
+    def of_run(self, owner: str, run_id: str, origin: Origin = lambda: None) -> RunArtifacts:
+        """Return the artifacts of one run, to add to. No I/O."""
         if not _RUN.fullmatch(run_id):
             raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
@@ -105,7 +92,7 @@ class ArtifactStore:
         return RunArtifacts(self, quota, owner, run_id, origin)
 
     def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
-        """Return an owner's artifacts, newest first; for None, those of all owners."""
+        """Return an owner's artifacts, newest first; None for all owners."""
         with translated("listed", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, run_id)
             return tuple(self._artifact(row) for row in found)
@@ -113,13 +100,7 @@ class ArtifactStore:
     def page(
         self, owner: str | None, size: int, after: str = ""
     ) -> tuple[tuple[Artifact, ...], str]:
-        """Return a page of artifacts, newest first, and the next page's cursor; "" at the end.
-
-        Reads no more than it returns.
-
-        Args:
-            after: The cursor returned with the previous page.
-        """
+        """Return a page of artifacts, newest first, and the cursor after it; "" at the end."""
         with translated("listed", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, after=after, most=size + 1)
         more = ""
@@ -132,7 +113,7 @@ class ArtifactStore:
         return self._artifact(self._find(owner, uri))
 
     def read(self, owner: str | None, uri: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return an artifact's content, checked against its digest, or a part, unchecked."""
+        """Return a content, checked against its digest, or a part, unchecked."""
         with self.opened(owner, uri) as content:
             if start == 0 and (size is None or size >= content.artifact.size):
                 return content.whole()
@@ -140,12 +121,7 @@ class ArtifactStore:
 
     @contextmanager
     def opened(self, owner: str | None, uri: str) -> Iterator[Content]:
-        """Open an artifact's content, which stays readable if it is removed meanwhile.
-
-        Raises:
-            UnknownError: There is no such, or not for this owner, or not any more.
-            ArtifactStoreError: It cannot be read, or is not what was kept.
-        """
+        """Open an artifact's content; raise UnknownError if this owner has no such artifact."""
         artifact = self.find(owner, uri)
         with translated("read", self.root):
             try:
@@ -255,7 +231,7 @@ class ArtifactStore:
             with self._store.writing() as kept:
                 # Contents stored since are not among `contents`, but must stay: check each.
                 missing = [one for one in _held(kept) if one.digest not in contents]
-                goes = [one for one in missing if not self._there(one)]
+                goes = [one for one in missing if not self._exists(one)]
                 goes += self._sweep(kept)
                 _delete(kept, [one.id for one in goes])
             with self._store.reading() as kept:
@@ -267,7 +243,7 @@ class ArtifactStore:
         return removed + len(set(goes))
 
     async def tidying(self) -> None:
-        """Call `tidy` periodically until cancelled. Runs on the event loop; errors are logged."""
+        """Call `tidy` periodically until cancelled. Runs on the event loop."""
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
@@ -288,14 +264,10 @@ class ArtifactStore:
         return not 0 <= time() - tidied < 3600.0
 
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
-        """Store a finished file as an artifact; its descriptor stays open.
+        """Store a finished file; its descriptor stays open. On an error the store is unchanged.
 
         Args:
             label: Its description, without URI and times.
-
-        Raises:
-            ArtifactQuotaError: It exceeds its owner's share.
-            OSError: It cannot be written. The store is unchanged.
         """
         coming = StoredItem(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
@@ -354,11 +326,11 @@ class ArtifactStore:
             raise self._too_much()
         return goes
 
-    def _there(self, one: StoredItem) -> bool:
+    def _exists(self, one: StoredItem) -> bool:
         try:
             self.blobs.open(one.digest).close()
         except StoreError:
-            # It could not be looked for.
+            # The store did not answer.
             raise
         except OSError:
             return False

@@ -26,11 +26,6 @@ Origin = Callable[[], Provenance | None]
 """Returns what a run has read so far; None if nothing needs to be recorded. Called in threads."""
 
 
-def of_nothing() -> None:
-    """Return None: the run has read nothing."""
-    return
-
-
 class Quota:
     """The remaining number and bytes of a run's artifacts. Thread-safe."""
 
@@ -41,7 +36,6 @@ class Quota:
         self._changing = threading.Lock()
 
     def begin(self) -> None:
-        """Count one more artifact."""
         with self._changing:
             if self._count >= MAX_RUN_ENTRIES:
                 message = (
@@ -51,7 +45,6 @@ class Quota:
             self._count += 1
 
     def take(self, size: int) -> None:
-        """Count more bytes."""
         with self._changing:
             if self._used + size > self._total:
                 message = f"A run may leave {self._total:,} bytes, and this one would leave more."
@@ -77,7 +70,7 @@ class RunArtifacts:
         quota: Quota,
         owner: str,
         run_id: str,
-        origin: Origin = of_nothing,
+        origin: Origin,
     ) -> None:
         self.store = store
         self.quota = quota
@@ -90,10 +83,6 @@ class RunArtifacts:
 
         Args:
             mime_type: The claimed type; the first bytes and the name override it.
-
-        Raises:
-            ArtifactQuotaError: The run has as many artifacts as it may.
-            ArtifactStoreError: The directory cannot be written to.
         """
         self.quota.begin()
         try:
@@ -132,7 +121,7 @@ class ArtifactWriter:
 
         Raises:
             ArtifactQuotaError: The run's quota is used up. The data until then stays.
-            ArtifactStoreError: The disk is full, or the directory is gone. It cannot be finished.
+            ArtifactStoreError: It cannot be written. The artifact is discarded.
         """
         unfinished = self._open()
         self._run.quota.take(len(data))
@@ -148,11 +137,12 @@ class ArtifactWriter:
             self._head += data[: HEAD - len(self._head)]
 
     def finish(self) -> Artifact:
-        """Store the artifact and return it; from now on it is listed. Blocks."""
+        """Store the artifact, list it and return it."""
         unfinished, run = self._open(), self._run
+        name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
         label = Artifact(
             uri="",
-            name=shown_name(self._name),
+            name=name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…",
             mime_type=mime_type(self._name, self._head, self._claimed),
             size=self._size,
             digest=self._digest.hexdigest(),
@@ -188,9 +178,3 @@ class ArtifactWriter:
 
     def __exit__(self, *_: object) -> None:
         self.discard()
-
-
-def shown_name(name: str) -> str:
-    """Return a name without control characters, cut to `MAX_NAME`."""
-    text = visible(valid_text(name[: 2 * MAX_NAME]), keep="")
-    return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"
