@@ -1,19 +1,8 @@
 """Lists the servers in `run_python`'s description, as detailed as a budget allows. Pure.
 
-Owns the levels of detail and the choice among them. The same servers and budget always give the
-same text. From the most to the least detail on a server:
-
-    SUMMARIES   each tool's signature and a sentence on it
-    SIGNATURES  each tool's signature
-    ARGUMENTS   each tool's signature without the return type
-    SENTENCES   each tool's name and a sentence on it
-    NAMES       each tool's name
-    COUNTED     how many tools there are, and a sentence on the server
-    BARE        how many tools there are
-
-A server with the same tools as an earlier one names that one instead. All servers get the fullest
-level at which all of them fit. The rest of the budget raises single servers, those with the fewest
-tools first: one server with five hundred tools must not take the signatures from ten with three.
+All servers get the fullest level at which all of them fit. The rest of the budget raises single
+servers, those with the fewest tools first: one with five hundred tools must not take the signatures
+from ten with three. A server with the same tools as an earlier one names that one instead.
 """
 
 from __future__ import annotations
@@ -23,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import accumulate, chain
 
-from bridge.catalog.entries import ServerEntry, ToolEntry, mark_twins
+from bridge.catalog.entries import ServerEntry, mark_twins
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.stubs import call_signature
 from bridge.text import counted
@@ -39,20 +28,17 @@ _HEADINGS = re.compile(
 
 
 class Level(IntEnum):
-    BARE = 0
-    COUNTED = 1
-    NAMES = 2
-    SENTENCES = 3
-    ARGUMENTS = 4
+    BARE = 0  # How many tools a server has.
+    COUNTED = 1  # And a sentence on the server.
+    NAMES = 2  # Each tool's name.
+    SENTENCES = 3  # Each tool's name and a sentence on it.
+    ARGUMENTS = 4  # Each tool's signature without the return type.
     SIGNATURES = 5
-    SUMMARIES = 6
+    SUMMARIES = 6  # Each tool's signature and a sentence on it.
 
 
 def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
-    """Return the list of servers and their tools, in at most `tokens` tokens.
-
-    If not even the aliases fit, it has those that fit and the number of the others.
-    """
+    """Return the list of servers and their tools, in at most `tokens` tokens."""
     if not servers:
         return "No MCP servers are configured; programs can still compute."
     room, servers = tokens, mark_twins(servers)
@@ -71,10 +57,7 @@ def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
 
 
 def introduced(servers: Sequence[ServerEntry], tokens: int) -> str:
-    """Return a line on each server, in at most `tokens` tokens.
-
-    If the lines do not fit, only the aliases that fit and the number of the others.
-    """
+    """Return a line on each server, in at most `tokens` tokens."""
     # A line has at least one token, so many servers cannot fit.
     for chars in (60, 30) if len(servers) < tokens else ():
         lines = (_server_line(server, "", sentence=True, chars=chars) for server in servers)
@@ -88,8 +71,7 @@ def outdated(described: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bo
     """Return whether a description made from `described` is wrong, not merely less detailed.
 
     With another description a client pays for its whole conversation again. So tools of servers
-    that had not been asked before count only once all servers have been asked; with stored listings
-    that is from the start. A server that was added, removed, or changed its tools counts at once.
+    that are asked for the first time count only once all servers have been asked.
     """
     if [(one.name, one.alias) for one in described] != [(one.name, one.alias) for one in now]:
         return True
@@ -156,12 +138,10 @@ def _least(server: ServerEntry, level: Level) -> int:
 
 
 def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
-    whole = all(level >= Level.SIGNATURES for level in levels)
-    listed = (
-        level >= Level.NAMES and server.known for server, level in zip(servers, levels, strict=True)
-    )
-    if not any(listed):
+    pairs = zip(servers, levels, strict=True)
+    if not any(level >= Level.NAMES and server.known for server, level in pairs):
         return "Servers (search for their tools):"
+    whole = min(levels) >= Level.SIGNATURES
     return f"Servers and their tools{'' if whole else ' (search for what is not shown)'}:"
 
 
@@ -180,7 +160,15 @@ def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
             yield f"  {', '.join(entry.alias for entry in server.tools)}"
         return
     for entry in server.tools:
-        yield _tool_line(server, entry, level)
+        summary = ""
+        if level in (Level.SENTENCES, Level.SUMMARIES):
+            summary = first_sentence(entry.tool.description, 80)
+        if level == Level.SENTENCES:
+            yield f"  {entry.alias}: {summary}" if summary else f"  {entry.alias}"
+            continue
+        call = call_signature(server.alias, entry, returns=level != Level.ARGUMENTS)
+        call = call.removeprefix(f"mcp_{server.alias}.")
+        yield f"  .{call}  # {summary}" if summary else f"  .{call}"
 
 
 def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int = 100) -> str:
@@ -194,17 +182,6 @@ def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int =
     told = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun
     summary = first_sentence(told.strip() or begun, chars)
     return f"{text}: {summary}{note}" if summary else f"{text}{note}"
-
-
-def _tool_line(server: ServerEntry, entry: ToolEntry, level: Level) -> str:
-    summary = ""
-    if level in (Level.SENTENCES, Level.SUMMARIES):
-        summary = first_sentence(entry.tool.description, 80)
-    if level == Level.SENTENCES:
-        return f"  {entry.alias}: {summary}" if summary else f"  {entry.alias}"
-    call = call_signature(server.alias, entry, returns=level != Level.ARGUMENTS)
-    call = call.removeprefix(f"mcp_{server.alias}.")
-    return f"  .{call}  # {summary}" if summary else f"  .{call}"
 
 
 def _only_aliases(servers: Sequence[ServerEntry], tokens: int, others: str) -> str:

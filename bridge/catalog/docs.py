@@ -1,9 +1,7 @@
 """Model-facing texts: a tool's documentation, the guide to programs, the tool's description.
 
-Owns the wording and its budgets. Servers' texts pass through `bridge.catalog.prose` first. Which
-tools are documented is chosen by search or by the program.
-
-Every call in these texts has the `await` it needs, and works if a program copies it.
+Servers' texts pass through `bridge.catalog.prose` first. Every call in these texts has the `await`
+it needs, and works if a program copies it.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from bridge.model import Directory, Limits
 from bridge.text import valid_text
 from bridge.tokens import count_tokens
 
-_NAME_CHARS = 60
 _LINE_CHARS = 300
 
 
@@ -35,9 +32,7 @@ class Offers:
     Attributes:
         packages: Entries of `allow`, or words for any; empty if packages are not allowed.
         installed: Name and version of the packages that programs find, the best known first.
-        roots: Names of the client's and the settings' roots.
         python: The version of Python; empty if it is not known yet.
-        time_zone: That of programs.
         listed_only: Whether programs may use only the servers that their run lists.
     """
 
@@ -51,7 +46,6 @@ class Offers:
 
 
 def offers_line(offers: Offers) -> str:
-    """Return the end of the sentence "Importable: the standard library" in a description."""
     parts = [f" of Python {offers.python}"] if offers.python else []
     # The versions matter of those whose functions changed; the guide has all.
     names = [
@@ -67,7 +61,6 @@ def offers_line(offers: Offers) -> str:
 
 
 def offers_section(offers: Offers) -> str:
-    """Return the guide's section on them, in Markdown; empty if there are none."""
     lines = []
     if offers.installed:
         names = joined([" ".join(pair) for pair in offers.installed], 4 * _LINE_CHARS)
@@ -83,7 +76,7 @@ def offers_section(offers: Offers) -> str:
         paths = joined(_directories(offers), 4 * _LINE_CHARS)
         lines.append(f"The user's directories: {paths}.")
     if offers.roots:
-        names = joined([one_line(name, _NAME_CHARS) for name in offers.roots], _LINE_CHARS)
+        names = joined([one_line(name, 60) for name in offers.roots], _LINE_CHARS)
         lines.append(
             f"The user also works in: {names}. Programs cannot see those; the user can offer them "
             "as [directories] of the bridge's settings."
@@ -99,16 +92,11 @@ def _directories(offers: Offers) -> list[str]:
 
 
 def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the names of roots: the client's name, else the last part of the address.
-
-    Args:
-        roots: Name and address of each of the client's roots.
-        own: Paths of the settings' roots.
-    """
+    """Return the names of roots: the client's name, else the last part of the address or path."""
     found: dict[str, None] = {}
     for name, address in (*roots, *(("", path) for path in own)):
         last = address.rstrip("/").rpartition("/")[2]
-        shown = (one_line(text, _NAME_CHARS).strip() for text in (name, last))
+        shown = (one_line(text, 60).strip() for text in (name, last))
         found.setdefault(next(filter(None, shown), ""))
     return tuple(filter(None, found))[:40]  # A client may have any number.
 
@@ -150,7 +138,6 @@ to held calls, also in f-strings, lists and dicts; code that looks at it ends th
 
 
 def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary") -> dict[str, Any]:
-    """Return the documentation of one tool, as `runtime` returns it to programs."""
     tool = entry.tool
     docs: dict[str, Any] = {
         "server": server.name,
@@ -265,11 +252,8 @@ def tool_description(
     """Return the description of `run_python`.
 
     Args:
-        servers: Every server, with the tools known so far.
-        tokens: The budget, at least 500. The fixed text's rest goes to the
-            servers.
+        tokens: The budget, at least 500. The servers get what the fixed text leaves.
         checked: Whether programs are checked before they run.
-        offers: The packages and directories that programs may use.
     """
     offers = offers or Offers()
     beside = offers_line(offers)
@@ -308,7 +292,7 @@ def instructions(
     """Return the server instructions, which clients show their model before any tool.
 
     Args:
-        waiting: The line on servers that wait for approval; used if there are no servers.
+        waiting: The line on servers that wait for approval, if there are no others.
     """
     names = [one_line(server.name, 60) for server in servers]
     # Codex 0.169 shows its model only the first 247 characters of the instructions.

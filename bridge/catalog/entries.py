@@ -1,7 +1,7 @@
-"""The catalog's values: servers and tools with their aliases, descriptions and learned shapes.
+"""Servers and tools with their aliases, the Python identifiers by which programs use them.
 
-Builds them from the configured servers and their known tools. Fetches nothing: a server whose tools
-are unknown has an entry with `known` false.
+Of names with one base, the first by whether it equals its base, then by code point, gets the base;
+the others get `_2`, `_3` and so on. A set of names therefore has the same aliases in every run.
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ from functools import cached_property
 from bridge.guest.schema.names import own_letters
 from bridge.model import Json, Tool
 
-MAX_ALIAS_CHARS = 64
-"""Longest base: servers limit tool names to this, and longer ones only cost the model tokens."""
-
+MAX_ALIAS_CHARS = 64  # Servers choose names; longer ones only cost the model tokens.
 RESERVED_SERVER_ALIASES = frozenset({"servers"})  # `mcp_servers` is the mapping of all servers.
-
-RESERVED_TOOL_ALIASES = frozenset({"list_tools"})
-"""Methods of every server object; a tool of that name becomes `list_tools_`."""
+RESERVED_TOOL_ALIASES = frozenset({"list_tools"})  # Methods of every server object.
 
 _OTHER = re.compile(r"[^a-z0-9_]+")
 
@@ -37,30 +33,24 @@ def server_aliases(names: Sequence[str]) -> dict[str, str]:
 
 
 def tool_aliases(names: Sequence[str]) -> dict[str, str]:
-    """Return each tool name's alias within its server, in the order given."""
     return _aliases(names, default="tool", reserved=RESERVED_TOOL_ALIASES)
 
 
 def _aliases(names: Iterable[str], *, default: str, reserved: frozenset[str]) -> dict[str, str]:
-    unique = dict.fromkeys(names)
+    unique = dict.fromkeys(names, "")
     bases = {name: _base(name, default, reserved) for name in unique}
     taken = set(bases.values())
-    first: set[str] = set()
-    counters: dict[str, int] = {}
-    aliases: dict[str, str] = {}
+    numbers: dict[str, int] = {}
+    aliases = unique.copy()
     for name in sorted(unique, key=lambda name: (bases[name], name != bases[name], name)):
-        base = bases[name]
-        if base not in first:
-            first.add(base)
-            aliases[name] = base
-            continue
-        number = counters.get(base, 2)
-        while f"{base}_{number}" in taken:
-            number += 1
-        counters[base] = number + 1
-        aliases[name] = f"{base}_{number}"
-        taken.add(aliases[name])
-    return {name: aliases[name] for name in unique}
+        base = alias = bases[name]
+        while base in numbers and alias in taken:
+            alias = f"{base}_{numbers[base]}"
+            numbers[base] += 1
+        numbers.setdefault(base, 2)
+        taken.add(alias)
+        aliases[name] = alias
+    return aliases
 
 
 def _base(name: str, default: str, reserved: frozenset[str]) -> str:
@@ -79,29 +69,18 @@ def _base(name: str, default: str, reserved: frozenset[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """The learned shape of a tool's results.
-
-    Attributes:
-        schema: The shape as a JSON Schema, without any value.
-        count: Number of calls that it was learned from.
-    """
+    """The learned shape of a tool's results, without any value, and from how many calls."""
 
     schema: Mapping[str, Json]
     count: int
 
 
-Recall = Callable[[Tool], Observation | None]
-"""Returns the learned shape of a tool's results, if there is one."""
+Recall = Callable[[Tool], Observation | None]  # Returns the learned shape of a tool's results.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEntry:
-    """A tool and its alias.
-
-    Attributes:
-        observed: A learned JSON Schema of its results, if the tool declares none.
-        observations: Number of calls that it was learned from.
-    """
+    """A tool and its alias; `observed` is the learned schema of its results if it declares none."""
 
     tool: Tool
     alias: str
@@ -170,11 +149,7 @@ def _said(server: ServerEntry) -> list[tuple[object, ...]]:
 
 
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
-    """Return the tools of one server with their aliases; of two with one name the first counts.
-
-    Args:
-        recall: Returns the learned shape for tools without an output schema.
-    """
+    """Return the tools of one server with their aliases; of two with one name the first counts."""
     unique: dict[str, Tool] = {}
     for tool in tools:
         unique.setdefault(tool.name, tool)
@@ -190,10 +165,7 @@ def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[T
 
 
 def returns(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
-    """Return the schema of a tool's results, and whether it is only learned from calls.
-
-    A declared schema is a promise; a learned one may be wrong the next time. None without either.
-    """
+    """Return the schema of a tool's results, and whether it is only learned from calls."""
     if entry.tool.result_schema is not None:
         return entry.tool.result_schema, False
     return entry.observed, entry.observed is not None

@@ -1,8 +1,4 @@
-"""Cleans and shortens texts that servers wrote.
-
-Such a text may contain newlines, control characters, lone surrogates, or megabytes. The result is
-valid Unicode with a known maximum length, on one line. The content is not judged.
-"""
+"""Cleans and shortens texts that servers wrote: valid Unicode of a known length, on one line."""
 
 from __future__ import annotations
 
@@ -23,7 +19,6 @@ _UNPRINTABLE = re.compile(
 
 
 def clip(text: str, limit: int) -> str:
-    """Return `text`, shortened to `limit` characters with an ellipsis if it is longer."""
     if len(text) <= limit:
         return text
     return text[: max(limit - 1, 0)].rstrip() + "…"

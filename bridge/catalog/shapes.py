@@ -1,12 +1,8 @@
 """Learns the shape of tools' results as a JSON Schema, without storing any value. Pure.
 
-A shape has types, names of fields, which fields are always present, and what lists contain. It
-never has a value or a name that looks like data. `merged` is commutative, associative and
-idempotent, so that the shape does not depend on the order of calls or on which bridge made them.
-
-Names of fields are kept if they look like names that a programmer chose. Keys that look like data
-(ids, dates, paths, addresses, tokens) make the object a map: its `additionalProperties` say what
-is below such keys.
+A shape has types, names of fields and which of them are always present. Keys that look like data
+(ids, dates, paths, addresses, tokens) make the object a map. `merged` is commutative, associative
+and idempotent: the shape does not depend on the order of calls or on which bridge made them.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ class Fields(NamedTuple):
     """The fields of the objects at one position.
 
     Attributes:
-        named: Shapes of the fields, by name.
         always: Names of the fields that every object had.
         other: The shape below keys that are data; None if there were none.
         is_map: Whether there were too many names, so that all keys count as data.
@@ -49,7 +44,6 @@ class Shape(NamedTuple):
 
     Attributes:
         plain: JSON's type names of the values that are neither lists nor objects.
-        blob: Whether there was binary content.
         items: The shape of lists' items; None if there was no list.
         fields: None if there was no object.
     """
@@ -229,11 +223,7 @@ def _object_schema(fields: Fields) -> dict[str, Json]:
 
 
 def shown(shape: Shape) -> dict[str, Json]:
-    """Return a shape as a JSON Schema for readers.
-
-    A field that was always null probably has another, unknown value at other times, so its type is
-    left out.
-    """
+    """Return a shape as a JSON Schema for readers, without the type of fields always null."""
     return schema(_changed(shape, _without_null))
 
 
@@ -241,15 +231,8 @@ def _without_null(shape: Shape) -> Shape:
     return NOTHING if shape == _NULL else _changed(shape, _without_null)
 
 
-def from_schema(document: Json) -> Shape:
-    """Return the shape that `schema` wrote.
-
-    Any other JSON value gives a shape within the same bounds, since files may be modified.
-    """
-    return _from_schema(document, 0)
-
-
-def _from_schema(document: Json, depth: int) -> Shape:
+def from_schema(document: Json, depth: int = 0) -> Shape:
+    """Return the shape that `schema` wrote; of any other value a shape within the same bounds."""
     if not isinstance(document, dict):
         return NOTHING
     branches = document.get("anyOf")
@@ -266,7 +249,7 @@ def _branch(document: Json, depth: int) -> Shape:
     kind = document.get("type")
     if kind == "array":
         items = document.get("items") if depth < MAX_DEPTH else None
-        return Shape(items=_from_schema(items, depth + 1))
+        return Shape(items=from_schema(items, depth + 1))
     if kind == "object":
         return Shape(fields=_fields_from(document, depth) if depth < MAX_DEPTH else _BARE)
     names = kind if isinstance(kind, list) else [kind]
@@ -278,14 +261,14 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
     names = filter(is_field_name, as_mapping(properties))
     # One more than an object may have makes it a map.
     some = islice(names, MAX_FIELDS + 1)
-    named = {name: _from_schema(as_mapping(properties)[name], depth + 1) for name in some}
+    named = {name: from_schema(as_mapping(properties)[name], depth + 1) for name in some}
     always = frozenset(name for name in as_list(required) if isinstance(name, str)) & named.keys()
     other = document.get("additionalProperties")
     return _bounded(
         Fields(
             named,
             always,
-            _from_schema(other, depth + 1) if isinstance(other, dict) else None,
+            from_schema(other, depth + 1) if isinstance(other, dict) else None,
             isinstance(other, dict) and "properties" not in document,
         )
     )

@@ -1,12 +1,8 @@
 """Signatures for the model, typed stubs, and the data from which the guest builds functions.
 
-Owns the text of a signature and the shape of `Run.servers` and `Run.discovered`. Both are data: the
-guest makes functions from them without generating source, so nothing that a server writes in a
-name or a description can become code.
-
-A stub is Python that type checkers accept: exact types, a `TypedDict` for each object, docstrings.
-`help()` in a run shows the same types. Servers' texts appear only in comments, docstrings and
-literals, cleaned and quoted; names are aliases. The length is bounded however large a schema is.
+`Run.servers` and `Run.discovered` are data: the guest makes functions from them without generating
+source, so nothing that a server writes can become code. In a stub, servers' texts appear only in
+comments, docstrings and literals, cleaned and quoted; names are aliases.
 """
 
 from __future__ import annotations
@@ -36,13 +32,11 @@ def signature(
 ) -> str:
     """Return how to call `tool`, as the head of an async function.
 
-    Parameters are in the schema's order, which is the one by position; after a `*` they have to be
-    named. `= ...` marks an optional parameter without a short default. What does not fit loses its
-    type, and then becomes `**others`.
+    `= ...` marks an optional parameter without a short default. What does not fit loses its type,
+    and then becomes `**others`.
 
     Args:
         result: The schema of its results, if not the tool's own.
-        returns: Whether to include the return type.
     """
     result = tool.result_schema if result is None else result
     data = {"inputSchema": tool.input_schema, "outputSchema": result if returns else None}
@@ -69,7 +63,6 @@ def signature(
 
 
 def parameter_list(arguments: Iterable[Parameter], rest: str, *, typed: bool = True) -> list[str]:
-    """Return the parameters of a function as source, typed or only named."""
     parts = list[str]()
     optional = False
     for one in arguments:
@@ -106,8 +99,7 @@ def tool_data(entry: ToolEntry) -> dict[str, Any]:
 def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True) -> str:
     """Return the signature as a program writes the call: `mcp_github.create_issue(...)`.
 
-    A return type of `Any` is left out. A learned return type looks like a declared one: only the
-    full documentation distinguishes them.
+    A learned return type looks like a declared one: only the full documentation tells them apart.
     """
     result = result_schema(entry)[0]
     text = signature(entry.tool, entry.alias, result, returns=returns).removeprefix("async def ")
@@ -125,10 +117,7 @@ def run_server(server: ServerEntry) -> dict[str, Any]:
 
 
 def to_call(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool's part of `Run.servers`, reduced to what calling it needs.
-
-    The guest then builds no documentation and no signature.
-    """
+    """Return a tool's part of `Run.servers`, reduced to what calling it needs."""
     return {key: tool[key] for key in ("name", "alias", "inputSchema")}
 
 
@@ -161,7 +150,9 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 def server_stub(entry: ServerEntry) -> str:
     """Return a module with a class that has a server's tools as methods."""
-    names = _names(entry)
+    # Inside the class a method hides the builtin of its name; many tools are called `list`.
+    hidden = BUILTINS.intersection(tool.alias for tool in entry.tools)
+    names = Names(builtins="_builtins.", shadowed=hidden)
     name = names.take(class_base(entry.alias) + "Server")
     classes: list[str] = []
     methods: list[str] = []
@@ -188,20 +179,10 @@ def server_stub(entry: ServerEntry) -> str:
 
 
 def tool_stub(entry: ToolEntry, server_alias: str = "") -> str:
-    """Return one tool's function with the classes that its types refer to.
-
-    Args:
-        server_alias: If given, a comment shows the call with it.
-    """
+    """Return one tool's function with the classes that its types refer to."""
     classes, function = _function(entry, Names(), "")
     call = f"# await mcp_{server_alias}.{entry.alias}(...)\n" if server_alias else ""
     return "\n\n\n".join([*classes, call + function]) + "\n"
-
-
-def _names(entry: ServerEntry) -> Names:
-    # Inside the class a method hides the builtin of its name; many tools are called `list`.
-    hidden = BUILTINS.intersection(tool.alias for tool in entry.tools)
-    return Names(builtins="_builtins.", shadowed=hidden)
 
 
 def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], str]:
@@ -209,7 +190,10 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     head = Head(data, names)
     parts = parameter_list(head.arguments, head.rest and f"{head.rest}: Any")
     if indent:
-        parts.insert(0, _receiver(head.arguments))
+        receiver = "self"
+        while receiver in {argument.alias for argument in head.arguments}:
+            receiver = f"_{receiver}"
+        parts.insert(0, receiver)
     start, end = f"{indent}async def {entry.alias}(", f") -> {head.returns}:"
     text = f"{start}{', '.join(parts)}{end}"
     if len(text) > 100 and parts:
@@ -219,14 +203,6 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     if about:
         body = f"{_quoted(about, f'{indent}    ')}\n{body}"
     return typed_dicts(head.objects), f"{text}\n{body}"
-
-
-def _receiver(arguments: Iterable[Parameter]) -> str:
-    taken = {argument.alias for argument in arguments}
-    name = "self"
-    while name in taken:
-        name = f"_{name}"
-    return name
 
 
 def _quoted(text: str, indent: str) -> str:
