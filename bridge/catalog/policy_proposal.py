@@ -1,9 +1,7 @@
-"""Proposes a first policy for the configured servers. Pure.
+"""Proposes a first policy, from names of tools and their servers' annotations. Pure.
 
-Derives each tool's effect and labels from its name and its server's annotations, and writes the
-proposal. Either source may be wrong, and a server can lie: if they disagree, the stricter effect is
-proposed, every line gives its reason, and nothing applies until a person puts it into the settings
-file.
+Either may be wrong, and a server can lie: of two effects the stricter is proposed, every line gives
+its reason, and nothing applies until a person puts it into the settings file.
 """
 
 from __future__ import annotations
@@ -78,11 +76,10 @@ _LOCAL = _words("file files filesystem fs git local memory sqlite")
 
 
 def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) -> str:
-    """Return the text of a policy, to be reviewed by a person.
+    """Return the text of a policy for servers with their tools, and for those that listed none.
 
     Args:
-        servers: The tools of the servers that listed them.
-        silent: The servers that did not, each with the reason.
+        silent: The reason of each server without a listing.
     """
     parts = [_HEAD, *(server_table(*item) for item in servers.items())]
     for name, reason in silent.items():
@@ -167,7 +164,14 @@ _SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
 
 
 def _effect(tool: Tool) -> tuple[Effect, str]:
-    said, named = _annotated(tool), _named(tool.name)
+    said: tuple[Effect, str] | None = None
+    if tool.says_it_reads:
+        said = "read", "readOnlyHint true"
+    elif (destructive := tool.annotations.get("destructiveHint")) is True:
+        said = "destructive", "destructiveHint true"
+    elif destructive is False:
+        said = "write", "destructiveHint false"
+    named = _named(tool.name)
     if said is None:
         effect, word = named or ("write", "")
         return effect, f"{word!r} is in its name" if word else "nothing says what it does"
@@ -175,16 +179,6 @@ def _effect(tool: Tool) -> tuple[Effect, str]:
     if named is None or _SEVERITY[effect] >= _SEVERITY[named[0]]:
         return effect, f"its server says so ({hint})"
     return named[0], f"{named[1]!r} is in its name, though its server says {effect!r}"
-
-
-def _annotated(tool: Tool) -> tuple[Effect, str] | None:
-    """Return the effect that annotations claim, and the annotation; None if they claim none."""
-    if tool.says_it_reads:
-        return "read", "readOnlyHint true"
-    destructive = tool.annotations.get("destructiveHint")
-    if destructive is True:
-        return "destructive", "destructiveHint true"
-    return ("write", "destructiveHint false") if destructive is False else None
 
 
 def _named(name: str) -> tuple[Effect, str] | None:

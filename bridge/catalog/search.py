@@ -1,10 +1,7 @@
-"""Finds the tools that match a few words.
+"""Finds the tools that match a few words: splits names and queries into words, and ranks.
 
-Owns the index over tools and the ranking: SQLite's full-text search (FTS5) with BM25 over weighted
-columns and the Porter stemmer. `bridge.catalog.search` splits a query into words; nothing in it is
-read as query syntax. The index is in memory, and every bridge builds its own.
-
-The order depends only on the set of tools and the query: equal scores are ordered by server and
+The index is SQLite's full-text search (FTS5) in memory, with BM25 over weighted columns and the
+Porter stemmer. Nothing in a query is read as query syntax. Equal scores are ordered by server and
 tool name.
 """
 
@@ -107,8 +104,9 @@ def words(text: str) -> list[str]:
 def indexed(text: str) -> str:
     """Return `text` with the words added that are joined in it by case: "GitHub" as "git hub"."""
     if _JOINED.search(text):
-        apart = (_apart(run) for run in runs(text))
-        text = f"{text} {' '.join(part for found in apart for part in found)}"
+        # Longer runs are encoded data rather than names.
+        apart = (_parts(run[: 2 * MAX_WORD_CHARS]) for run in runs(text))
+        text = f"{text} {' '.join(part for own in apart if own[1:] for part in own)}"
     return valid_text(text)
 
 
@@ -120,7 +118,6 @@ def asked(query: str) -> list[str]:
 
 
 def same(given: Iterable[str]) -> list[str]:
-    """Return the synonyms of the given words, each once."""
     return list(dict.fromkeys(other for word in given for other in _OTHERS.get(word, ())))
 
 
@@ -143,11 +140,6 @@ def _parts(run: str) -> tuple[str, ...]:
     return tuple(parts(run))
 
 
-def _apart(run: str) -> tuple[str, ...]:
-    found = _parts(run[: 2 * MAX_WORD_CHARS])  # Longer runs are encoded data rather than names.
-    return found if len(found) > 1 else ()
-
-
 def _forms(word: str) -> Iterable[str]:
     stem = word.removesuffix("e")
     yield from (word, f"{word}s", f"{stem}ing", f"{stem}ed", f"{stem}es")
@@ -155,18 +147,12 @@ def _forms(word: str) -> Iterable[str]:
         yield f"{word[:-1]}ies"
 
 
-def _others() -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, dict[str, None]] = {}
-    for line in re.split(r" / |\n", _SAME):
-        group = line.split()
-        for word in group:
-            for form in _forms(word):
-                others = found.setdefault(form, {})
-                others.update(dict.fromkeys(other for other in group if other != word))
-    return {word: tuple(others) for word, others in found.items()}
-
-
-_OTHERS = _others()
+_OTHERS: dict[str, dict[str, None]] = {}
+for _group in map(str.split, re.split(r" / |\n", _SAME)):
+    for _word in _group:
+        for _form in _forms(_word):
+            others = dict.fromkeys(other for other in _group if other != _word)
+            _OTHERS.setdefault(_form, {}).update(others)
 
 
 DEFAULT_LIMIT = 5
@@ -206,7 +192,7 @@ class Match:
 
     Attributes:
         score: Comparable within one query only.
-        fit: Share of the query's words that it has, weighted by rarity; see `GOOD_FIT`.
+        fit: Share of the query's words that it has, weighted by rarity.
     """
 
     tool: Tool
@@ -220,7 +206,7 @@ class _Term:
 
     Attributes:
         text: The word in the index's query language.
-        scores: The score of each tool that has the word, by row.
+        scores: By row of a tool that has the word.
         telling: Rows that have it in a column on the tool's purpose.
         likeness: 1 for the word itself, less for a prefix or a correction.
     """
@@ -255,11 +241,7 @@ class ToolIndex:
         return int(pages) * int(size)
 
     def update(self, servers: Mapping[str, tuple[Tool, ...]]) -> bool:
-        """Make the index contain exactly these servers' tools; return whether it changed.
-
-        Raises:
-            BridgeError: This Python has no full-text search.
-        """
+        """Make the index contain exactly these servers' tools; return whether it changed."""
         gone = [name for name in self._servers if name not in servers]
         new = [name for name, tools in servers.items() if self._servers.get(name) != tools]
         # Equal tuples are replaced by the caller's: the next comparison is by identity.
@@ -285,14 +267,7 @@ class ToolIndex:
     def search(
         self, query: str, *, limit: int = DEFAULT_LIMIT, server: str | None = None
     ) -> list[Match]:
-        """Return the tools that match `query`, best first, at most `limit` of them.
-
-        Args:
-            server: Search only this server's tools.
-
-        Raises:
-            InvalidRequestError: The query has no words.
-        """
+        """Return the tools of one server, or of all, that match `query`, best first."""
         spelled = query[:MAX_QUERY_CHARS]
         asked_runs = asked(spelled)
         if not asked_runs:
@@ -303,8 +278,13 @@ class ToolIndex:
         rows = range(self._next_row) if server is None else self._rows.get(server, range(0))
         if self._database is None:
             return []
-        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), 16)
-        found = [self._term(word) for word in asked_words]
+        asked_words: list[str] = []
+        for run in asked_runs:
+            # "GitHub" is one word if a tool has it, else "git" and "hub".
+            whole, split = run.lower()[:MAX_WORD_CHARS], parts(run)
+            known = len(split) < 2 or self._run(_FOUND, _quoted(whole)).fetchone()
+            asked_words += [whole] if known else split
+        found = [self._term(word) for word in [*dict.fromkeys(asked_words)][:16]]
         terms = list({term.text: term for term in found if term}.values())
         scores = _summed(terms, rows)
         typed = words(spelled)
@@ -362,38 +342,24 @@ class ToolIndex:
         rows = self._rows.pop(server, ())
         database.executemany(_DELETE, [(row, *_columns(self._tools.pop(row))) for row in rows])
 
-    def _asked_words(self, asked_runs: Sequence[str]) -> Iterable[str]:
-        """Yield a query's words; "GitHub" is one word if a tool has it, else "git" and "hub"."""
-        for run in asked_runs:
-            whole = run.lower()[:MAX_WORD_CHARS]
-            split = parts(run)
-            if len(split) > 1 and not self._run(_FOUND, _quoted(whole)).fetchone():
-                yield from split
-            else:
-                yield whole
-
     def _term(self, word: str) -> _Term | None:
         text = _quoted(word)
-        scores = self._scores(text)
+        scores = dict(self._run(_SCORED, text))
         likeness = 1.0 if scores else _ONLY_LIKE
         if not scores and len(word) >= 3:
             text = f"{_quoted(word)} *"
-            scores = self._scores(text)
+            scores = dict(self._run(_SCORED, text))
         if not scores:
             vocabulary = Counter(word for own in self._own_words.values() for word in own)
             # Prefer corrections that most servers have.
             near = sorted(mended(word, vocabulary), key=lambda other: -vocabulary[other])
             text = f"({' OR '.join(map(_quoted, near[:3]))})"
-            scores = self._scores(text) if near else {}
+            scores = dict(self._run(_SCORED, text)) if near else {}
         if not scores:
             return None
         scores = {row: score * likeness for row, score in scores.items()}
-        rows = self._run(_FOUND, f"{{{_PURPOSE}}} : {text}")
-        telling = frozenset(row for (row,) in rows)
+        telling = frozenset(row for (row,) in self._run(_FOUND, f"{{{_PURPOSE}}} : {text}"))
         return _Term(text=text, scores=scores, telling=telling, likeness=likeness)
-
-    def _scores(self, text: str) -> dict[int, float]:
-        return dict(self._run(_SCORED, text))
 
     def _run(self, statement: str, text: str) -> sqlite3.Cursor:
         assert self._database is not None
@@ -479,21 +445,11 @@ def _words_of_name(tool: Tool) -> list[str]:
     return words(tool.name[:_MAX_NAME_CHARS])
 
 
-def _unavailable() -> BridgeError:
-    return BridgeError(
-        "Tools cannot be searched: this Python's SQLite has no full-text search.",
-        code="search_unavailable",
-    )
-
-
 def _open_index() -> sqlite3.Connection:
-    try:
-        # Imported here: it takes 4 ms, and most runs do not search.
-        import sqlite3
+    # Imported here: it takes 4 ms, and most runs do not search.
+    import sqlite3
 
-        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    except ImportError as error:
-        raise _unavailable() from error
+    database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         database.execute(
             # Without storing the texts: they are not read, and would double the writing time.
@@ -505,5 +461,6 @@ def _open_index() -> sqlite3.Connection:
         database.execute("INSERT INTO tools(tools, rank) VALUES ('hashsize', 8388608)")
     except sqlite3.OperationalError as error:
         database.close()
-        raise _unavailable() from error
+        message = "Tools cannot be searched: this Python's SQLite has no full-text search."
+        raise BridgeError(message, code="search_unavailable") from error
     return database
