@@ -19,8 +19,8 @@ from bridge.catalog.program.expected_calls import (
     UnnamedCall,
     expected_calls,
 )
+from bridge.catalog.program.findings import Unread
 from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
 from bridge.cli import completion
 from bridge.cli.options import AsJson, Code, Server, Yes, arg, flag

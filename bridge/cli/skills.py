@@ -129,7 +129,7 @@ async def remove(
 async def _skill(engine: Engine, name: str) -> Skill:
     skills = await engine.skills.shelf.all()
     if name not in skills:
-        from bridge.saved_functions.index import unknown
+        from bridge.saved_functions.files import unknown
 
         raise unknown(name, skills)
     return skills[name]

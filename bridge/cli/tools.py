@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bridge.catalog.entries import server_stub, tool_stub
 from bridge.catalog.prose import clip, first_sentence, one_line
-from bridge.catalog.stubs import server_stub, tool_stub
 from bridge.cli import completion
 from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import (

@@ -15,8 +15,7 @@ from itertools import zip_longest
 
 from bridge.catalog.program.advice import SIGNATURE
 from bridge.catalog.program.checks import find_lost_value
-from bridge.catalog.program.parsing import SYNTAX, Unread
-from bridge.catalog.program.report import NOTHING, Verdict, lines_of
+from bridge.catalog.program.findings import NOTHING, SYNTAX, Unread, Verdict, lines_of
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
 from bridge.model import Finding, RunResult

@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
+from bridge.catalog.program.findings import NOTHING, Unread, Verdict
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.repairs import read_program
-from bridge.catalog.program.report import NOTHING, Verdict
 from bridge.catalog.program.server_references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.settings import GuardMode

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import anyio
 
 from bridge.callers.client import RunCaller
+from bridge.catalog.program.findings import Unread
 from bridge.catalog.program.guard import check
-from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.server_references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import (
@@ -34,7 +34,7 @@ from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
 from bridge.model.identity import principal_of
 from bridge.rpc.dispatcher import Answer
-from bridge.saved_functions.index import SkillIndex
+from bridge.saved_functions.files import SkillIndex
 from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, PACKAGE, Skill, named_skills
 from bridge.settings import Settings, store_of

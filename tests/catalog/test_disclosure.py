@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog import disclosure
-from bridge.catalog.disclosure import Level, choose_levels, disclosed, outdated
+from bridge.catalog import docs
+from bridge.catalog.docs import Level, choose_levels, disclosed, outdated
 from bridge.catalog.entries import ServerEntry
 from bridge.model import Tool
 from bridge.tokens import count_tokens
@@ -152,7 +152,7 @@ def test_nothing_is_written_out_that_cannot_fit(monkeypatch: pytest.MonkeyPatch)
         counted.append(text)
         return count_tokens(text)
 
-    monkeypatch.setattr(disclosure, "count_tokens", count)
+    monkeypatch.setattr(docs, "count_tokens", count)
     disclosed(servers(*[100] * 50), 1_500)
     disclosed(servers(5_000), 1_500)
     assert 0 < len(counted) < 1_000
@@ -164,7 +164,7 @@ def test_the_budget_holds_although_lines_together_cost_more_than_each(
     def count(text: str) -> int:
         return len(text) // 4 + 7 * text.count("\n")
 
-    monkeypatch.setattr(disclosure, "count_tokens", count)
+    monkeypatch.setattr(docs, "count_tokens", count)
     for tokens in (100, 300, 1_000, 3_000):
         assert count(disclosed(servers(*[4] * 12), tokens)) <= tokens
 
@@ -197,8 +197,8 @@ def test_a_server_that_introduces_itself_is_learnt_of_and_not_changed() -> None:
 
 
 def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
-    heading = disclosure._heading(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
-    assert count_tokens(heading) <= disclosure._HEADING_TOKENS
+    heading = docs._heading(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
+    assert count_tokens(heading) <= docs._HEADING_TOKENS
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from bridge.catalog.entries import ToolEntry, tool_entries
-from bridge.catalog.stubs import (
+from bridge.catalog.entries import (
     MAX_SIGNATURE_CHARS,
+    ToolEntry,
     call_signature,
     run_server,
     signature,
     to_call,
     tool_data,
+    tool_entries,
     tool_stub,
 )
 from bridge.guest.api.arguments import BoundParameters

@@ -15,8 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.stubs import MAX_STUB_CHARS, server_stub, tool_data, tool_stub
+from bridge.catalog.entries import (
+    MAX_STUB_CHARS,
+    ServerEntry,
+    ToolEntry,
+    server_stub,
+    tool_data,
+    tool_stub,
+)
 from bridge.guest.api.proxies import Server, Tools
 from tests.catalog.nasty_servers import (
     CREATED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.catalog.stubs import run_discovered, run_server
+from bridge.catalog.entries import run_discovered, run_server
 from bridge.inventory.inventory import ToolInventory
 from bridge.model import Tool
 from tests.catalog.nasty_servers import server_entries

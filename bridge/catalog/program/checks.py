@@ -15,7 +15,7 @@ from itertools import takewhile
 from types import CoroutineType
 from typing import Any
 
-from bridge.catalog.entries import ServerEntry
+from bridge.catalog.entries import ServerEntry, call_signature
 from bridge.catalog.program.advice import (
     no_helper,
     no_tool,
@@ -25,10 +25,8 @@ from bridge.catalog.program.advice import (
     wrong_argument,
 )
 from bridge.catalog.program.expected_calls import CallReader, CallText, helper_parameters
-from bridge.catalog.program.report import AWAIT, Edit, Report, Verdict
-from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
-from bridge.catalog.program.tables import (
+from bridge.catalog.program.findings import AWAIT, Edit, Report, Verdict
+from bridge.catalog.program.names import (
     BUILTINS,
     BY_NAME,
     DATA_BUILTINS,
@@ -36,7 +34,8 @@ from bridge.catalog.program.tables import (
     OWN_GLOBALS,
     SHOWING,
 )
-from bridge.catalog.stubs import call_signature
+from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.guest.schema.binding import Parameters
 from bridge.model import Finding, Severity
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.program.names import BY_NAME, Helper
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
-from bridge.catalog.program.tables import BY_NAME, Helper
 from bridge.catalog.prose import clip
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.binding import Parameters

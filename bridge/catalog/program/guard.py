@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from posixpath import normpath
 from typing import Any
 
-from bridge.catalog.program.report import Report, Verdict, plainly
+from bridge.catalog.program.findings import Report, Verdict, plainly
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
 from bridge.model import Severity

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from bridge.catalog.program.parsing import SYNTAX, Unread, parse
+from bridge.catalog.program.findings import SYNTAX, Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError
 from bridge.model import RunRequest

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.survey import Bound, Context, Survey
-from bridge.catalog.program.tables import (
+from bridge.catalog.program.names import (
     COROUTINES,
     FUTURES,
     HELPERS,
@@ -22,6 +21,7 @@ from bridge.catalog.program.tables import (
     SERVER_METHODS,
     Helper,
 )
+from bridge.catalog.program.survey import Bound, Context, Survey
 from bridge.catalog.prose import clip
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS
 from bridge.text import valid_text

@@ -13,8 +13,7 @@ import pytest
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.advice import explained
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.report import Verdict
+from bridge.catalog.program.findings import Unread, Verdict, parse
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 
