@@ -1,15 +1,16 @@
-"""What the text of a result says."""
+"""What the text of a result, and of the value of its last expression, says."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.model import Isolation, RunResult, Usage
-from bridge.render.text import compact, receipt_line
+from bridge.render.text import compact, receipt_line, value_text
 from bridge.settings import OutputMode
 
 MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")
@@ -60,13 +61,14 @@ RESULTS = st.builds(
 )
 
 
-@pytest.mark.parametrize("mode", ["compact", "toon", "json", "auto"])
+@pytest.mark.parametrize("mode", MODES)
 @given(result=RESULTS)
 def test_no_result_makes_rendering_fail(mode: OutputMode, result: RunResult) -> None:
     text = compact(result, mode)
     assert text
     text.encode()
     receipt_line(result)
+    value_text(result.result, mode).encode()
 
 
 @given(stdout=st.text(min_size=1), result=RESULTS)
@@ -88,9 +90,48 @@ def test_very_deep_results_are_shown_in_every_mode() -> None:
     result = replace(OK, has_result=True, result=value)
     for mode in MODES:
         assert "[" * 200 in compact(result, mode)
+        assert r"\ud800" in value_text(["\ud800"], mode)
 
 
 def test_a_result_passed_on_is_not_counted_as_kept_out() -> None:
     usage = Usage(tool_calls=1, tool_result_bytes=100)
     result = replace(OK, has_result=True, result="x" * 28, usage=usage)
     assert "70 bytes of tool results kept out" in receipt_line(result)
+
+
+ROWS = [{"name": "ann", "age": 31}, {"name": "ben", "age": 27}, {"name": "eve", "age": 45}]
+NESTED = {"server": {"host": "localhost", "port": 8080, "tls": {"cert": "/etc/a", "key": "/b"}}}
+
+
+@pytest.mark.parametrize(
+    ("value", "mode", "text"),
+    [
+        (None, "compact", "null"),
+        ("a", "compact", '"a"'),
+        ("a\nb", "compact", "a\nb"),
+        ("a\nb", "auto", "a\nb"),
+        ("a\nb", "json", r'"a\nb"'),
+        (42, "auto", "42"),
+        ([], "auto", "[]"),
+        (ROWS, "auto", "[3]{name,age}:\n  ann,31\n  ben,27\n  eve,45"),
+    ],
+)
+def test_a_value_is_json_or_a_text_of_lines_or_a_table_in_toon(
+    value: Any, mode: OutputMode, text: str
+) -> None:
+    assert value_text(value, mode) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 2, 3],
+        [["words", 132], ["tool", 77], ["server", 60]],
+        ["Work of Eve", "Work of Ada", "Fix the bug, now"],
+        {"open": [1, 2, 3, 4, 5], "closed": [6, 7, 8]},
+        NESTED,
+    ],
+)
+def test_auto_writes_what_costs_more_as_toon_as_json(value: Any) -> None:
+    assert value_text(value, "auto") == value_text(value, "json")
+    assert value_text(NESTED, "toon").startswith("server:\n  host: localhost\n")
