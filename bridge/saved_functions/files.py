@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -33,7 +34,7 @@ from bridge.gate.provenance import ProvenanceTracker
 from bridge.inventory.guide import SKILLS_SERVER
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Provenance, Tool
-from bridge.saved_functions.provenance import (
+from bridge.saved_functions.documents import (
     SKILLS,
     add_read,
     forget_read,
@@ -76,14 +77,11 @@ class SavedSkill:
 
 
 class SkillFiles:
-    """The files of one folder, which need not be there."""
-
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder = folder
         self._store = store
 
     def states(self) -> dict[str, State]:
-        """Return the existing skills by name, each with its file's state."""
         found: dict[str, State] = {}
         try:
             with os.scandir(self.folder) as entries:
@@ -142,18 +140,12 @@ class SkillFiles:
                 not what `only_if` says.
             LibraryError: It cannot be written. The skill is unchanged.
         """
-        header = Header(
-            description=description,
-            created=now,
-            updated=now,
-            digest=source_digest(source),
-            tools=tools,
-            provenance=provenance,
-        )
         with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_unchanged(name, only_if)
-            return self._saved(name, source, header)
+            digest = source_digest(source)
+            header = Header(description=description, digest=digest, tools=tools, updated=now)
+            return self._saved(name, source, replace(header, created=now, provenance=provenance))
 
     @contextmanager
     def _changing(
@@ -184,7 +176,6 @@ class SkillFiles:
             return True
 
     def approved(self) -> set[tuple[str, str]]:
-        """Return the names and digests that a person approved."""
         try:
             found = self._store.documents(_APPROVED, [""], SKILLS).get("")
             return {(name, digest) for name, digest in _approvals(found)}
@@ -364,7 +355,6 @@ class SkillIndex:
             return {name: self._read[name][1] for name in sorted(self._read)}
 
     async def get(self, name: str) -> Skill:
-        """Return a skill that can be used."""
         skills = await self.all()
         if name not in skills:
             raise unknown(name, skills)
@@ -385,14 +375,10 @@ class SkillIndex:
         *,
         before: Skill | None,
     ) -> tuple[Skill, bool]:
-        """Save a source as a skill; return it, and whether it changed."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         tools, only_if = self.tools_of(code), "" if before is None else before.digest
-        saved = await in_thread(
-            lambda: self.files.save(
-                code.name, code.source, description, tools, now, provenance, only_if=only_if
-            )
-        )
+        save = partial(self.files.save, code.name, code.source, description, tools, now, provenance)
+        saved = await in_thread(partial(save, only_if=only_if))
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
@@ -403,14 +389,12 @@ class SkillIndex:
 
     async def remove(self, name: str) -> bool:
         """Remove a skill with all its versions, for a person."""
-        return await in_thread(lambda: self.files.remove(name, versions=True))
+        return await in_thread(partial(self.files.remove, name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
         """Remove a skill for a program, if it is unchanged; a version of it stays."""
-        remove, digest = self.files.remove, skill.digest
-        return await in_thread(
-            lambda: remove(skill.name, provenance, versions=False, only_if=digest)
-        )
+        remove = partial(self.files.remove, skill.name, provenance, versions=False)
+        return await in_thread(partial(remove, only_if=skill.digest))
 
     async def add_provenance(self, tracker: ProvenanceTracker) -> None:
         """Add to a run's labels those of the runs that saved or removed skills.
@@ -475,20 +459,17 @@ class SkillIndex:
         skill = self.at_hand(name)
         if skill is None:
             return None
-        docs: dict[str, Json] = {
+        stale = self.stale(skill)
+        return {
             "server": "skills",
             "serverAlias": "skills",
             "tool": name,
             "toolAlias": name,
             "kind": "skill",
             "signature": f"{skill.import_line}; {skill.signature}",
-            "description": skill.description,
+            "description": f"{skill.description}{f' (Stale: {stale})' if stale else ''}".strip(),
+            **({"stale": stale} if stale else {}),
         }
-        stale = self.stale(skill)
-        if stale:
-            docs["stale"] = stale
-            docs["description"] = f"{skill.description} (Stale: {stale})".strip()
-        return docs
 
 
 def unknown(name: str, names: Mapping[str, object]) -> UnknownError:

@@ -25,7 +25,7 @@ from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.identity import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError
-from bridge.saved_functions.memories import MAX_OWNERS, Memories, Memory
+from bridge.saved_functions.documents import MAX_OWNERS, Memories, Memory
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
 
 if TYPE_CHECKING:

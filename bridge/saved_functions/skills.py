@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import anyio
 
@@ -52,7 +52,7 @@ class SkillUse:
     servers: tuple[str, ...] = ()
     dynamic: bool = False
     review: Review | None = None
-    stale: Callable[[Skill], str] = lambda _: ""
+    sent: list[dict[str, str]] = field(default_factory=list)
 
     def widened(self, references: References) -> References:
         """Return the servers that a program or its skills refer to."""
@@ -61,16 +61,8 @@ class SkillUse:
         servers = tuple(dict.fromkeys((*references.servers, *self.servers)))
         return replace(references, servers=servers, dynamic=references.dynamic or self.dynamic)
 
-    def sent(self) -> list[dict[str, str]]:
-        return [
-            {"name": skill.name, "source": skill.text, "warning": self.stale(skill)}
-            for skill in self.skills
-        ]
-
 
 class Skills:
-    """Skills and memories, for an engine's runs."""
-
     def __init__(
         self,
         settings: Settings,
@@ -125,13 +117,17 @@ class Skills:
             found[name] = skill
             assert skill.code is not None
             left += named_skills(skill.code.tree) or ()
+        sent = [
+            {"name": skill.name, "source": skill.text, "warning": self.shelf.stale(skill)}
+            for skill in found.values()
+        ]
         uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
         return SkillUse(
             skills=tuple(found.values()),
             servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
             dynamic=any(use.dynamic for use in uses),
             review=self.review(request, run),
-            stale=self.shelf.stale,
+            sent=sent,
         )
 
     def may_list(self, principal: str) -> bool:

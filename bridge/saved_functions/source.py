@@ -233,7 +233,6 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def encode_skill(header: Header, source: str) -> str:
-    """Return a skill's file: the header as JSON in a comment, and the source."""
     told: dict[str, Json] = {
         "description": valid_text(header.description[:MAX_DESCRIPTION_CHARS]),
         "version": header.version,

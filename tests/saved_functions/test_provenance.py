@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bridge.model import Provenance
+from bridge.saved_functions.documents import Memories
 from bridge.saved_functions.files import SkillFiles
-from bridge.saved_functions.memories import Memories
 from bridge.saved_functions.source import Header, encode_skill, read_skill
 from bridge.store import owner_digest
 from tests.postgresql import store_at

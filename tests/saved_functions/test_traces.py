@@ -9,18 +9,16 @@ import pytest
 
 from bridge.errors import InvalidRequestError
 from bridge.model import Provenance
-from bridge.saved_functions.files import SkillFiles
-from bridge.saved_functions.memories import (
-    VERSIONS,
-    Memories,
-)
-from bridge.saved_functions.provenance import (
+from bridge.saved_functions.documents import (
     MAX_NAMES,
     SKILLS,
+    VERSIONS,
+    Memories,
     add_read,
     forget_read,
     read_by_writers,
 )
+from bridge.saved_functions.files import SkillFiles
 from bridge.saved_functions.source import read_skill
 from bridge.store import owner_digest
 from tests.postgresql import store_at

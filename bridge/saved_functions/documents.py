@@ -1,7 +1,8 @@
-"""What programs remember between runs: JSON values under keys, separate for each owner.
+"""Documents in the store: memories, and what the runs that changed memories or skills had read.
 
-A document for each key is named by its digest, under a digest of its owner. It is replaced whole;
-the previous ones stay for a while. Blocks: call it in threads.
+A memory's document is named by its key's digest, under its owner's. That an entry exists depends on
+each run that ever saved or removed one, so a run that asks for any counts as having read what all
+of these had read. Blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -16,8 +17,66 @@ from datetime import UTC, datetime
 
 from bridge.errors import InvalidRequestError, LibraryError
 from bridge.model import MEBIBYTE, Json, Provenance
-from bridge.saved_functions.provenance import add_read, read_by_writers
 from bridge.store import Store, Transaction, owner_digest
+
+MAX_NAMES = 200  # Entries of their own, which can be removed: programs make names without end.
+
+SKILLS = "skills"
+
+_READ = "read"
+
+
+def read_by_writers(store: Store, of: str) -> Provenance | None:
+    """Return all of it as one; None if there is none. A damaged record counts as the worst."""
+    try:
+        documents = _decoded(store.documents(_READ, [""], of).get(""))
+    except OSError:
+        return Provenance(anything=True)
+    found: Provenance | None = None
+    for document in documents.values():
+        one = Provenance.of(document)
+        found = one if found is None or one is None else found.together(one)
+    return found
+
+
+def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
+    if provenance is None or not is_known_to_flow_rules(provenance):
+        return
+    found = _decoded(kept.get(_READ, of, ""))
+    if name not in found and len(found) >= MAX_NAMES:
+        name = ""
+    before = Provenance.of(found.get(name))
+    document = provenance.together(before).document()
+    if before is None or before.document() != {**document, "run": before.run_id}:
+        _write(kept, of, {**found, name: document})
+
+
+def forget_read(kept: Transaction, of: str, name: str) -> None:
+    """Remove an entry's record: a person has seen the entry, or removed it."""
+    found = _decoded(kept.get(_READ, of, ""))
+    if name and found.pop(name, None) is not None:
+        _write(kept, of, found)
+
+
+def is_known_to_flow_rules(provenance: Provenance | None) -> bool:
+    return provenance is not None and bool(
+        provenance.labels or provenance.servers or provenance.anything
+    )
+
+
+def _write(kept: Transaction, of: str, found: dict[str, Json]) -> None:
+    kept.put(_READ, of, "", json.dumps(found).encode("ascii"))
+
+
+def _decoded(data: bytes | None) -> dict[str, Json]:
+    if data is None:
+        return {}
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"": {"anything": True}}
+
 
 # Programs may save without end.
 MAX_VALUE_BYTES = 64 * 1024  # Of one value, as JSON.
@@ -49,11 +108,7 @@ class Memory:
 
 
 class Memories:
-    """What one owner's programs remember.
-
-    Args:
-        most_owners: How many there may be for this one to be a further; None for any number.
-    """
+    """What one owner's programs remember, if it is one of at most `most_owners`."""
 
     def __init__(self, store: Store, owner: str, *, most_owners: int | None = None) -> None:
         self._store = store
@@ -123,9 +178,8 @@ class Memories:
                 "metadata": dict(metadata),
                 "created_at": before.created if before else now,
                 "updated_at": now,
+                **({} if provenance is None else {"provenance": provenance.document()}),
             }
-            if provenance is not None:
-                document["provenance"] = provenance.document()
             add_read(kept, self._writers, "", provenance)
             self._keep(kept, name)
             # Every character that is none is escaped, so that any key can be written.
@@ -135,16 +189,12 @@ class Memories:
 
     def delete(self, key: str, *, provenance: Provenance | None = None) -> bool:
         name = _name(key)
-        with _told(key):
-            with self._store.reading() as kept:
-                if kept.get(_KIND, self._owner, name) is None:
-                    return False
-            with self._store.writing(durable=True) as kept:
-                if kept.get(_KIND, self._owner, name) is None:
-                    return False
-                add_read(kept, self._writers, "", provenance)
-                self._keep(kept, name)
-                return kept.delete(_KIND, self._owner, name)
+        with _told(key), self._store.writing(durable=True) as kept:
+            if kept.get(_KIND, self._owner, name) is None:
+                return False
+            add_read(kept, self._writers, "", provenance)
+            self._keep(kept, name)
+            return kept.delete(_KIND, self._owner, name)
 
     def _keep(self, kept: Transaction, name: str) -> None:
         """Copy a memory, if there is one, to the replaced ones, of which the last stay."""
