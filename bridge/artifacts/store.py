@@ -10,10 +10,9 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from time import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -31,7 +30,7 @@ from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import counted
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row, Select, Table
+    from sqlalchemy import Row, Table
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +39,17 @@ RUNS_URI = "bridge://runs/"
 
 MAX_ENTRIES = 50_000  # Artifacts of all owners; programs leave any number.
 
-_DELETED = 500  # Entries that one statement removes: databases have a bound on its length.
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID = re.compile(r"[0-9a-f]{20}")
 _LABEL = ("run_id", "kind", "name", "mime_type", "size", "digest")
 _BEGINNING = re.compile("[0-9a-f]{4,64}")
+
+_TOTALS = """
+SELECT (SELECT sum(size) FROM (SELECT DISTINCT digest, size FROM artifacts) AS contents),
+    (SELECT count(*) FROM artifacts),
+    (SELECT count(*) FROM artifacts WHERE digest = :digest)
+"""
 
 
 class ArtifactStore:
@@ -179,7 +183,7 @@ class ArtifactStore:
             chosen = chosen.where(older | ((table.c.created == created) & (table.c.id < last)))
         return kept.connection.execute(chosen).all()
 
-    def _artifact(self, row: Row[Any]) -> Artifact:
+    def _artifact(self, row: Row[Any] | SimpleNamespace) -> Artifact:
         provenance = None
         if row.provenance is not None:
             try:
@@ -287,14 +291,11 @@ class ArtifactStore:
         # Artifacts stored at once are dated up to a second ahead.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
         told = None if label.provenance is None else json.dumps(label.provenance.document())
-        # It cannot be guessed.
-        own = secrets.token_hex(10)
-        values = {name: getattr(label, name) for name in _LABEL}
-        values |= {"id": own, "owner": owner, "created": self._last, "provenance": told}
+        # The id cannot be guessed.
+        own = {"id": secrets.token_hex(10), "owner": owner, "created": self._last}
+        values = {name: getattr(label, name) for name in _LABEL} | own | {"provenance": told}
         kept.connection.execute(_artifacts().insert(), values)
-        created = self._last / 1000
-        uri = uri_of(own, label.run_id, label.kind)
-        return replace(label, uri=uri, created=created, expires=created + self._seconds)
+        return self._artifact(SimpleNamespace(**values))
 
     def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
         size, count, alike = _totals(kept, coming.digest)
@@ -396,30 +397,19 @@ def _held(kept: Transaction) -> list[StoredItem]:
 
 def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
     """Return the bytes of all contents, and the numbers of entries and of those with a digest."""
+    from sqlalchemy import text
+
     assert kept.connection is not None
-    found = kept.connection.execute(_totals_query(), {"digest": digest}).one()
+    found = kept.connection.execute(text(_TOTALS), {"digest": digest}).one()
     return int(found[0] or 0), int(found[1]), int(found[2])
 
 
-@cache
-def _totals_query() -> Select[Any]:
-    """Return what `_totals` asks: making it takes longer than asking it of a small store."""
-    from sqlalchemy import bindparam, func, select
-
-    table = _artifacts()
-    contents = select(table.c.digest, table.c.size).distinct().subquery()
-    count = select(func.count()).select_from(table)
-    alike = count.where(table.c.digest == bindparam("digest"))
-    size = select(func.sum(contents.c.size))
-    return select(*(each.scalar_subquery() for each in (size, count, alike)))
-
-
 def _delete(kept: Transaction, ids: Sequence[str]) -> None:
-    assert kept.connection is not None
-    table = _artifacts()
-    for start in range(0, len(ids), _DELETED):
-        some = ids[start : start + _DELETED]
-        kept.connection.execute(table.delete().where(table.c.id.in_(some)))
+    from sqlalchemy import text
+
+    if kept.connection is not None and ids:
+        gone = [{"own": own} for own in ids]
+        kept.connection.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
 
 
 def _unknown(uri: str) -> UnknownError:

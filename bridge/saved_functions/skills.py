@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import anyio
 
@@ -52,7 +52,7 @@ class SkillUse:
     servers: tuple[str, ...] = ()
     dynamic: bool = False
     review: Review | None = None
-    sent: list[dict[str, str]] = field(default_factory=list)
+    stale: Callable[[Skill], str] = lambda _: ""
 
     def widened(self, references: References) -> References:
         """Return the servers that a program or its skills refer to."""
@@ -60,6 +60,13 @@ class SkillUse:
             return references
         servers = tuple(dict.fromkeys((*references.servers, *self.servers)))
         return replace(references, servers=servers, dynamic=references.dynamic or self.dynamic)
+
+    def sent(self) -> list[dict[str, str]]:
+        # Now the servers are connected, and `stale` knows their tools.
+        return [
+            {"name": skill.name, "source": skill.text, "warning": self.stale(skill)}
+            for skill in self.skills
+        ]
 
 
 class Skills:
@@ -117,17 +124,13 @@ class Skills:
             found[name] = skill
             assert skill.code is not None
             left += named_skills(skill.code.tree) or ()
-        sent = [
-            {"name": skill.name, "source": skill.text, "warning": self.shelf.stale(skill)}
-            for skill in found.values()
-        ]
         uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
         return SkillUse(
             skills=tuple(found.values()),
             servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
             dynamic=any(use.dynamic for use in uses),
             review=self.review(request, run),
-            sent=sent,
+            stale=self.shelf.stale,
         )
 
     def may_list(self, principal: str) -> bool:
