@@ -83,7 +83,6 @@ class ArtifactStore:
 
     @property
     def root(self) -> Path | str:
-        """Where the store is, for messages."""
         return self._store.place
 
     def of_run(self, owner: str, run_id: str, origin: Origin = lambda: None) -> RunArtifacts:
@@ -214,7 +213,6 @@ class ArtifactStore:
         return self._artifact(found)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
-        """Remove all artifacts of an owner, or those of one run; return how many."""
         with translated("removed", self.root):
             with self._store.reading() as kept:
                 if not self._select(kept, owner, run_id, most=1, expired=True):
@@ -226,7 +224,6 @@ class ArtifactStore:
         return len(found)
 
     def tidy(self) -> int:
-        """Remove expired, surplus and unfinished artifacts; return how many."""
         with translated("tidied", self.root), self._changing:
             if not self.blobs.exist():
                 return 0
@@ -311,7 +308,6 @@ class ArtifactStore:
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
-        """Check all artifacts; return those to remove."""
         bounds = RetentionLimits(
             total_bytes=self._total_bytes,
             oldest=self._oldest(),

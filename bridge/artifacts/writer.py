@@ -137,7 +137,6 @@ class ArtifactWriter:
             self._head += data[: HEAD - len(self._head)]
 
     def finish(self) -> Artifact:
-        """Store the artifact, list it and return it."""
         unfinished, run = self._open(), self._run
         name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
         label = Artifact(
@@ -161,7 +160,6 @@ class ArtifactWriter:
         return artifact
 
     def discard(self) -> None:
-        """Remove the artifact, unless it is finished."""
         if self._unfinished is None:
             return
         unfinished, self._unfinished = self._unfinished, None

@@ -91,7 +91,6 @@ def outdated(described: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bo
 
 
 def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | None:
-    """Return each server's level, or None if not even the lowest fits."""
     known: dict[tuple[int, Level], int] = {}
 
     def cost(number: int, level: Level, room: int) -> int:
@@ -345,7 +344,6 @@ def server_docs(server: ServerEntry, detail: Detail = "summary") -> list[dict[st
 
 
 def example_call(server: ServerEntry, entry: ToolEntry) -> str:
-    """Return a call of the tool with the arguments it requires."""
     head = Head({"inputSchema": entry.tool.input_schema}, Names(inline=MAX_INLINE_CHARS))
     required = (one for one in head.arguments if one.required)
     given = [f"{one.alias}={_example_value(one.text)}" for one in required]

@@ -276,12 +276,10 @@ def run_server(server: ServerEntry) -> dict[str, Any]:
 
 
 def to_call(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool's part of `Run.servers`, reduced to what calling it needs."""
     return {key: tool[key] for key in ("name", "alias", "inputSchema")}
 
 
 def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
-    """Return `Run.discovered`: one entry for every server, loaded or not."""
     return [
         {
             "name": server.name,

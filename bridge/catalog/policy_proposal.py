@@ -76,11 +76,6 @@ _LOCAL = _words("file files filesystem fs git local memory sqlite")
 
 
 def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) -> str:
-    """Return the text of a policy for servers with their tools, and for those that listed none.
-
-    Args:
-        silent: The reason of each server without a listing.
-    """
     parts = [_HEAD, *(server_table(*item) for item in servers.items())]
     for name, reason in silent.items():
         why = one_line(reason, 160)
@@ -119,7 +114,6 @@ untrusted = "ask"  # tools that no server trusted by this file describes
 
 
 def server_table(name: str, tools: Sequence[Tool]) -> str:
-    """Return the policy's table on one server, with a line for each tool."""
     if not _writable(name):
         return f"# {_shown(name)} is left out: a settings file cannot have its name.\n"
     count = f"{len(tools):,} tool{'' if len(tools) == 1 else 's'}"

@@ -25,7 +25,6 @@ def clip(text: str, limit: int) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return the beginning of `text` as one line of at most `limit` characters."""
     flat = re.sub(r"\s+", " ", text[: limit * _SCAN_FACTOR])
     flat = _UNPRINTABLE.sub("", flat).strip()
     return clip(valid_text(flat), limit)

@@ -85,19 +85,16 @@ _SHORT_FOR: Mapping[str, tuple[str, ...]] = {
 
 
 def runs(text: str) -> list[str]:
-    """Return the unbroken runs of letters and digits in `text`."""
     return _RUN.findall(text)
 
 
 def parts(run: str) -> list[str]:
-    """Return the words of a run of letters, which may be joined by case; in lower case."""
     if not run.isascii():
         return [run.lower()[:MAX_WORD_CHARS]]
     return [match[0].lower()[:MAX_WORD_CHARS] for match in _PART.finditer(run)]
 
 
 def words(text: str) -> list[str]:
-    """Return the words of `text`, which may be joined by case or underscores; in lower case."""
     return [part for run in runs(text) for part in _parts(run)]
 
 
@@ -230,15 +227,6 @@ class ToolIndex:
 
     def __len__(self) -> int:
         return len(self._tools)
-
-    @property
-    def bytes(self) -> int:
-        """Size of the database in memory, without Python's own objects."""
-        if self._database is None:
-            return 0
-        [pages] = self._database.execute("PRAGMA page_count").fetchone()
-        [size] = self._database.execute("PRAGMA page_size").fetchone()
-        return int(pages) * int(size)
 
     def update(self, servers: Mapping[str, tuple[Tool, ...]]) -> bool:
         """Make the index contain exactly these servers' tools; return whether it changed."""

@@ -173,7 +173,6 @@ def _bounded(fields: Fields) -> Fields:
 
 
 def pruned(shape: Shape, depth: int) -> Shape:
-    """Return a shape without what lies below `depth` objects and lists."""
     if depth <= 0:
         items = None if shape.items is None else NOTHING
         return shape._replace(items=items, fields=None if shape.fields is None else _BARE)
@@ -181,7 +180,6 @@ def pruned(shape: Shape, depth: int) -> Shape:
 
 
 def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
-    """Return a shape with another shape of everything directly in it."""
     items, fields = shape.items, shape.fields
     if fields is not None:
         named = {name: change(below) for name, below in fields.named.items()}
@@ -191,7 +189,6 @@ def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
 
 
 def schema(shape: Shape) -> dict[str, Json]:
-    """Return a shape as a JSON Schema; {} if nothing is known."""
     branches: list[dict[str, Json]] = []
     names = [name for name in _PLAIN if name in shape.plain]
     if names:
@@ -294,7 +291,6 @@ _TOKEN = re.compile(
 
 
 def is_field_name(key: str) -> bool:
-    """Whether `key` looks like the name of a field."""
     if not 0 < len(key) <= 48 or _HEXADECIMAL.fullmatch(key):
         return False
     if _ORDINARY.fullmatch(key):

@@ -105,7 +105,6 @@ def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
 
 
 def unknown_effects(calls: Sequence[HeldCall]) -> str:
-    """Return why calls are held that may only read, and what the user can do about it."""
     rules = {call.rule for call in calls}
     if "no policy" in rules:
         return (
@@ -160,7 +159,6 @@ class _PlanPage:
         self.add(line)
 
     def add_block(self, lines: Sequence[str]) -> bool:
-        """Add lines that belong together, if there is room for them."""
         if sum(len(line) + 1 for line in lines) > self.left:
             self.left = 0
             return False
@@ -297,7 +295,6 @@ def _by_kind(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:
 
 
 def _overview(calls: Sequence[HeldCall]) -> Iterator[str]:
-    """Yield how many calls there are of each kind, first those that deserve a look."""
     kinds = _by_kind(calls)
     kinds.sort(key=lambda kind: (kind[0].effect != "destructive", kind[0].action != "ask"))
     for kind in kinds[:30]:

@@ -98,7 +98,6 @@ def _variable(held: Variable) -> str:
 
 
 def _listed(items: list[str], more: int = 0) -> str:
-    """Return the first eight items; the record has more."""
     more += len(items[8:])
     return ", ".join(items[:8]) + (f", and {more:,} more" if more else "")
 
@@ -142,7 +141,6 @@ def files_section(result: RunResult) -> str:
 
 
 def missing_section(result: RunResult) -> str:
-    """Return the section on files that could not be read or stored."""
     return _section("missing", [visible(f"{o.name}: {o.why}", keep="") for o in result.missing])
 
 

@@ -134,7 +134,6 @@ class Skills:
         )
 
     def may_list(self, principal: str) -> bool:
-        """Return whether a caller may list the skills; an unidentified one may not."""
         policy = self._policy()
         return policy == "allow" or (policy != "deny" and bool(principal))
 
@@ -142,7 +141,6 @@ class Skills:
         return Review(self, policy=self._policy(), caller=principal_of(request), run=run)
 
     async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:
-        """Review a program's skills; return the run's result if one may not be used."""
         if use.review is None:
             return None
         try:

@@ -161,6 +161,5 @@ def quoted(name: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return at most twelve names, separated by commas."""
     shown = ", ".join(clip(name, NAME_CHARS) for name in names[:12]) or "none"
     return f"{shown} and {len(names) - 12} more" if names[12:] else shown

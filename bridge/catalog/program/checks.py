@@ -313,7 +313,6 @@ class _Preflight:
             self._report.add(node, "not-called", "note", message)
 
     def _assigned(self, node: ast.Assign, context: Context) -> None:
-        """Report `x = tool()` if `x` is a tuple of targets or is never read."""
         target = node.targets[0]
         symbol = self._symbols.of(node.value, context)
         if symbol is None or symbol.kind != Kind.COROUTINE or len(node.targets) != 1:

@@ -75,8 +75,6 @@ class HelperCall:
 
 
 class CallReader:
-    """Reads the calls of one program."""
-
     def __init__(self, survey: Survey, symbols: SymbolResolver) -> None:
         self._survey = survey
         self._symbols = symbols
@@ -107,7 +105,6 @@ class CallReader:
         return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
 
     def helper(self, node: ast.Call, context: Context, symbol: Symbol) -> HelperCall | None:
-        """Return a call of a helper; None if its arguments are unpacked."""
         helper, text = symbol.helper, self.text(node, context)
         assert helper is not None
         if text.starred or text.unpacked:
@@ -183,7 +180,6 @@ def _literal(node: ast.expr) -> Json:
 
 
 def is_computed(value: Json) -> bool:
-    """Return whether the text does not show a value, or a part of it."""
     if isinstance(value, dict):
         return WHOLE in value or any(map(is_computed, value.values()))
     return isinstance(value, list) and any(map(is_computed, value))
@@ -210,7 +206,7 @@ class ExpectedCall:
         tool: The tool's own name, or `READ_RESOURCE` or `GET_PROMPT`.
         unseen: Names of the arguments that are computed.
         open: Whether there may be arguments of any name.
-        definition: The tool; None if the server has no such tool or its tools are unknown.
+        definition: None if the server has no such tool or its tools are unknown.
         loops: First lines of the enclosing loops, outermost first.
         deferred: Whether it is inside a function or generator, and so is made at another time.
     """
@@ -244,18 +240,12 @@ class UnnamedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedCalls:
-    """The calls that a program may make, in the order of the lines."""
-
     calls: tuple[ExpectedCall, ...] = ()
     open: tuple[UnnamedCall, ...] = ()
 
 
 def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCalls:
-    """Return the calls that a program may make.
-
-    Args:
-        servers: All configured servers. If a server's tools are unknown, any name counts as one.
-    """
+    """Return the calls that a program may make; of a server with unknown tools, of any name."""
     return _ExpectedCallReader(survey, servers).read()
 
 

@@ -35,8 +35,6 @@ TOO_LONG = "too-long"
 
 @dataclass(frozen=True, kw_only=True)
 class Unread:
-    """Why a program has no tree."""
-
     finding: Finding
 
 
@@ -147,7 +145,6 @@ class Report:
         message: str | Callable[[], str],
         edits: Sequence[Edit] = (),
     ) -> None:
-        """Report a mistake at a node, with the edits of the text that certainly fix it."""
         self._fixable &= bool(edits) or severity != "deny"
         self._edits += edits if severity == "deny" else ()
         self._tried += 1

@@ -243,7 +243,6 @@ class NameTable:
         return found
 
     def find(self, name: str) -> str:
-        """Return the path that a name means; empty if none does, or several do."""
         path = self._owners.get(spelling(name)) or _ALSO.get(name)
         if path is not None:
             return path
@@ -252,7 +251,6 @@ class NameTable:
         return chosen[0] if len(chosen) == 1 else ""
 
     def nearest(self, name: str) -> str:
-        """Return the path that is nearest to a name; empty if nothing is near."""
         found = nearest(spelling(name), [*self._owners, *self._members])
         return self.find(found)
 

@@ -60,7 +60,6 @@ _QUOTES = ('"', "'", '"""', "'''")
 
 
 def rewrite_f_strings(code: str) -> str:
-    """Return a program whose f-strings older Pythons read; itself if no change is needed."""
     try:
         return "".join(_Rewriter(code).pieces(""))
     except (IndexError, RecursionError, SyntaxError, ValueError):
@@ -175,7 +174,6 @@ class ReadProgram:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages that its notebook commands install."""
         if _NOTEBOOK not in self.read_as:
             return ()
         lines = re.findall(rf"(?m)^[ \t]*{_PACKAGES}(.+)$", self.code)
@@ -231,11 +229,6 @@ def _repair(code: str, why: Unread) -> ReadProgram:
 
 
 def _argument(code: str) -> tuple[str, str] | None:
-    """Return the `code` of a text that is `run_python`'s arguments as JSON, and this in words.
-
-    Raises:
-        InvalidRequestError: The JSON has an argument that changes what a run does.
-    """
     if not code.lstrip().startswith("{") or '"code' not in code:
         return None
     try:

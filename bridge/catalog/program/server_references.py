@@ -30,13 +30,11 @@ Reach = Mapping[str, frozenset[str] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class References:
-    """The servers that a program refers to.
+    """The servers that a program refers to, in order of first appearance.
 
     Attributes:
-        servers: Their names, in order of first appearance.
         unknown: Names that no server has, each with a sentence on it.
-        dynamic: Whether it also uses all servers, as in `list(mcp_servers)`. A name that it
-            computes does not count, because the guest loads that server when it is first called.
+        dynamic: Whether it also uses all servers, as in `list(mcp_servers)`.
         mentioned: Names in its texts, if it chooses servers by computed names.
         reach: What it can get at of the servers; None if that does not show.
     """
@@ -54,7 +52,7 @@ def references(
     """Return the servers that a program names.
 
     Args:
-        aliases: Every server's name and alias. A program may pass either as a name.
+        aliases: Every server's name and alias.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
     return _ReferenceReader(survey, aliases).read(more_names=more_names)
@@ -74,7 +72,6 @@ class _ReferenceReader:
         self._consumed: set[int] = set()
 
     def read(self, *, more_names: bool) -> References:
-        """Collect references; `mcp_servers` used other than with a key makes it dynamic."""
         for node, context in self._survey.every(ast.Import, ast.ImportFrom):
             self._import(node, context)
         # Names last: now those that are taken for one server are marked.
@@ -180,11 +177,7 @@ _TELLTALES = ("__", "mcp", "MCP_", "runtime", "globals")
 
 
 def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
-    """Return the attributes of servers that the program can reach; None if that is unknown.
-
-    Args:
-        names: Each named server by its object's name.
-    """
+    """Return what the program can reach of servers, given by their objects' names."""
     paths = {name: path.split(".") for name, path in survey.given.items()}
     owners = names | {name: names[path[0]] for name, path in paths.items() if path[0] in names}
     used: dict[str, set[str]] = {}

@@ -63,7 +63,6 @@ class Scope:
     outside: dict[str, Scope] = field(default_factory=dict)
 
     def chain(self) -> Iterator[Scope]:
-        """Yield the scope and those around it, innermost first."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
@@ -106,7 +105,6 @@ class Context:
         dead: bool = False,
         loop: ast.stmt | ast.expr | None = None,
     ) -> Context:
-        """Return the context of a node inside this one; flags that are set stay set."""
         return Context(
             scope=scope or self.scope,
             caught=self.caught | caught if caught else self.caught,
@@ -478,7 +476,6 @@ _PLAIN_CONTEXTS = frozenset(
 
 
 def catches(caught: frozenset[str], kind: str) -> bool:
-    """Return whether one of the `caught` names catches an exception, builtin or of `runtime`."""
     if not caught:
         return False
     names = {"*", kind, *_OWN_PARENTS.get(kind, ())}
