@@ -14,7 +14,7 @@ from typing import Annotated
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, store_for
-from bridge.artifacts.mime import is_text
+from bridge.artifacts.content import is_text
 from bridge.cli import completion
 from bridge.cli.audit import moment
 from bridge.cli.options import AsJson, Yes, arg, flag, opt

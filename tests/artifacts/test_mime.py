@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.artifacts.mime import HEAD, is_text, mime_type
+from bridge.artifacts.content import HEAD, is_text, mime_type
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0"
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.artifacts import ArtifactStore, Part, PartialContent, parse_part, read_part
-from bridge.artifacts.parts import MAX_ANSWER, SPARE, line_span, text_answer
+from bridge.artifacts.content import MAX_ANSWER, SPARE, line_span, text_answer
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from tests.artifacts.rig import RUN, store
 

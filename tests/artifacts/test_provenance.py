@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.artifacts.writer import MAX_NAME
+from bridge.artifacts.store import MAX_NAME
 from bridge.model import Provenance
 from bridge.model.provenance import MAX_DOCUMENT
 from bridge.store.schema import artifacts

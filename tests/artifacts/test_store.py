@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.artifacts import store as module
-from bridge.artifacts import writer as writing
+from bridge.artifacts import store as writing
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind
 from bridge.store import owner_digest

@@ -1,7 +1,8 @@
-"""The static guard: finds what `guard_rules` names in a program's text. Pure.
+"""The static guard: finds what its tables name in a program's text. Pure.
 
-It is defence in depth and no security boundary: a program can hide its intent from the guard, and
-the sandbox does not rely on it.
+Rules deny what leaves Python, what hides code from reading, what reaches into the interpreter, and
+files with a machine's secrets. The guard is defence in depth and no security boundary: a program
+can hide its intent from it, and the sandbox does not rely on it.
 """
 
 from __future__ import annotations
@@ -40,124 +41,94 @@ NOTED: Mapping[str, str] = {
 }
 """Rules whose findings are only reported."""
 
-IMPORTS: Mapping[str, str] = {
+
+def _by_name(table: str) -> Mapping[str, str]:
+    """Read lines that have a rule and the names that it is for."""
+    rows = [line.split() for line in table.splitlines() if line.strip(" #") and "# " not in line]
+    return {name: rule for rule, *names in rows for name in names}
+
+
+IMPORTS = _by_name(
+    """
     # Any function of any library, and any system call.
-    **dict.fromkeys(("ctypes", "_ctypes", "cffi", "_cffi_backend"), "native-code"),
+    native-code ctypes _ctypes cffi _cffi_backend
     # Programs, forks, and a terminal to type into.
-    **dict.fromkeys(("subprocess", "_posixsubprocess", "pty", "multiprocessing"), "process"),
-    **dict.fromkeys(("_multiprocessing", "concurrent.futures.process"), "process"),
+    process subprocess _posixsubprocess pty multiprocessing _multiprocessing
+    process concurrent.futures.process
     # More families than the internet's: the host's own (vsock, netlink, local sockets).
-    **dict.fromkeys(("socket", "_socket", "socketserver"), "socket"),
+    socket socket _socket socketserver
     # `os` without its wrappers, and the control of terminals and devices.
-    **dict.fromkeys(("posix", "nt", "termios", "tty"), "kernel"),
-    # Compile or import text.
-    **dict.fromkeys(("code", "codeop", "runpy"), "dynamic-code"),
-    **dict.fromkeys(("imp", "zipimport", "_imp"), "computed-import"),
+    kernel posix nt termios tty
+    dynamic-code code codeop runpy
+    computed-import imp zipimport _imp
     # The part of the bridge that runs in the sandbox.
-    "bridge": "internals",
-    # Clients and servers of the network.
-    **dict.fromkeys(
-        (
-            "aiohttp", "boto3", "docker", "ensurepip", "ftplib", "http.client", "http.server",
-            "httpx", "imaplib", "paramiko", "pip", "podman", "poplib", "requests", "smtplib",
-            "telnetlib", "urllib.request", "urllib3", "websocket", "websockets", "xmlrpc",
-        ),
-        "no-network",
-    ),
-}  # fmt: skip
+    internals bridge
+    no-network aiohttp boto3 docker ensurepip ftplib http.client http.server httpx imaplib paramiko
+    no-network pip podman poplib requests smtplib telnetlib urllib.request urllib3 websocket
+    no-network websockets xmlrpc
+    """
+)
+"""Modules, by name."""
 
-_PROCESS_FUNCTIONS = (
-    "execl", "execle", "execlp", "execlpe", "execv", "execve", "execvp", "execvpe", "fork",
-    "forkpty", "kill", "killpg", "pidfd_open", "popen", "posix_spawn", "posix_spawnp", "spawnl",
-    "spawnle", "spawnlp", "spawnlpe", "spawnv", "spawnve", "spawnvp", "spawnvpe", "startfile",
-    "system",
-)  # fmt: skip
-_KERNEL_FUNCTIONS = (
-    "chroot", "initgroups", "memfd_create", "mknod", "openpty", "setegid", "seteuid", "setgid",
-    "setgroups", "setns", "setregid", "setresgid", "setresuid", "setreuid", "setuid", "unshare",
-)  # fmt: skip
-
-REFERENCES: Mapping[str, str] = {
-    **{f"os.{name}": "process" for name in _PROCESS_FUNCTIONS},
-    **{f"os.{name}": "kernel" for name in _KERNEL_FUNCTIONS},
-    "fcntl.ioctl": "kernel",
-    **dict.fromkeys(
-        (
-            "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
-            "concurrent.futures.ProcessPoolExecutor", "signal.pidfd_send_signal",
-        ),
-        "process",
-    ),
-    **dict.fromkeys(("builtins.eval", "builtins.exec", "builtins.compile"), "dynamic-code"),
-    "builtins.__builtins__": "internals",
-    # Modules loaded from files and bytes without an import statement.
-    **dict.fromkeys(
-        (
-            "importlib.machinery.ExtensionFileLoader", "importlib.machinery.SourceFileLoader",
-            "importlib.machinery.SourcelessFileLoader", "importlib.util.module_from_spec",
-            "importlib.util.spec_from_file_location", "importlib.util.spec_from_loader",
-        ),
-        "computed-import",
-    ),
+REFERENCES = _by_name(
+    """
+    process os.execl os.execle os.execlp os.execlpe os.execv os.execve os.execvp os.execvpe os.fork
+    process os.forkpty os.kill os.killpg os.pidfd_open os.popen os.posix_spawn os.posix_spawnp
+    process os.spawnl os.spawnle os.spawnlp os.spawnlpe os.spawnv os.spawnve os.spawnvp os.spawnvpe
+    process os.startfile os.system asyncio.create_subprocess_exec asyncio.create_subprocess_shell
+    process concurrent.futures.ProcessPoolExecutor signal.pidfd_send_signal
+    kernel os.chroot os.initgroups os.memfd_create os.mknod os.openpty os.setegid os.seteuid
+    kernel os.setgid os.setgroups os.setns os.setregid os.setresgid os.setresuid os.setreuid
+    kernel os.setuid os.unshare fcntl.ioctl
+    dynamic-code builtins.eval builtins.exec builtins.compile
     # Access to frames and to all objects.
-    **dict.fromkeys(
-        (
-            "gc.get_objects", "gc.get_referents", "gc.get_referrers", "inspect.currentframe",
-            "inspect.stack", "sys._current_frames", "sys._getframe", "sys.setprofile",
-            "sys.settrace",
-        ),
-        "internals",
-    ),
-    **dict.fromkeys(
-        (
-            "cloudpickle.load", "cloudpickle.loads", "dill.load", "dill.loads", "joblib.load",
-            "jsonpickle.decode", "marshal.load", "marshal.loads", "pandas.read_pickle",
-            "pickle.Unpickler", "pickle.load", "pickle.loads", "shelve.open", "yaml.unsafe_load",
-        ),
-        "code-in-data",
-    ),
-    **dict.fromkeys(
-        (
-            "asyncio.open_connection", "asyncio.open_unix_connection", "asyncio.start_server",
-            "asyncio.start_unix_server",
-        ),
-        "no-network",
-    ),
-}  # fmt: skip
+    internals builtins.__builtins__ gc.get_objects gc.get_referents gc.get_referrers
+    internals inspect.currentframe inspect.stack sys._current_frames sys._getframe sys.setprofile
+    internals sys.settrace
+    # Modules loaded from files and bytes without an import statement.
+    computed-import importlib.machinery.ExtensionFileLoader importlib.machinery.SourceFileLoader
+    computed-import importlib.machinery.SourcelessFileLoader importlib.util.module_from_spec
+    computed-import importlib.util.spec_from_file_location importlib.util.spec_from_loader
+    code-in-data cloudpickle.load cloudpickle.loads dill.load dill.loads joblib.load
+    code-in-data jsonpickle.decode marshal.load marshal.loads pandas.read_pickle pickle.Unpickler
+    code-in-data pickle.load pickle.loads shelve.open yaml.unsafe_load
+    no-network asyncio.open_connection asyncio.open_unix_connection asyncio.start_server
+    no-network asyncio.start_unix_server
+    """
+)
+"""Functions that no program may even name, since it could pass them on."""
 
-CALLS: Mapping[str, str] = {
-    # Types that `isinstance` commonly tests, and that build code when called.
-    **dict.fromkeys(("types.CodeType", "types.FunctionType"), "internals"),
-    "builtins.input": "no-input",
-    "getpass.getpass": "no-input",
-}
+# Calls of types that `isinstance` commonly tests, and that build code when called.
+CALLS = _by_name(
+    """
+    internals types.CodeType types.FunctionType
+    no-input builtins.input getpass.getpass
+    """
+)
 
-ATTRIBUTES: Mapping[str, str] = dict.fromkeys(
-    (
-        # From an object to its class's relatives.
-        "__base__", "__bases__", "__mro__", "__subclasses__",
-        # From a function to its module, its code and its closure.
-        "__builtins__", "__closure__", "__code__", "__globals__", "__self__", "func_globals",
-        # From running code to its frame, and from a frame to other frames' variables.
-        "ag_code", "ag_frame", "co_code", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code",
-        "f_globals", "f_locals", "gi_code", "gi_frame", "tb_frame",
-        # To module loaders.
-        "__import__", "__loader__", "load_module",
-    ),
-    "internals",
-)  # fmt: skip
+ATTRIBUTES = _by_name(
+    """
+    # From an object to its class's relatives.
+    internals __base__ __bases__ __mro__ __subclasses__
+    # From a function to its module, its code and its closure.
+    internals __builtins__ __closure__ __code__ __globals__ __self__ func_globals
+    # From running code to its frame, and from a frame to other frames' variables.
+    internals ag_code ag_frame co_code cr_code cr_frame f_back f_builtins f_code f_globals
+    internals f_locals gi_code gi_frame tb_frame
+    # To module loaders.
+    internals __import__ __loader__ load_module
+    """
+)
 
 OPENERS = frozenset(
-    {
-        "builtins.open", "codecs.open", "glob.glob", "glob.iglob", "io.FileIO", "io.open",
-        "io.open_code", "linecache.getline", "linecache.getlines", "os.access", "os.chdir",
-        "os.chmod", "os.link", "os.listdir", "os.lstat", "os.open", "os.path.exists",
-        "os.path.expanduser", "os.path.isdir", "os.path.isfile", "os.readlink", "os.scandir",
-        "os.stat", "os.symlink", "os.truncate", "os.walk", "pathlib.Path", "pathlib.PosixPath",
-        "shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.move",
-        "sqlite3.connect", "tarfile.open", "zipfile.ZipFile",
-    }
-)  # fmt: skip
+    """
+    builtins.open codecs.open glob.glob glob.iglob io.FileIO io.open io.open_code
+    linecache.getline linecache.getlines os.access os.chdir os.chmod os.link os.listdir os.lstat
+    os.open os.path.exists os.path.expanduser os.path.isdir os.path.isfile os.readlink os.scandir
+    os.stat os.symlink os.truncate os.walk pathlib.Path pathlib.PosixPath shutil.copy shutil.copy2
+    shutil.copyfile shutil.copytree shutil.move sqlite3.connect tarfile.open zipfile.ZipFile
+    """.split()  # noqa: SIM905 - as words they can be read
+)
 """Functions whose arguments are files. Elsewhere a path is ordinary text: a program may print it,
 search a log for it, or pass it to a tool, which may run on another machine."""
 
