@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from bridge.model import HeldCall, Json, Plan
@@ -196,11 +195,11 @@ class _PlanPage:
         titles += [DIGEST] if first.digest else []
         shown = 0
         ends: dict[int, int] = {}
-        for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
+        for number, line in enumerate(_table([titles, *(cells for cells, _, _ in rows)])):
             if not self.add_block([line]):
                 break
             shown = number
-            if number and not rows[number - 1].cut:
+            if number and not rows[number - 1][1]:
                 ends[number - 1] = len(self.lines)
         if shown < len(calls):
             self.add(f"  … and {counted(len(calls) - shown, 'call')} more")
@@ -210,10 +209,10 @@ class _PlanPage:
             more = len(hidden) - MAX_COLUMNS
             self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
-        for number, (call, row) in enumerate(zip(calls, rows, strict=False)):
+        for number, (call, (_, is_cut, unseen)) in enumerate(zip(calls, rows, strict=False)):
             # And the first that has something which no other has shown.
-            if (row.cut and number < 3) or not seen.issuperset(row.hidden):
-                seen.update(row.hidden)
+            if (is_cut and number < 3) or not seen.issuperset(unseen):
+                seen.update(unseen)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
                 if self.add_block([f"  #{call.number} in full:", *lines]):
@@ -222,14 +221,8 @@ class _PlanPage:
         return shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    cells: list[str]
-    cut: bool
-    hidden: Sequence[str]
-
-
-def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
+def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    """Return the cells of a call, whether one is cut, and its columns that are not shown."""
     hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
     cells, cut = [f"#{call.number}"], bool(hidden)
     cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
@@ -238,7 +231,7 @@ def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
     cells += [call.digest[:DIGEST_CHARS]] if call.digest else []
-    return _Row(cells=cells, cut=cut, hidden=hidden)
+    return cells, cut, hidden
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -111,13 +111,6 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} GB"
 
 
-def _shown_section(result: RunResult) -> str:
-    lines = [shown_line(shown) for shown in result.shown if not shown.text or shown.note]
-    if result.shown and not lines:
-        lines = [f"{counted(len(result.shown), 'text')}, below"]
-    return _section("shown", lines)
-
-
 def shown_line(shown: ShownContent, *, where: bool = False) -> str:
     """Return a line on something that was shown.
 
@@ -197,7 +190,10 @@ def _sections(result: RunResult, mode: OutputMode) -> list[str]:
         sections.append(f"[error]\n{result.error}")
     if result.plan is not None:
         sections.append(f"[plan]\n{plan_text(result.plan)}")
-    kept = (_shown_section(result), files_section(result), missing_section(result))
+    shown = [shown_line(one) for one in result.shown if not one.text or one.note]
+    if result.shown and not shown:
+        shown = [f"{counted(len(result.shown), 'text')}, below"]
+    kept = (_section("shown", shown), files_section(result), missing_section(result))
     sections += filter(None, (*kept, session_section(result)))
     notes = _call_lines(result)
     notes += [f"[{found.message}]" for found in result.findings if found.source == "reader"]

@@ -33,6 +33,7 @@ from bridge.gate.question import form, one_line, read_answer, safe_name, visible
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
 from bridge.model.identity import principal_of
+from bridge.model.outcome import failed_run
 from bridge.rpc.dispatcher import Answer
 from bridge.saved_functions.files import SkillIndex
 from bridge.saved_functions.requests import KeptRequests
@@ -149,14 +150,9 @@ class Skills:
                 await use.review.admit(skill)
                 self.note(run_id, {"did": "use", "skill": skill.name, "digest": skill.digest})
         except RefusedError as error:
-            return RunResult(
-                run_id=run_id,
-                status="error",
-                reason="policy",
-                summary=f"The program was not run. {error.message}",
-                error=f"{error} [{error.code}]",
-                timeout_seconds=timeout,
-            )
+            summary = f"The program was not run. {error.message}"
+            result = replace(failed_run(error, run_id=run_id), reason="policy", code="")
+            return replace(result, summary=summary, timeout_seconds=timeout)
         return None
 
     async def add_provenance(self, use: SkillUse, tracker: ProvenanceTracker) -> None:
@@ -284,14 +280,11 @@ class Review:
         try:
             answer = await self._run.elicit(asked)
         except CannotAskError as error:
-            name = skill.name
-            message = (
-                f"The skill {name!r} has to be reviewed by a person before it is used. {error.why}"
-            )
-            remedy = (
-                f"The user can look at it and allow it: `mcp-code-bridge skills approve {name}`."
-            )
-            raise ApprovalNeededError(message, remedy=remedy) from None
+            needed = f"The skill {skill.name!r} has to be reviewed by a person before it is used."
+            allow = f"`mcp-code-bridge skills approve {skill.name}`"
+            raise ApprovalNeededError(
+                f"{needed} {error.why}", remedy=f"The user can look at it and allow it: {allow}."
+            ) from None
         decision = read_answer(answer, choices, "once")
         if decision not in choices:
             self._answers[key] = False

@@ -121,10 +121,6 @@ def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> 
     return f"{problem}."
 
 
-def tools_of(server: ServerEntry) -> str:
-    return listed([entry.alias for entry in server.tools])
-
-
 def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
     names = {entry.tool.name if by_name else entry.alias: entry for entry in server.tools}
     near = nearest(name, names)

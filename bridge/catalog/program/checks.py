@@ -17,10 +17,10 @@ from typing import Any
 
 from bridge.catalog.entries import ServerEntry, call_signature
 from bridge.catalog.program.advice import (
+    listed,
     no_helper,
     no_tool,
     quoted,
-    tools_of,
     undefined_name,
     wrong_argument,
 )
@@ -228,7 +228,8 @@ class _Preflight:
         if symbol.kind == Kind.SERVER and symbol.server is not None:
             message = (
                 f"{quoted(symbol.name)} is a server and cannot be called; call one of its tools: "
-                f"`await {symbol.name}.<tool>(...)`. Tools: {tools_of(symbol.server)}"
+                f"`await {symbol.name}.<tool>(...)`. Tools: "
+                f"{listed([entry.alias for entry in symbol.server.tools])}"
             )
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)

@@ -152,20 +152,9 @@ _PATHS = re.compile(
 )
 
 
-def rule_of_module(dotted: str) -> str | None:
-    parts = dotted.split(".")
-    # No module in the table has more than three parts.
-    packages = (".".join(parts[:count]) for count in range(1, min(len(parts), 4) + 1))
-    return next((IMPORTS[package] for package in packages if package in IMPORTS), None)
-
-
 def is_sensitive(path: str) -> bool:
-    if not path or len(path) > 4096:
-        return False
-    plain = normpath(path)
-    if plain.startswith("//"):
-        # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
-        plain = plain[1:]
+    # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
+    plain = normpath(path).replace("//", "/", 1) if 0 < len(path) <= 4096 else ""
     return _PATHS.match(plain) is not None
 
 
@@ -217,8 +206,11 @@ class _Guard:
                 self._reference(node, [dotted])
 
     def _module(self, node: ast.AST, dotted: str) -> bool:
-        rule = rule_of_module(dotted) or self._listed(dotted)
-        return self._add(node, rule, f"import {dotted}")
+        parts = dotted.split(".")
+        # No module in the table has more than three parts.
+        packages = (".".join(parts[:count]) for count in range(1, min(len(parts), 4) + 1))
+        rule = next((IMPORTS[package] for package in packages if package in IMPORTS), None)
+        return self._add(node, rule or self._listed(dotted), f"import {dotted}")
 
     def _listed(self, name: str) -> str | None:
         below = (name == each or name.startswith((f"{each}.", f"{each}/")) for each in self._denied)
