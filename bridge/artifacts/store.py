@@ -335,7 +335,7 @@ class ArtifactStore:
         if run_id:
             chosen = chosen.where(table.c.run_id == run_id)
         if uri is not None:
-            chosen = chosen.where(_named(table, uri))
+            chosen = chosen.where(_uri_condition(table, uri))
         if after:
             moment, _, last = after.partition(".")
             created = int(moment, 16)
@@ -527,7 +527,7 @@ def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
     return ARTIFACTS_URI + artifact_id
 
 
-def _named(table: Table, uri: str) -> Any:
+def _uri_condition(table: Table, uri: str) -> Any:
     """Return the SQL condition for a URI, or for the beginning of an id or digest."""
     from sqlalchemy import false
 

@@ -40,7 +40,7 @@ class Level(IntEnum):
     SUMMARIES = 6  # Each tool's signature and a sentence on it.
 
 
-def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
+def describe_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
     """Return the list of servers and their tools, in at most `tokens` tokens."""
     if not servers:
         return "No MCP servers are configured; programs can still compute."
@@ -59,7 +59,7 @@ def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
     return _only_aliases(servers, tokens, "`runtime.discovered_servers()`")
 
 
-def introduced(servers: Sequence[ServerEntry], tokens: int) -> str:
+def introduce_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
     """Return a line on each server, in at most `tokens` tokens."""
     # A line has at least one token, so many servers cannot fit.
     for chars in (60, 30) if len(servers) < tokens else ():
@@ -460,7 +460,7 @@ print(d["signature"], d["description"])`. One tool's typed stub: \
 Time zone: {offers.time_zone}. {_limits_text(limits)}
 
 """
-    return fixed + disclosed(servers, tokens - count_tokens(fixed))
+    return fixed + describe_servers(servers, tokens - count_tokens(fixed))
 
 
 def instructions(
@@ -487,7 +487,7 @@ def instructions(
     if named and not any(server.description for server in servers):
         # The list would only repeat the names.
         return fixed
-    return f"{fixed}\n{introduced(servers, tokens - count_tokens(fixed) - 1)}"
+    return f"{fixed}\n{introduce_servers(servers, tokens - count_tokens(fixed) - 1)}"
 
 
 def _limits_text(limits: Limits) -> str:

@@ -328,7 +328,7 @@ def server_stub(entry: ServerEntry) -> str:
     head = f"The server {one_line(entry.name, 80)}{': ' if about else '.'}{about}"
     blob = _BLOB if any("Blob" in part for part in (*classes, *methods)) else ""
     called = one_line(f"mcp_{entry.alias}: {name}", 200)
-    body = "\n\n".join([_quoted(head, "    "), *methods])
+    body = "\n\n".join([_quote(head, "    "), *methods])
     types = "".join(f"{part}\n\n\n" for part in classes)
     note = "# Dicts in results can be read by attribute too: `value.key` is `value['key']`.\n"
     note += "# An optional argument that is None is left out, unless its type has None.\n"
@@ -358,11 +358,11 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     about = docstring(data, head)
     body = f"{indent}    ..."
     if about:
-        body = f"{_quoted(about, f'{indent}    ')}\n{body}"
+        body = f"{_quote(about, f'{indent}    ')}\n{body}"
     return typed_dicts(head.objects), f"{text}\n{body}"
 
 
-def _quoted(text: str, indent: str) -> str:
+def _quote(text: str, indent: str) -> str:
     plain = valid_text(text).replace("\\", "\\\\")
     body = plain.rstrip('"')
     # Escape quotes at the end, next to the closing ones.

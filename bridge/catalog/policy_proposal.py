@@ -129,7 +129,7 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
     for tool in named:
         effect, why = _effect(tool)
         because = list(_labels(name, tool, effect))
-        labels = f", labels = {_listed(label for label, _ in because)}" if because else ""
+        labels = f", labels = {_format_list(label for label, _ in because)}" if because else ""
         # Never a glob: it would also allow tools that are added later.
         lines.append(f'{_key(tool.name)} = {{ effect = "{effect}"{labels} }}  # {why}')
         lines += [f"#   {label}: {reason}" for label, reason in because]
@@ -139,7 +139,9 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
     if read:
         # A server's resources and prompts often contain what its tools return.
         for request in _REQUESTS:
-            lines.append(f'"{request}" = {{ labels = {_listed(read)} }}  # as its tools have them')
+            lines.append(
+                f'"{request}" = {{ labels = {_format_list(read)} }}  # as its tools have them'
+            )
     if unwritten := len(tools) - len(named):
         lines.append(f"# {unwritten:,} more tools have no line of their own.")
     return "\n".join(lines) + "\n"
@@ -150,7 +152,7 @@ def _key(name: str) -> str:
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 
-def _listed(labels: Iterable[str]) -> str:
+def _format_list(labels: Iterable[str]) -> str:
     return f"[{', '.join(map(toml_value, labels))}]"
 
 
@@ -165,7 +167,7 @@ def _effect(tool: Tool) -> tuple[Effect, str]:
         said = "destructive", "destructiveHint true"
     elif destructive is False:
         said = "write", "destructiveHint false"
-    named = _named(tool.name)
+    named = _effect_of_name(tool.name)
     if said is None:
         effect, word = named or ("write", "")
         return effect, f"{word!r} is in its name" if word else "nothing says what it does"
@@ -175,7 +177,7 @@ def _effect(tool: Tool) -> tuple[Effect, str]:
     return named[0], f"{named[1]!r} is in its name, though its server says {effect!r}"
 
 
-def _named(name: str) -> tuple[Effect, str] | None:
+def _effect_of_name(name: str) -> tuple[Effect, str] | None:
     """Return the strictest effect that a word of a name suggests, and the word.
 
     For reads and writes only the first two words count: `start_search` is a write.

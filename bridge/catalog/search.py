@@ -98,7 +98,7 @@ def words(text: str) -> list[str]:
     return [part for run in runs(text) for part in _parts(run)]
 
 
-def indexed(text: str) -> str:
+def index_text(text: str) -> str:
     """Return `text` with the words added that are joined in it by case: "GitHub" as "git hub"."""
     if _JOINED.search(text):
         # Longer runs are encoded data rather than names.
@@ -107,7 +107,7 @@ def indexed(text: str) -> str:
     return valid_text(text)
 
 
-def asked(query: str) -> list[str]:
+def words_of_query(query: str) -> list[str]:
     """Return a query's runs without stop words, abbreviations expanded; all if none remains."""
     found = runs(query)
     telling = [run for run in found if run.lower() not in _FILLERS]
@@ -118,7 +118,7 @@ def same(given: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(other for word in given for other in _OTHERS.get(word, ())))
 
 
-def mended(word: str, known: Container[str]) -> list[str]:
+def correct_word(word: str, known: Container[str]) -> list[str]:
     """Return the known words that are one edit away from `word`, in alphabetical order."""
     if len(word) < 4 or not word.isascii():  # Shorter words are one edit away from too many others.
         return []
@@ -257,7 +257,7 @@ class ToolIndex:
     ) -> list[Match]:
         """Return the tools of one server, or of all, that match `query`, best first."""
         spelled = query[:MAX_QUERY_CHARS]
-        asked_runs = asked(spelled)
+        asked_runs = words_of_query(spelled)
         if not asked_runs:
             message = "The query has no words in it."
             raise InvalidRequestError(
@@ -270,11 +270,11 @@ class ToolIndex:
         for run in asked_runs:
             # "GitHub" is one word if a tool has it, else "git" and "hub".
             whole, split = run.lower()[:MAX_WORD_CHARS], parts(run)
-            known = len(split) < 2 or self._run(_FOUND, _quoted(whole)).fetchone()
+            known = len(split) < 2 or self._run(_FOUND, _quote(whole)).fetchone()
             asked_words += [whole] if known else split
         found = [self._term(word) for word in [*dict.fromkeys(asked_words)][:16]]
         terms = list({term.text: term for term in found if term}.values())
-        scores = _summed(terms, rows)
+        scores = _sum_scores(terms, rows)
         typed = words(spelled)
         named = set()
         for row in self._best(scores, MAX_LIMIT):
@@ -331,17 +331,17 @@ class ToolIndex:
         database.executemany(_DELETE, [(row, *_columns(self._tools.pop(row))) for row in rows])
 
     def _term(self, word: str) -> _Term | None:
-        text = _quoted(word)
+        text = _quote(word)
         scores = dict(self._run(_SCORED, text))
         likeness = 1.0 if scores else _ONLY_LIKE
         if not scores and len(word) >= 3:
-            text = f"{_quoted(word)} *"
+            text = f"{_quote(word)} *"
             scores = dict(self._run(_SCORED, text))
         if not scores:
             vocabulary = Counter(word for own in self._own_words.values() for word in own)
             # Prefer corrections that most servers have.
-            near = sorted(mended(word, vocabulary), key=lambda other: -vocabulary[other])
-            text = f"({' OR '.join(map(_quoted, near[:3]))})"
+            near = sorted(correct_word(word, vocabulary), key=lambda other: -vocabulary[other])
+            text = f"({' OR '.join(map(_quote, near[:3]))})"
             scores = dict(self._run(_SCORED, text)) if near else {}
         if not scores:
             return None
@@ -354,7 +354,7 @@ class ToolIndex:
         return self._database.execute(statement, (text,))
 
 
-def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
+def _sum_scores(terms: Sequence[_Term], rows: range) -> dict[int, float]:
     # Copy the scores of the most frequent word and add those of the others.
     terms = sorted(terms, key=lambda term: -len(term.scores))
     scores = dict(terms[0].scores) if terms else {}
@@ -366,7 +366,7 @@ def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
     return {row: score * hits[row] / len(terms) for row, score in scores.items() if row in rows}
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     # Words are only letters and digits, so they contain no quote; quoted, "OR" is no operator.
     return f'"{word}"'
 
@@ -407,13 +407,13 @@ def _columns(tool: Tool) -> tuple[str, ...]:
     given = properties if isinstance(properties, Mapping) else {}
     names = (parameter[:64] for parameter in islice(given, 64))
     return (
-        indexed(tool.name[:_MAX_NAME_CHARS]),
+        index_text(tool.name[:_MAX_NAME_CHARS]),
         " ".join(same([*_words_of_name(tool), *words(tool.server[:_MAX_NAME_CHARS])])),
-        indexed(tool.server[:_MAX_NAME_CHARS]),
-        indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
+        index_text(tool.server[:_MAX_NAME_CHARS]),
+        index_text(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
         # Prose has few joined words, and splitting it would take as long as all the rest.
         valid_text(described[end:]),
-        indexed(" ".join(names)),
+        index_text(" ".join(names)),
         valid_text(" ".join(_details(given))),
     )
 

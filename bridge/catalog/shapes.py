@@ -8,7 +8,7 @@ and idempotent: the shape does not depend on the order of calls or on which brid
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import islice
 from typing import NamedTuple
@@ -60,17 +60,8 @@ NOTHING = Shape()  # The shape before any value.
 
 _BARE = Fields({}, frozenset())
 
-_NAMES: Mapping[type, frozenset[str]] = {
-    type(None): frozenset({"null"}),
-    bool: frozenset({"boolean"}),
-    int: frozenset({"integer"}),
-    float: frozenset({"number"}),
-    str: frozenset({"string"}),
-}
-
-_NULL = Shape(plain=_NAMES[type(None)])
-
-_SCALARS: Mapping[type, Shape] = {kind: Shape(plain=names) for kind, names in _NAMES.items()}
+_TYPES: tuple[type, ...] = (type(None), bool, int, float, str)
+_SCALARS = {t: Shape(plain=frozenset({n})) for t, n in zip(_TYPES, _PLAIN, strict=True)}
 
 
 def shape_of(wire: Mapping[str, Json]) -> Shape:
@@ -92,7 +83,9 @@ class _Look:
 
     def shape_of(self, wire: Mapping[str, Json], depth: int = 0) -> Shape:
         if "blocks" in wire:
-            return Shape(items=merged(*(self.shape_of(b, 1) for b in _sample(wire["blocks"]))))
+            return Shape(
+                items=merged(*(self.shape_of(b, 1) for b in wire["blocks"][:SAMPLED_ITEMS]))
+            )
         if "blob" in wire:
             return Shape(blob=True)
         return self.shape(wire.get("json"), depth)
@@ -105,7 +98,7 @@ class _Look:
         if isinstance(value, dict):
             return Shape(fields=_BARE if depth >= MAX_DEPTH else self._fields(value, depth + 1))
         if isinstance(value, list):
-            some = _sample(value) if depth < MAX_DEPTH else ()
+            some = value[:SAMPLED_ITEMS] if depth < MAX_DEPTH else ()
             shapes = (self.shape(item, depth + 1) for item in some if self.left > 0)
             return Shape(items=merged(*shapes))
         return NOTHING
@@ -122,11 +115,7 @@ class _Look:
                 named[key] = shape
             else:
                 other = shape if other is None else merged(other, shape)
-        return _bounded(Fields(named, frozenset(named), other))
-
-
-def _sample(values: Sequence[Json]) -> Sequence[Json]:
-    return values[:SAMPLED_ITEMS] if len(values) > SAMPLED_ITEMS else values
+        return _limit_fields(Fields(named, frozenset(named), other))
 
 
 def merged(*shapes: Shape) -> Shape:
@@ -163,10 +152,10 @@ def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
     for name, shape in two.named.items():
         named[name] = _both(named[name], shape) if name in named else shape
     other = _either(one.other, two.other)
-    return _bounded(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
+    return _limit_fields(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
 
 
-def _bounded(fields: Fields) -> Fields:
+def _limit_fields(fields: Fields) -> Fields:
     if not fields.named or (len(fields.named) <= MAX_FIELDS and not fields.is_map):
         return fields
     return Fields({}, frozenset(), merged(fields.other or NOTHING, *fields.named.values()), True)
@@ -176,10 +165,10 @@ def pruned(shape: Shape, depth: int) -> Shape:
     if depth <= 0:
         items = None if shape.items is None else NOTHING
         return shape._replace(items=items, fields=None if shape.fields is None else _BARE)
-    return _changed(shape, lambda below: pruned(below, depth - 1))
+    return _map_below(shape, lambda below: pruned(below, depth - 1))
 
 
-def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
+def _map_below(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
     items, fields = shape.items, shape.fields
     if fields is not None:
         named = {name: change(below) for name, below in fields.named.items()}
@@ -221,11 +210,11 @@ def _object_schema(fields: Fields) -> dict[str, Json]:
 
 def shown(shape: Shape) -> dict[str, Json]:
     """Return a shape as a JSON Schema for readers, without the type of fields always null."""
-    return schema(_changed(shape, _without_null))
+    return schema(_map_below(shape, _without_null))
 
 
 def _without_null(shape: Shape) -> Shape:
-    return NOTHING if shape == _NULL else _changed(shape, _without_null)
+    return NOTHING if shape == _SCALARS[type(None)] else _map_below(shape, _without_null)
 
 
 def from_schema(document: Json, depth: int = 0) -> Shape:
@@ -261,7 +250,7 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
     named = {name: from_schema(as_mapping(properties)[name], depth + 1) for name in some}
     always = frozenset(name for name in as_list(required) if isinstance(name, str)) & named.keys()
     other = document.get("additionalProperties")
-    return _bounded(
+    return _limit_fields(
         Fields(
             named,
             always,

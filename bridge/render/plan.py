@@ -46,18 +46,18 @@ def plan_summary(plan: Plan) -> str:
 
 def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
     """Return the list of a plan's calls, and with `how` the way to apply it."""
-    return "\n".join(_listed(plan, how, characters).lines)
+    return "\n".join(_list_calls(plan, how, characters).lines)
 
 
 def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
     """Return the list for a question, and the last line of each call that is shown in full."""
-    page = _listed(plan, how=False, characters=characters)
+    page = _list_calls(plan, how=False, characters=characters)
     # The question's first line has the number of calls.
     head = 2 if plan.calls and not page.lines[1] else 1
     return "\n".join(page.lines[head:]), [end - head for end in page.whole]
 
 
-def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
+def _list_calls(plan: Plan, how: bool, characters: int) -> _PlanPage:
     page = _PlanPage(characters)
     if plan.calls:
         page.add(f"{counted(len(plan.calls), 'call')} held, none of them made:")
@@ -140,7 +140,7 @@ def _heading(calls: Sequence[HeldCall]) -> str:
     start, end = first.number, calls[-1].number
     between = "to" if end - start == count - 1 else "…"
     which = f"#{start}" if count == 1 else f"#{start} {between} #{end}: {count:,} ×"
-    return f"{which} {_name(first)} ({_decided(first)})"
+    return f"{which} {_name(first)} ({_decision_text(first)})"
 
 
 class _PlanPage:
@@ -173,7 +173,7 @@ class _PlanPage:
             common = {
                 key: value
                 for key, value in common.items()
-                if key in call.arguments and _dumped(call.arguments[key]) == _dumped(value)
+                if key in call.arguments and _dump(call.arguments[key]) == _dump(value)
             }
         lead = "  each with " if len(calls) > 1 else "  "
         head = ["", _heading(calls)]
@@ -291,7 +291,7 @@ def _overview(calls: Sequence[HeldCall]) -> Iterator[str]:
     kinds = _by_kind(calls)
     kinds.sort(key=lambda kind: (kind[0].effect != "destructive", kind[0].action != "ask"))
     for kind in kinds[:30]:
-        yield f"  {len(kind):,} × {_name(kind[0])} ({_decided(kind[0])})"
+        yield f"  {len(kind):,} × {_name(kind[0])} ({_decision_text(kind[0])})"
     if kinds[30:]:
         yield f"  {sum(map(len, kinds[30:])):,} of {len(kinds) - 30:,} other kinds"
 
@@ -304,7 +304,7 @@ def _name(call: HeldCall) -> str:
     return _cut(f"{_plain_name(call.server)}.{_plain_name(call.tool)}", 2 * MAX_NAME)
 
 
-def _decided(call: HeldCall) -> str:
+def _decision_text(call: HeldCall) -> str:
     rule = _cut(printable(call.rule), MAX_VALUE)
     verdict = f"needs approval: {rule}" if call.action == "ask" else f"allowed: {rule}"
     return f"{call.effect}; {verdict}"
@@ -312,10 +312,10 @@ def _decided(call: HeldCall) -> str:
 
 def _json(value: Json) -> str:
     # Behind a gap it would begin a line where it is wrapped.
-    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dumped(value)))
+    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dump(value)))
 
 
-def _dumped(value: Json) -> str:
+def _dump(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

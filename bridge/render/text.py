@@ -65,31 +65,31 @@ def session_section(result: RunResult) -> str:
     else:
         # What went wrong may have left less than was meant; else the rest has been told before.
         brief = result.status == "success" and report.fresh is not None
-        lines = [f"{label} holds {_changed(report) if brief else _held(report)}."]
+        lines = [f"{label} holds {_describe_change(report) if brief else _held(report)}."]
         if report.note:
             lines.append(report.note)
     if report.lost:
         lost = [f"{loss.name} ({loss.why})" for loss in report.lost]
-        lines.append(f"Not restored: {_listed(lost)}.")
+        lines.append(f"Not restored: {_join_some(lost)}.")
     if not report.named:
         lines.append(f'Continue with session="{report.session_id}".')
     return "\n".join(lines)
 
 
-def _changed(report: SessionReport) -> str:
+def _describe_change(report: SessionReport) -> str:
     count = report.more + len(report.holds)
     if count <= 3:
         return _held(report)
     fresh = [_variable(held) for held in report.holds if held.name in (report.fresh or ())]
     if not fresh:
         return f"{count:,} names, as before"
-    return f"{count:,} names, now also {_listed(fresh)}"
+    return f"{count:,} names, now also {_join_some(fresh)}"
 
 
 def _held(report: SessionReport) -> str:
     if not report.holds:
         return counted(report.more, "name") if report.more else "nothing"
-    return _listed(list(map(_variable, report.holds)), report.more)
+    return _join_some(list(map(_variable, report.holds)), report.more)
 
 
 def _variable(held: Variable) -> str:
@@ -97,7 +97,7 @@ def _variable(held: Variable) -> str:
     return f"{held.name}: {held.kind}{size}"
 
 
-def _listed(items: list[str], more: int = 0) -> str:
+def _join_some(items: list[str], more: int = 0) -> str:
     more += len(items[8:])
     return ", ".join(items[:8]) + (f", and {more:,} more" if more else "")
 
@@ -168,11 +168,11 @@ def compact(result: RunResult, mode: OutputMode = "compact") -> str:
     """
     # First what was cut: of a text that is too long, clients show their model the beginning.
     cut = f"[truncated] {_cuts(result)}" if result.truncated else ""
-    text = _joined([cut, result.stdout, *_sections(result, mode)]) or NOTHING
+    text = _join_lines([cut, result.stdout, *_sections(result, mode)]) or NOTHING
     return f"{text}\n[run {result.run_id[:SHORT_ID]}]" if result.recorded else text
 
 
-def _joined(parts: Iterable[str]) -> str:
+def _join_lines(parts: Iterable[str]) -> str:
     """Return the parts that are not empty, each on lines of its own."""
     *others, last = [part for part in parts if part] or [""]
     return valid_text("".join(one if one.endswith("\n") else f"{one}\n" for one in others) + last)
@@ -381,4 +381,4 @@ def compact_command(result: CommandResult) -> str:
         sections.append(f"[truncated] {cuts} were dropped. Filter or count in a later stage.")
     if result.error:
         sections.append(f"[{result.status}] {result.error}")
-    return _joined(sections) or "The command succeeded without output."
+    return _join_lines(sections) or "The command succeeded without output."

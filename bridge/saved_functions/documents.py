@@ -29,7 +29,7 @@ _READ = "read"
 def read_by_writers(store: Store, of: str) -> Provenance | None:
     """Return all of it as one; None if there is none. A damaged record counts as the worst."""
     try:
-        documents = _decoded(store.documents(_READ, [""], of).get(""))
+        documents = _decode(store.documents(_READ, [""], of).get(""))
     except OSError:
         return Provenance(anything=True)
     found: Provenance | None = None
@@ -42,7 +42,7 @@ def read_by_writers(store: Store, of: str) -> Provenance | None:
 def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
     if provenance is None or not is_known_to_flow_rules(provenance):
         return
-    found = _decoded(kept.get(_READ, of, ""))
+    found = _decode(kept.get(_READ, of, ""))
     if name not in found and len(found) >= MAX_NAMES:
         name = ""
     before = Provenance.of(found.get(name))
@@ -53,7 +53,7 @@ def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | Non
 
 def forget_read(kept: Transaction, of: str, name: str) -> None:
     """Remove an entry's record: a person has seen the entry, or removed it."""
-    found = _decoded(kept.get(_READ, of, ""))
+    found = _decode(kept.get(_READ, of, ""))
     if name and found.pop(name, None) is not None:
         _write(kept, of, found)
 
@@ -68,7 +68,7 @@ def _write(kept: Transaction, of: str, found: dict[str, Json]) -> None:
     kept.put(_READ, of, "", json.dumps(found).encode("ascii"))
 
 
-def _decoded(data: bytes | None) -> dict[str, Json]:
+def _decode(data: bytes | None) -> dict[str, Json]:
     if data is None:
         return {}
     try:

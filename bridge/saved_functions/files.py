@@ -145,7 +145,9 @@ class SkillFiles:
             self._check_unchanged(name, only_if)
             digest = source_digest(source)
             header = Header(description=description, digest=digest, tools=tools, updated=now)
-            return self._saved(name, source, replace(header, created=now, provenance=provenance))
+            return self._write_version(
+                name, source, replace(header, created=now, provenance=provenance)
+            )
 
     @contextmanager
     def _changing(
@@ -189,7 +191,7 @@ class SkillFiles:
             message = f"The skill {name!r} was changed at the same moment by another writer."
             raise InvalidRequestError(message, remedy="Look at it, then try again.")
 
-    def _saved(self, name: str, source: str, new: Header) -> SavedSkill:
+    def _write_version(self, name: str, source: str, new: Header) -> SavedSkill:
         self._check_room(name)
         old = self.text(name)
         header, before = (None, "") if old is None else decode_skill(old)

@@ -90,7 +90,7 @@ class KeptRequests:
     def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
         """Return an answer that a retry of the run does not repeat."""
 
-        async def answered(params: Mapping[str, Json]) -> Json:
+        async def answer_once(params: Mapping[str, Json]) -> Json:
             if method.endswith("_skill"):
                 return await self._own.make(method, params, effect, answer)
             if not owner_of(self._request):
@@ -100,7 +100,7 @@ class KeptRequests:
             async with self._turn:
                 return await self._own.make(method, params, effect, answer)
 
-        return answered
+        return answer_once
 
     async def _save_skill(self, params: Mapping[str, Json]) -> Json:
         self._reject_plan("save_skill")
@@ -163,7 +163,7 @@ class KeptRequests:
     async def _load_skill(self, params: Mapping[str, Json]) -> Json:
         self._review.check("use")
         try:
-            skill, named = await self._admitted(_name(params))
+            skill, named = await self._admit(_name(params))
         except BridgeError:
             # The error says which skills there are.
             await self._shelf.add_provenance(self._tracker)
@@ -186,7 +186,7 @@ class KeptRequests:
             "servers": stubs,
         }
 
-    async def _admitted(self, name: str) -> tuple[Skill, Sequence[str]]:
+    async def _admit(self, name: str) -> tuple[Skill, Sequence[str]]:
         skill = await self._shelf.get(name)
         assert skill.code is not None
         named = self._shelf.references(skill.code).servers

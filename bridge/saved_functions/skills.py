@@ -233,23 +233,23 @@ class Review:
         async with self._turn:
             approved = self._answers.get(key)
             if approved is None:
-                digests = await self._approved(skill)
+                digests = await self._find_digests(skill)
                 if self._skills.is_own(self._caller, skill, digests):
                     return
                 approved = skill.digest in digests
             if not approved:
                 if key in self._answers:
-                    raise _refused(skill, "was refused before in this run")
+                    raise _refusal(skill, "was refused before in this run")
                 findings = () if scan is None else tuple(map(str, scan.findings))
                 await self._ask(skill, findings)
             self._answers[key] = True
 
-    async def _approved(self, skill: Skill) -> Set[str]:
+    async def _find_digests(self, skill: Skill) -> Set[str]:
         approved = await self._skills.shelf.approved()
         return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
-        digests = await self._approved(skill)
+        digests = await self._find_digests(skill)
         return skill.digest in digests or self._skills.is_own(self._caller, skill, digests)
 
     async def add_provenance(self, skill: Skill, tracker: ProvenanceTracker) -> bool:
@@ -258,14 +258,15 @@ class Review:
         Returns:
             Whether a person has reviewed it: then it counts as written by them.
         """
-        if (skill.name, skill.digest) in self._seen or skill.digest in await self._approved(skill):
+        seen = (skill.name, skill.digest) in self._seen
+        if seen or skill.digest in await self._find_digests(skill):
             return True
         await tracker.add(f"skill '{skill.name}'", skill.header.provenance)
         return False
 
     async def protection(self, skill: Skill, doing: str) -> Decision | None:
         """Return what is asked before a program replaces or removes a skill; None for its own."""
-        digests = await self._approved(skill)
+        digests = await self._find_digests(skill)
         if self._skills.is_own(self._caller, skill, digests):
             return None
         reason = f"{doing} {skill.name!r}, which a person may have written"
@@ -275,7 +276,7 @@ class Review:
 
     async def _ask(self, skill: Skill, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
-        choices = offered(skill)
+        choices = offered_answers(skill)
         asked = question(skill, self._skills.shelf.stale(skill), findings)
         try:
             answer = await self._run.elicit(asked)
@@ -289,7 +290,7 @@ class Review:
         if decision not in choices:
             self._answers[key] = False
             what = "declined" if decision else "gave no answer"
-            raise _refused(skill, f"was not used: the client, asked for a review, {what}")
+            raise _refusal(skill, f"was not used: the client, asked for a review, {what}")
         self._seen.add(key)
         if decision == "always":
             try:
@@ -299,7 +300,7 @@ class Review:
                 return
 
 
-def _refused(skill: Skill, what: str) -> RefusedError:
+def _refusal(skill: Skill, what: str) -> RefusedError:
     message = f"The skill {skill.name!r} {what}."
     remedy = "Do without it, or write the code into the program."
     return ApprovalRefusedError(message, remedy=remedy)
@@ -333,10 +334,11 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
         approve = f"`mcp-code-bridge skills approve {name}` shows all, and allows it permanently."
         lines += ["", f"Cut: {rest:,} more lines. {approve}"]
     titles = {"once": "This run", "always": "Always, until it changes"}
-    return form("\n".join(lines), {**{key: titles[key] for key in offered(skill)}, "no": "No"})
+    choices = {key: titles[key] for key in offered_answers(skill)}
+    return form("\n".join(lines), {**choices, "no": "No"})
 
 
-def offered(skill: Skill) -> Sequence[str]:
+def offered_answers(skill: Skill) -> Sequence[str]:
     """Return the possible answers; "always" only if the question shows the whole source."""
     _, rest = _source(skill)
     return ("once",) if rest else ("once", "always")

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, Match, ToolIndex, indexed, mended, words
+from bridge.catalog.search import (
+    GOOD_FIT,
+    MAX_LIMIT,
+    Match,
+    ToolIndex,
+    correct_word,
+    index_text,
+    words,
+)
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
 from tests.catalog.real_tools import listed_tools, real_tools
@@ -287,7 +295,7 @@ def test_a_server_s_tools_are_searched_alone() -> None:
     index = index_of(CATALOG)
     found = index.search("list", server="slack")
     assert [match.tool.name for match in found] == ["list_channels"]
-    assert index.search("list", server="nobody") == []
+    assert index.search("list", server="none") == []
     assert index.search("list_channels", server="github")[0].tool.server == "github"
 
 
@@ -355,14 +363,14 @@ def test_words_are_split_as_programmers_join_them(text: str, expected: list[str]
 
 
 def test_joined_words_are_indexed_both_ways() -> None:
-    assert indexed("on GitHub") == "on GitHub git hub"
-    assert indexed("create_issue now") == "create_issue now"
+    assert index_text("on GitHub") == "on GitHub git hub"
+    assert index_text("create_issue now") == "create_issue now"
 
 
 @pytest.mark.parametrize("typed", ["mesage", "messsage", "emssage", "massage"])
 def test_one_slip_of_the_finger_is_corrected(typed: str) -> None:
-    assert mended(typed, {"message", "other"}) == ["message"]
-    assert mended("mes", {"mess"}) == []
+    assert correct_word(typed, {"message", "other"}) == ["message"]
+    assert correct_word("mes", {"mess"}) == []
 
 
 @pytest.mark.parametrize("properties", [["a"], None, {"a": 1, "b": {"enum": 3, "description": []}}])

@@ -1,4 +1,4 @@
-"""Who may use a saved skill: whoever reviewed it, as the policy and the guard allow."""
+"""Who may use a saved skill: its reviewers, as the policy and the guard allow."""
 
 from __future__ import annotations
 

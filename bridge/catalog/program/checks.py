@@ -17,10 +17,10 @@ from typing import Any
 
 from bridge.catalog.entries import ServerEntry, call_signature
 from bridge.catalog.program.advice import (
-    listed,
+    list_names,
     no_helper,
     no_tool,
-    quoted,
+    quote,
     undefined_name,
     wrong_argument,
 )
@@ -140,7 +140,7 @@ class _Preflight:
                 rule(self, node, context)
         for value, context, use in self._uses():
             if isinstance(value, ast.Name | ast.Call):
-                self._used(value, context, use)
+                self._check_use(value, context, use)
         if not self._in_session:
             # In a session, earlier programs define most such names; Python reports the others.
             self._check_names()
@@ -182,12 +182,12 @@ class _Preflight:
                 needs = len(given.posonlyargs + given.args) > len(given.defaults)
                 shown = f"{call}{node.name}({'...' if needs or None in given.kw_defaults else ''})"
                 message = (
-                    f"{quoted(node.name)} is defined and never called; end the program with "
+                    f"{quote(node.name)} is defined and never called; end the program with "
                     f"`{shown}`"
                 )
                 self._report.add(node, "not-called", "note", message)
 
-    def _loaded(self, node: ast.Attribute | ast.Subscript, context: Context) -> None:
+    def _check_load(self, node: ast.Attribute | ast.Subscript, context: Context) -> None:
         if isinstance(node.ctx, ast.Load):
             raised = "AttributeError" if isinstance(node, ast.Attribute) else "MissingKeyError"
             self._name(node, context, self._symbols.of(node, context), raised)
@@ -227,9 +227,9 @@ class _Preflight:
             self._gather(node, context)
         if symbol.kind == Kind.SERVER and symbol.server is not None:
             message = (
-                f"{quoted(symbol.name)} is a server and cannot be called; call one of its tools: "
+                f"{quote(symbol.name)} is a server and cannot be called; call one of its tools: "
                 f"`await {symbol.name}.<tool>(...)`. Tools: "
-                f"{listed([entry.alias for entry in symbol.server.tools])}"
+                f"{list_names([entry.alias for entry in symbol.server.tools])}"
             )
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
@@ -286,7 +286,7 @@ class _Preflight:
         keywords = {keyword.arg: keyword for keyword in node.keywords}
         for name in parameters.synonyms.keys() & given.kwargs.keys():
             own = parameters.synonyms[name].name
-            message = f"{quoted(label)} gets {quoted(name)} as {quoted(own)}"
+            message = f"{quote(label)} gets {quote(name)} as {quote(own)}"
             message += ", whose description calls it an alias."
             self._report.add(keywords.get(name, node), "alias", "note", message)
         # One name may be that of a server and its tool.
@@ -299,37 +299,41 @@ class _Preflight:
     def _expression(self, node: ast.Expr, context: Context) -> None:
         if not context.last:
             # The guest awaits the program's last expression.
-            self._dropped(node, node.value, context)
+            self._check_dropped_call(node, node.value, context)
 
-    def _dropped(self, node: ast.stmt, value: ast.expr, context: Context) -> None:
+    def _check_dropped_call(self, node: ast.stmt, value: ast.expr, context: Context) -> None:
         symbol = self._symbols.of(value, context)
         if symbol is not None and symbol.kind == Kind.COROUTINE:
             # A forgotten `asyncio.sleep(1)` loses no result.
             lost = symbol.tool or symbol.function or symbol.helper
             severity = self._survey.happens(context) if lost else "note"
             problem = "is called without `await`, so nothing happens"
-            self._missing(value, severity, symbol, problem, context)
+            self._report_missing_await(value, severity, symbol, problem, context)
         elif symbol is not None and symbol.kind == Kind.TOOL:
-            message = f"{quoted(symbol.name)} is only named; call it: `await {symbol.name}(...)`"
+            message = f"{quote(symbol.name)} is only named; call it: `await {symbol.name}(...)`"
             self._report.add(node, "not-called", "note", message)
 
-    def _assigned(self, node: ast.Assign, context: Context) -> None:
+    def _check_assign(self, node: ast.Assign, context: Context) -> None:
         target = node.targets[0]
         symbol = self._symbols.of(node.value, context)
         if symbol is None or symbol.kind != Kind.COROUTINE or len(node.targets) != 1:
             return
         if isinstance(target, ast.Tuple | ast.List):
             severity = self._survey.raises(context, "TypeError")
-            self._missing(node.value, severity, symbol, "is unpacked without `await`", context)
+            self._report_missing_await(
+                node.value, severity, symbol, "is unpacked without `await`", context
+            )
         elif isinstance(target, ast.Name):
             # In a session, a later program may await a global.
             kept = context.scope.kind == "class" or (
                 self._in_session and context.scope is self._survey.root
             )
             if not kept and target.id not in self._survey.shared | self._survey.read_names:
-                self._dropped(node, node.value, context)
+                self._check_dropped_call(node, node.value, context)
 
-    def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
+    def _check_use(
+        self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit
+    ) -> None:
         symbol = self._symbols.of(node, context)
         if symbol is None or symbol.kind not in (Kind.COROUTINE, Kind.FUTURE):
             return
@@ -346,9 +350,9 @@ class _Preflight:
             severity = "note" if later else self._survey.happens(context)
         else:
             severity = self._survey.raises(context, "TypeError")
-        self._missing(node, severity, symbol, f"{use} without `await`", context, *also)
+        self._report_missing_await(node, severity, symbol, f"{use} without `await`", context, *also)
 
-    def _missing(
+    def _report_missing_await(
         self,
         node: ast.expr,
         severity: Severity,
@@ -359,18 +363,18 @@ class _Preflight:
     ) -> None:
         call = f"{symbol.name}(...)"
         edits = self._await_edits(node, context, also)
-        message = f"{quoted(call)} {problem}; write `await {call}`"
+        message = f"{quote(call)} {problem}; write `await {call}`"
         if id(node) in self._under_await:
             above = Edit("plain", self._under_await[id(node)])
             edits = (*edits, above) if edits and isinstance(node, ast.Call) else ()
             message = (
                 f"`await` waits for what comes after the dot or the bracket, not for "
-                f"{quoted(call)}; put parentheses around it: `(await {call})`"
+                f"{quote(call)}; put parentheses around it: `(await {call})`"
             )
         elif isinstance(node, ast.Name):
             use = problem.removesuffix(" without `await`")
             message = (
-                f"{quoted(node.id)} {use}, but it is {quoted(call)} without its value; write "
+                f"{quote(node.id)} {use}, but it is {quote(call)} without its value; write "
                 f"`{node.id} = await {call}`"
             )
         elif symbol.kind == Kind.FUTURE:
@@ -409,7 +413,7 @@ class _Preflight:
         for node, context in self._survey.each(ast.Attribute):
             symbol = self._symbols.of(node.value, context)
             if symbol and symbol.kind == Kind.COROUTINE and not hasattr(CoroutineType, node.attr):
-                yield node.value, context, f"is asked for {quoted(node.attr)}"
+                yield node.value, context, f"is asked for {quote(node.attr)}"
         for node, context in self._survey.each(ast.Call):
             yield from self._data_arguments(node, context)
 
@@ -423,11 +427,11 @@ class _Preflight:
         if self._symbols.is_builtin(function, SHOWING):
             use = _SHOWN
         elif self._symbols.is_builtin(function, DATA_BUILTINS):
-            use = f"is given to {quoted(getattr(function, 'id', ''))}"
+            use = f"is given to {quote(getattr(function, 'id', ''))}"
         elif isinstance(function, ast.Attribute):
             symbol = self._symbols.of(function, context)
             if symbol is not None and symbol.dotted in DATA_MEMBERS:
-                use = f"is given to {quoted(symbol.dotted)}"
+                use = f"is given to {quote(symbol.dotted)}"
             elif function.attr == "join" and isinstance(function.value, ast.Constant):
                 use = "is joined"
         if use:
@@ -458,7 +462,7 @@ class _Preflight:
         if symbol is not None and symbol.kind == Kind.TOOL:
             rule = "not-called"
             call = f"`await {symbol.name}(...)`"
-            message = f"{quoted(symbol.name)} is awaited but not called: {call}"
+            message = f"{quote(symbol.name)} is awaited but not called: {call}"
         elif isinstance(value, ast.ListComp | ast.List | ast.GeneratorExp | ast.Tuple):
             message = (
                 "several calls are awaited with `await asyncio.gather(*[...])`; a list itself "
@@ -468,7 +472,7 @@ class _Preflight:
             self._symbols.is_builtin(value.func, SHOWING)
             or not DATA_MEMBERS.isdisjoint(self._symbols.dotted(value.func, context))
         ):
-            name = quoted(f"{ast.unparse(value.func)}(...)")
+            name = quote(f"{ast.unparse(value.func)}(...)")
             message, edits = f"{name} is not awaited; leave out `await`", (Edit("bare", node),)
         else:
             return
@@ -482,7 +486,7 @@ class _Preflight:
         elif isinstance(scope.node, ast.FunctionDef):
             name = scope.node.name
             where = (
-                f"in {quoted(name)}, which is no async function; write `async def {name}(...)` and "
+                f"in {quote(name)}, which is no async function; write `async def {name}(...)` and "
                 f"`await {name}(...)` where it is called"
             )
             edits = self._make_asynchronous(scope.node)
@@ -533,7 +537,7 @@ class _Preflight:
         if not context.scope.asynchronous:
             self._outside(node, context, "async for" if loop else "async with")
         elif isinstance(node, ast.AsyncFor) and isinstance(node.iter, ast.Call):
-            self._used(node.iter, context, "is iterated over", Edit("plain", node))
+            self._check_use(node.iter, context, "is iterated over", Edit("plain", node))
 
     def _return(self, node: ast.Return, context: Context) -> None:
         if context.scope.function().kind != "function":
@@ -547,10 +551,10 @@ class _Preflight:
 
 _RULES: tuple[tuple[Any, ...], ...] = (
     (_Preflight._call, ast.Call),
-    (_Preflight._loaded, ast.Attribute, ast.Subscript),
+    (_Preflight._check_load, ast.Attribute, ast.Subscript),
     (_Preflight._import_from, ast.ImportFrom),
     (_Preflight._expression, ast.Expr),
-    (_Preflight._assigned, ast.Assign),
+    (_Preflight._check_assign, ast.Assign),
     (_Preflight._await, ast.Await),
     (_Preflight._block, ast.AsyncFor, ast.AsyncWith),
     (_Preflight._return, ast.Return),

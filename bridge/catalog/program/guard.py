@@ -210,19 +210,21 @@ class _Guard:
         # No module in the table has more than three parts.
         packages = (".".join(parts[:count]) for count in range(1, min(len(parts), 4) + 1))
         rule = next((IMPORTS[package] for package in packages if package in IMPORTS), None)
-        return self._add(node, rule or self._listed(dotted), f"import {dotted}")
+        return self._add(node, rule or self._rule_of_settings(dotted), f"import {dotted}")
 
-    def _listed(self, name: str) -> str | None:
+    def _rule_of_settings(self, name: str) -> str | None:
         below = (name == each or name.startswith((f"{each}.", f"{each}/")) for each in self._denied)
         return "listed" if any(below) else None
 
     def _reference(self, node: ast.AST, symbols: Iterable[str]) -> None:
         for dotted in symbols:
             name = dotted.removeprefix("builtins.")
-            self._add(node, REFERENCES.get(dotted) or self._listed(name), name)
+            self._add(node, REFERENCES.get(dotted) or self._rule_of_settings(name), name)
 
     def _attribute_text(self, node: ast.AST, text: str) -> bool:
-        return self._add(node, ATTRIBUTES.get(text) or self._listed(f".{text}"), f".{text}")
+        return self._add(
+            node, ATTRIBUTES.get(text) or self._rule_of_settings(f".{text}"), f".{text}"
+        )
 
     def _name(self, node: ast.Name, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load) or node.id not in self._tails:
@@ -294,7 +296,11 @@ class _Guard:
         for argument in given:
             path = self._symbols.text(argument, context)
             if path is not None:
-                rule = "sensitive-path" if is_sensitive(path) else self._listed(normpath(path))
+                rule = (
+                    "sensitive-path"
+                    if is_sensitive(path)
+                    else self._rule_of_settings(normpath(path))
+                )
                 self._add(node, rule, path)
 
 

@@ -88,7 +88,7 @@ SERVER_METHODS: Mapping[str, Helper] = {
 """The methods of a server object. A tool of such a name replaces it, except `list_tools`."""
 
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
-"""What `mcp.servers.<alias>` has besides the tools."""
+"""Names in `mcp.servers.<alias>` that are no tools."""
 
 OWN_GLOBALS = GLOBAL_HELPERS | {
     "Blob",

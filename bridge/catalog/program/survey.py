@@ -394,7 +394,7 @@ class Survey:
         self._stack.extend((result, inner) for result in results)
 
     def _try(self, node: Any, context: Context) -> None:
-        caught = _swallowed(node.handlers, node.finalbody)
+        caught = _find_swallowed(node.handlers, node.finalbody)
         self.caught |= caught
         within = context.inside(caught=caught) if caught else context
         self._block(node.body, within)
@@ -484,7 +484,9 @@ def catches(caught: frozenset[str], kind: str) -> bool:
     return not caught.isdisjoint(names)
 
 
-def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) -> frozenset[str]:
+def _find_swallowed(
+    handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]
+) -> frozenset[str]:
     """Return the exceptions that a handler, or the `finally`, does not let propagate."""
     if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
         # The exception is dropped.

@@ -163,7 +163,7 @@ class SymbolResolver:
             bases = self._of(node.value, context, depth - 1)
             return _each(self._attribute(base, node.attr) for base in bases)
         if isinstance(node, ast.Call):
-            return self._called(node, context, depth - 1)
+            return self._resolve_call(node, context, depth - 1)
         if isinstance(node, ast.Subscript):
             return self._item(node, context, depth - 1)
         return UNKNOWN
@@ -275,7 +275,7 @@ class SymbolResolver:
         label = f"mcp_{server.alias}.{entry.alias}"
         return Symbol(kind=Kind.TOOL, name=label, server=server, tool=entry)
 
-    def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
+    def _resolve_call(self, node: ast.Call, context: Context, depth: int) -> Found:
         function, argument = node.func, node.args[0] if node.args else None
         found: list[Symbol | None] = []
         for called in self._of(function, context, depth):
@@ -299,10 +299,10 @@ class SymbolResolver:
                 # A program that asks for a name by `getattr` handles its absence.
                 found += [_present(self._attribute(one, name)) if name else None for one in owners]
             else:
-                found.append(None if called is None else self._awaited(called))
+                found.append(None if called is None else self._resolve_awaitable(called))
         return _each(found)
 
-    def _awaited(self, called: Symbol) -> Symbol | None:
+    def _resolve_awaitable(self, called: Symbol) -> Symbol | None:
         function = called.function
         own = isinstance(function, ast.AsyncFunctionDef) and not any(
             scope.generator for scope in self._survey.functions if scope.node is function
@@ -386,10 +386,10 @@ class SymbolResolver:
             separator, given = function.value, arguments[0]
             if isinstance(separator, ast.Constant) and isinstance(separator.value, str):
                 items = given.elts if isinstance(given, ast.List | ast.Tuple) else None
-                return None if items is None else _between(items[:MAX_STEPS], separator.value)
+                return None if items is None else _put_between(items[:MAX_STEPS], separator.value)
         dotted = [one.dotted for one in self._of(function, context, 3) if one is not None]
         if not _JOINS.isdisjoint(dotted):
-            return _between(arguments[:MAX_STEPS], "/")
+            return _put_between(arguments[:MAX_STEPS], "/")
         return None if _SAME_TEXT.isdisjoint(dotted) else arguments[:1]
 
 
@@ -413,7 +413,7 @@ def _helper(helper: Helper, label: str) -> Symbol:
     return Symbol(kind=Kind.HELPER, name=label, helper=helper)
 
 
-def _between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:
+def _put_between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:
     parts: list[ast.expr | str] = []
     for item in items:
         parts += [separator, item] if parts else [item]
