@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from types import SimpleNamespace
@@ -76,22 +77,15 @@ class Quota:
             self._count -= 1
 
 
+@dataclass(frozen=True)
 class RunArtifacts:
     """The artifacts of one run, with its quota. Made by `ArtifactStore.of_run`."""
 
-    def __init__(
-        self,
-        store: ArtifactStore,
-        quota: Quota,
-        owner: str,
-        run_id: str,
-        origin: Origin,
-    ) -> None:
-        self.store = store
-        self.quota = quota
-        self.owner = owner
-        self.run_id = run_id
-        self.origin = origin
+    store: ArtifactStore
+    quota: Quota
+    owner: str
+    run_id: str
+    origin: Origin
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
         """Begin an artifact, which is listed only once it is finished.

@@ -463,9 +463,7 @@ Time zone: {offers.time_zone}. {_limits_text(limits)}
     return fixed + describe_servers(servers, tokens - count_tokens(fixed))
 
 
-def instructions(
-    servers: Sequence[ServerEntry], waiting: str = "", tokens: int = INSTRUCTIONS_TOKENS
-) -> str:
+def instructions(servers: Sequence[ServerEntry], waiting: str = "") -> str:
     """Return the server instructions, which clients show their model before any tool.
 
     Args:
@@ -487,7 +485,7 @@ def instructions(
     if named and not any(server.description for server in servers):
         # The list would only repeat the names.
         return fixed
-    return f"{fixed}\n{introduce_servers(servers, tokens - count_tokens(fixed) - 1)}"
+    return f"{fixed}\n{introduce_servers(servers, INSTRUCTIONS_TOKENS - count_tokens(fixed) - 1)}"
 
 
 def _limits_text(limits: Limits) -> str:

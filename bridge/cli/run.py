@@ -263,7 +263,7 @@ def show(
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
-            write_err(f"-- {receipt_line(result, conversation=False)}\n")
+            write_err(f"-- {receipt_line(result)}\n")
 
 
 def request_of(

@@ -265,12 +265,8 @@ def _status(result: RunResult) -> str:
 MAX_KINDS = 5  # Kinds of calls named in a line; a program can call any number.
 
 
-def receipt_line(result: RunResult, *, conversation: bool = True) -> str:
-    """Return for example "3 tool calls, 48,211 bytes of tool results kept out of ..., 0.41 s".
-
-    Args:
-        conversation: Whether a model gets the result: only then is anything kept out.
-    """
+def receipt_line(result: RunResult) -> str:
+    """Return for example "3 tool calls (1 refused), 0.41 s"."""
     calls = result.usage.tool_calls
     said = counted(calls, "tool call") if calls else "no tool calls"
     account = result.receipt or Receipt()
@@ -287,15 +283,12 @@ def receipt_line(result: RunResult, *, conversation: bool = True) -> str:
     ]
     if others:
         said = f"{said} ({', '.join(others)})"
-    # Negative for a program that prints more than its tools returned.
-    out = max(0, result.usage.tool_result_bytes - bytes_returned(result))
-    kept = f"{out:,} bytes of tool results kept out of the conversation"
     seconds = f"{result.usage.wall_ms / 1000:.2f} s"
     if account.waiting_ms:
         # A plan is asked about before its time begins.
         when = "of it" if account.waiting_ms <= result.usage.wall_ms else "after"
         seconds = f"{seconds}, {when} {account.waiting_ms / 1000:.2f} s waiting for an answer"
-    return ", ".join((said, kept, seconds) if calls and conversation else (said, seconds))
+    return f"{said}, {seconds}"
 
 
 def _call_lines(result: RunResult) -> list[str]:

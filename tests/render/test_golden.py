@@ -100,12 +100,6 @@ def test_very_deep_results_are_shown_in_every_mode() -> None:
         assert r"\ud800" in value_text(["\ud800"], mode)
 
 
-def test_a_result_passed_on_is_not_counted_as_kept_out() -> None:
-    usage = Usage(tool_calls=1, tool_result_bytes=100)
-    result = replace(OK, has_result=True, result="x" * 28, usage=usage)
-    assert "70 bytes of tool results kept out" in receipt_line(result)
-
-
 ROWS = [{"name": "ann", "age": 31}, {"name": "ben", "age": 27}, {"name": "eve", "age": 45}]
 NESTED = {"server": {"host": "localhost", "port": 8080, "tls": {"cert": "/etc/a", "key": "/b"}}}
 
