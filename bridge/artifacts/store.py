@@ -344,9 +344,9 @@ class ArtifactStore:
                 provenance = Provenance.of(json.loads(row.provenance))
             except (ValueError, RecursionError):
                 provenance = Provenance(anything=True)
-        created = row.created / 1000
+        created, stream = row.created / 1000, row.kind in STREAMS
         return Artifact(
-            uri=uri_of(row.id, row.run_id, row.kind),
+            uri=f"{RUNS_URI}{row.run_id}/{row.kind}" if stream else ARTIFACTS_URI + row.id,
             name=row.name,
             mime_type=row.mime_type,
             size=row.size,
@@ -513,12 +513,6 @@ def _artifacts() -> Table:
     from bridge.store.schema import artifacts
 
     return artifacts
-
-
-def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
-    if kind in STREAMS:
-        return f"{RUNS_URI}{run_id}/{kind}"
-    return ARTIFACTS_URI + artifact_id
 
 
 def _uri_condition(table: Table, uri: str) -> Any:

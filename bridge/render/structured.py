@@ -23,7 +23,6 @@ from bridge.model import (
     Plan,
     RunResult,
     SessionReport,
-    ShownContent,
     StageResult,
     Variable,
 )
@@ -73,7 +72,11 @@ def structured(result: RunResult) -> dict[str, Any]:
         },
         "usage": contract_fields(result.usage, *_USAGE, always=_USAGE),
         "receipt": result.receipt and contract_fields(result.receipt, *_RECEIPT, always=_ACCOUNTED),
-        "shown": [_shown_fields(shown) for shown in result.shown],
+        "shown": [
+            contract_fields(shown, *_SHOWN)
+            | (contract_fields(shown.artifact, "uri") if shown.artifact else {})
+            for shown in result.shown
+        ],
         "whole": output_links(result),
         "artifacts": [artifact_fields(artifact) for artifact in result.artifacts],
         "missing": [asdict(loss) for loss in result.missing],
@@ -201,6 +204,7 @@ _RECEIPT = (
     *(*_ACCOUNTED, "calls_ms", "waiting_ms", "audit", "masked", "unsent"),
 )
 _USAGE = ("wall_ms", "cpu_ms", "peak_memory_bytes", "tool_calls", "tool_result_bytes")
+_SHOWN = ("mime_type", "width", "height", "text", "note")
 _ARTIFACT = ("uri", "name", "kind", "mime_type", "size")
 
 
@@ -212,11 +216,6 @@ def artifact_fields(artifact: Artifact) -> dict[str, Json]:
 def output_links(result: RunResult) -> dict[str, Json]:
     """Return the address of each stream that is not shown in full."""
     return {one.kind: one.uri for one in result.artifacts if one.kind in ("stdout", "stderr")}
-
-
-def _shown_fields(shown: ShownContent) -> dict[str, Json]:
-    uri = {"uri": shown.artifact.uri} if shown.artifact is not None else {}
-    return {**contract_fields(shown, "mime_type", "width", "height", "text", "note"), **uri}
 
 
 def _session_fields(report: SessionReport) -> dict[str, Json]:

@@ -123,16 +123,6 @@ def text_digest(text: str) -> str:
     return source_digest(_lines(text))
 
 
-def check_name(name: str) -> None:
-    taken = keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in _LIBRARY
-    if taken or not NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
-            "digits and underscores, beginning with a letter; no keyword and no module of "
-            "Python's library."
-        )
-
-
 def read_code(source: str, name: str = "") -> SkillCode:
     """Return a source as the code of a skill.
 
@@ -164,7 +154,13 @@ def read_code(source: str, name: str = "") -> SkillCode:
         message = f"The source defines {len(functions)} functions at its top level."
         remedy = "Say by `name` which of them is the skill."
         raise InvalidRequestError(message, remedy=remedy)
-    check_name(name)
+    taken = keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in _LIBRARY
+    if taken or not NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
+            "digits and underscores, beginning with a letter; no keyword and no module of "
+            "Python's library."
+        )
     own = [node for node in functions if node.name == name]
     if len(own) != 1:
         message = f"The source defines {name!r} {len(own)} times at its top level."

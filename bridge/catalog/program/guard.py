@@ -152,12 +152,6 @@ _PATHS = re.compile(
 )
 
 
-def is_sensitive(path: str) -> bool:
-    # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
-    plain = normpath(path).replace("//", "/", 1) if 0 < len(path) <= 4096 else ""
-    return _PATHS.match(plain) is not None
-
-
 _ACCESSORS = frozenset({"builtins.getattr", "builtins.setattr", "builtins.delattr"})
 _GETTERS = frozenset({"operator.attrgetter", "operator.methodcaller"})
 _PATH_METHODS = frozenset(
@@ -296,11 +290,10 @@ class _Guard:
         for argument in given:
             path = self._symbols.text(argument, context)
             if path is not None:
-                rule = (
-                    "sensitive-path"
-                    if is_sensitive(path)
-                    else self._rule_of_settings(normpath(path))
-                )
+                # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
+                plain = normpath(path).replace("//", "/", 1) if 0 < len(path) <= 4096 else ""
+                secret = "sensitive-path" if _PATHS.match(plain) else None
+                rule = secret or self._rule_of_settings(normpath(path))
                 self._add(node, rule, path)
 
 
