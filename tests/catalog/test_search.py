@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 import tomllib
 from collections.abc import Iterable
@@ -21,7 +22,36 @@ from bridge.catalog.search import (
 )
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
-from tests.catalog.real_tools import listed_tools, real_tools
+
+RECORDED = Path(__file__).parents[1] / "testdata"
+
+
+def real_tools() -> dict[str, tuple[Tool, ...]]:
+    servers = json.loads((RECORDED / "tools.json").read_text(encoding="utf-8"))
+    return {
+        server: tuple(
+            Tool(
+                server=server,
+                name=tool["name"],
+                title=tool.get("title", ""),
+                description=tool.get("description", ""),
+                input_schema=tool["inputSchema"],
+                output_schema=tool.get("outputSchema"),
+            )
+            for tool in tools
+        )
+        for server, tools in servers.items()
+    }
+
+
+def listed_tools() -> dict[str, tuple[Tool, ...]]:
+    servers = json.loads((RECORDED / "listed_tools.json").read_text(encoding="utf-8"))
+    return {
+        server: tuple(
+            tool(server, name, text, *parameters.split()) for name, text, parameters in tools
+        )
+        for server, tools in servers.items()
+    }
 
 
 def tool(server: str, name: str, description: str = "", *parameters: str) -> Tool:
