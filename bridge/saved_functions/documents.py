@@ -1,8 +1,8 @@
 """Documents in the store: memories, and what the runs that changed memories or skills had read.
 
-A memory's document is named by its key's digest, under its owner's. That an entry exists depends on
-each run that ever saved or removed one, so a run that asks for any counts as having read what all
-of these had read. Blocks: call it in threads.
+A memory's document is named by its key's digest, under its owner's. Whether an entry exists depends
+on each run that ever saved or removed one. So a run that asks for any entry counts as having read
+what all of these had read. Blocks: call it in threads.
 """
 
 from __future__ import annotations

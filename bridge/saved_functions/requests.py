@@ -122,9 +122,8 @@ class KeptRequests:
             raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
         scan = check(Survey(code.tree), self._skills.denied)
         if self._skills.guard == "enforce" and scan.certain:
-            raise InvalidRequestError(
-                f"The static guard does not allow the skill: {scan.certain[0]}."
-            )
+            why = f"The static guard does not allow the skill: {scan.certain[0]}."
+            raise InvalidRequestError(why)
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
         told = told[:MAX_DESCRIPTION_CHARS]
         provenance = self._tracker.provenance()
@@ -213,7 +212,7 @@ class KeptRequests:
         return there
 
     def _told_skill(self, skill: Skill) -> dict[str, Json]:
-        answer: dict[str, Json] = {
+        return {
             "name": skill.name,
             "version": skill.version,
             "description": skill.description,
@@ -224,12 +223,9 @@ class KeptRequests:
             ],
             "updated": skill.header.updated,
             "stale": self._shelf.stale(skill),
+            **({"edited": True} if skill.edited else {}),
+            **({"problem": skill.problem} if skill.problem else {}),
         }
-        if skill.edited:
-            answer["edited"] = True
-        if skill.problem:
-            answer["problem"] = skill.problem
-        return answer
 
     async def _save_memory(self, params: Mapping[str, Json]) -> Json:
         self._reject_plan("save_memory")
@@ -305,11 +301,8 @@ class KeptRequests:
 
     def _reject_plan(self, what: str) -> None:
         if self._request.mode == "plan":
-            message = (
-                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
-                "plan."
-            )
-            raise CallFailedError(message, kind="policy")
+            message = f"A plan changes nothing, so {what} was not done."
+            raise CallFailedError(f"{message} Leave it to a run that makes no plan.", kind="policy")
 
 
 def _shown(memory: Memory) -> dict[str, Json]:
