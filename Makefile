@@ -24,8 +24,7 @@ empty :=
 space := $(empty) $(empty)
 comma := ,
 PURE := \
-    bridge/artifacts/mime.py \
-    bridge/artifacts/parts.py \
+    bridge/artifacts/content.py \
     bridge/store/retention.py \
     bridge/catalog/* \
     bridge/render/* \

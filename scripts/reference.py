@@ -24,7 +24,6 @@ from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
 from bridge.guest.worker import environment
 from bridge.model import CommandResult, Directory, Limits, RunResult, ServerSettings
-from bridge.render import commands as rendered_commands
 from bridge.render import structured as rendered
 from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
@@ -291,7 +290,7 @@ def tool_page() -> str:
     profile = CommandProfile(name="NAME", workspace=Path("/"), executables=("true",))
     both = {name: dataclasses.replace(profile, name=name) for name in ("NAME", "OTHER")}
     run = rendered.structured(sample(RunResult))
-    command = rendered_commands.structured_command(sample(CommandResult))
+    command = rendered.structured_command(sample(CommandResult))
     found: dict[type, _Object] = {}
     return page(
         "Tools",
@@ -417,7 +416,7 @@ def snake(key: str) -> str:
 
 def described(shape: type, path: str, value: Any) -> str:
     """Return what the code says of a field of a record: what renders it, else the dataclass."""
-    for function in (rendered.structured, rendered_commands.structured_command):
+    for function in (rendered.structured, rendered.structured_command):
         if path in (said := section(function, "Keys")):
             return said[path]
     # A sample's texts are the names of the fields that they are from.

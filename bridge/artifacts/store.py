@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -10,41 +11,188 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from time import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
 
-from bridge.artifacts.parts import Content, translated
-from bridge.artifacts.writer import Origin, Quota, RunArtifacts, of_nothing
+from bridge.artifacts.content import HEAD, Content, mime_type, translated
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownError
 from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
 from bridge.store import Store, StoreError, Transaction, owner_digest
 from bridge.store.blobs import Unfinished
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
-from bridge.text import counted
+from bridge.text import counted, valid_text, visible
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row, Select, Table
+    from sqlalchemy import Row, Table
+
+
+# A program can leave any number of files, with any names.
+MAX_RUN_ENTRIES = 1_000
+MAX_NAME = 255  # Characters, as of a file's name.
+
+Origin = Callable[[], Provenance | None]
+"""Returns what a run has read so far; None if nothing needs to be recorded. Called in threads."""
+
+
+class Quota:
+    """The remaining number and bytes of a run's artifacts. Thread-safe."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._used = 0
+        self._count = 0
+        self._changing = threading.Lock()
+
+    def begin(self) -> None:
+        with self._changing:
+            if self._count >= MAX_RUN_ENTRIES:
+                message = (
+                    f"A run may leave {MAX_RUN_ENTRIES:,} files and outputs, and this one has."
+                )
+                raise ArtifactQuotaError(message, remedy="Put many small files into an archive.")
+            self._count += 1
+
+    def take(self, size: int) -> None:
+        with self._changing:
+            if self._used + size > self._total:
+                message = f"A run may leave {self._total:,} bytes, and this one would leave more."
+                remedy = (
+                    "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
+                )
+                raise ArtifactQuotaError(message, remedy=remedy)
+            self._used += size
+
+    def give_back(self, size: int) -> None:
+        """Return the bytes of an artifact that was not stored."""
+        with self._changing:
+            self._used -= size
+            self._count -= 1
+
+
+@dataclass(frozen=True)
+class RunArtifacts:
+    """The artifacts of one run, with its quota. Made by `ArtifactStore.of_run`."""
+
+    store: ArtifactStore
+    quota: Quota
+    owner: str
+    run_id: str
+    origin: Origin
+
+    def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
+        """Begin an artifact, which is listed only once it is finished.
+
+        Args:
+            mime_type: The claimed type; the first bytes and the name override it.
+        """
+        self.quota.begin()
+        try:
+            with translated("kept", self.store.root):
+                unfinished = self.store.blobs.begin()
+        except ArtifactStoreError:
+            self.quota.give_back(0)
+            raise
+        return ArtifactWriter(self, unfinished, name, mime_type, kind)
+
+    def add(
+        self, name: str, data: bytes, mime_type: str = "", kind: ArtifactKind = "file"
+    ) -> Artifact:
+        with self.writer(name, mime_type, kind) as writer:
+            writer.write(data)
+            return writer.finish()
+
+
+class ArtifactWriter:
+    """An unfinished artifact. Leaving the context without `finish` discards it."""
+
+    def __init__(
+        self, run: RunArtifacts, unfinished: Unfinished, name: str, claimed: str, kind: ArtifactKind
+    ) -> None:
+        self._run = run
+        self._unfinished: Unfinished | None = unfinished
+        self._name = name
+        self._claimed = claimed
+        self._kind: ArtifactKind = kind
+        self._size = 0
+        self._head = b""
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        """Append data. Fast enough for the event loop with pieces of up to a megabyte.
+
+        Raises:
+            ArtifactQuotaError: The run's quota is used up. The data until then stays.
+            ArtifactStoreError: It cannot be written. The artifact is discarded.
+        """
+        unfinished = self._open()
+        self._run.quota.take(len(data))
+        self._size += len(data)
+        try:
+            with translated("kept", self._run.store.root):
+                unfinished.write(data)
+        except ArtifactStoreError:
+            self.discard()
+            raise
+        self._digest.update(data)
+        if len(self._head) < HEAD:
+            self._head += data[: HEAD - len(self._head)]
+
+    def finish(self) -> Artifact:
+        unfinished, run = self._open(), self._run
+        name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
+        label = Artifact(
+            uri="",
+            name=name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…",
+            mime_type=mime_type(self._name, self._head, self._claimed),
+            size=self._size,
+            digest=self._digest.hexdigest(),
+            run_id=run.run_id,
+            kind=self._kind,
+            provenance=run.origin(),
+        )
+        try:
+            with translated("kept", run.store.root):
+                artifact = run.store.keep(unfinished, run.owner, label)
+        except ArtifactStoreError:
+            self.discard()
+            raise
+        self._unfinished = None
+        os.close(unfinished.descriptor)
+        return artifact
+
+    def discard(self) -> None:
+        if self._unfinished is None:
+            return
+        unfinished, self._unfinished = self._unfinished, None
+        self._run.quota.give_back(self._size)
+        self._run.store.blobs.discard(unfinished)
+
+    def _open(self) -> Unfinished:
+        if self._unfinished is None:
+            raise ArtifactStoreError("This was finished, or could not be kept, before.")
+        return self._unfinished
+
+    def __enter__(self) -> ArtifactWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
 
 logger = logging.getLogger(__name__)
 
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
-MAX_ENTRIES = 50_000
-"""Artifacts of all owners, which programs leave; to read so many takes a fraction of a second."""
-
-
-_DAY = 24 * 3600.0
-
-_DELETED = 500  # Entries that one statement removes: databases have a bound on its length.
+MAX_ENTRIES = 50_000  # Artifacts of all owners; programs leave any number.
 
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -52,15 +200,18 @@ _ID = re.compile(r"[0-9a-f]{20}")
 _LABEL = ("run_id", "kind", "name", "mime_type", "size", "digest")
 _BEGINNING = re.compile("[0-9a-f]{4,64}")
 
+_TOTALS = """
+SELECT (SELECT sum(size) FROM (SELECT DISTINCT digest, size FROM artifacts) AS contents),
+    (SELECT count(*) FROM artifacts),
+    (SELECT count(*) FROM artifacts WHERE digest = :digest)
+"""
+
 
 class ArtifactStore:
     """Stores artifacts, and lists them for the owner of their run.
 
     Several bridges may use one store at once. Beyond the limits, the oldest artifacts of the owner
     with the most are removed.
-
-    Args:
-        now: Returns seconds since the epoch.
     """
 
     def __init__(
@@ -73,7 +224,7 @@ class ArtifactStore:
         now: Callable[[], float] = time,
     ) -> None:
         self._store = store
-        self._seconds = days * _DAY
+        self._seconds = days * 24 * 3600.0
         self._total_bytes = total_bytes
         # A run that exceeds the whole store would cause its own files to be removed.
         self._run_bytes = min(run_bytes, total_bytes)
@@ -87,16 +238,10 @@ class ArtifactStore:
 
     @property
     def root(self) -> Path | str:
-        """Where the store is, for messages."""
         return self._store.place
 
-    def of_run(self, owner: str, run_id: str, origin: Origin = of_nothing) -> RunArtifacts:
-        """Return the artifacts of one run, to add to. No I/O.
-
-        Args:
-            owner: The only one who may read them.
-            origin: Returns what the run has read so far; called when an artifact is finished.
-        """
+    def of_run(self, owner: str, run_id: str, origin: Origin = lambda: None) -> RunArtifacts:
+        """Return the artifacts of one run, to add to. No I/O."""
         if not _RUN.fullmatch(run_id):
             raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
@@ -105,7 +250,7 @@ class ArtifactStore:
         return RunArtifacts(self, quota, owner, run_id, origin)
 
     def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
-        """Return an owner's artifacts, newest first; for None, those of all owners."""
+        """Return an owner's artifacts, newest first; None for all owners."""
         with translated("listed", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, run_id)
             return tuple(self._artifact(row) for row in found)
@@ -113,13 +258,7 @@ class ArtifactStore:
     def page(
         self, owner: str | None, size: int, after: str = ""
     ) -> tuple[tuple[Artifact, ...], str]:
-        """Return a page of artifacts, newest first, and the next page's cursor; "" at the end.
-
-        Reads no more than it returns.
-
-        Args:
-            after: The cursor returned with the previous page.
-        """
+        """Return a page of artifacts, newest first, and the cursor after it; "" at the end."""
         with translated("listed", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, after=after, most=size + 1)
         more = ""
@@ -132,7 +271,7 @@ class ArtifactStore:
         return self._artifact(self._find(owner, uri))
 
     def read(self, owner: str | None, uri: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return an artifact's content, checked against its digest, or a part, unchecked."""
+        """Return a content, checked against its digest, or a part, unchecked."""
         with self.opened(owner, uri) as content:
             if start == 0 and (size is None or size >= content.artifact.size):
                 return content.whole()
@@ -140,12 +279,7 @@ class ArtifactStore:
 
     @contextmanager
     def opened(self, owner: str | None, uri: str) -> Iterator[Content]:
-        """Open an artifact's content, which stays readable if it is removed meanwhile.
-
-        Raises:
-            UnknownError: There is no such, or not for this owner, or not any more.
-            ArtifactStoreError: It cannot be read, or is not what was kept.
-        """
+        """Open an artifact's content; raise UnknownError if this owner has no such artifact."""
         artifact = self.find(owner, uri)
         with translated("read", self.root):
             try:
@@ -195,7 +329,7 @@ class ArtifactStore:
         if run_id:
             chosen = chosen.where(table.c.run_id == run_id)
         if uri is not None:
-            chosen = chosen.where(_named(table, uri))
+            chosen = chosen.where(_uri_condition(table, uri))
         if after:
             moment, _, last = after.partition(".")
             created = int(moment, 16)
@@ -203,16 +337,16 @@ class ArtifactStore:
             chosen = chosen.where(older | ((table.c.created == created) & (table.c.id < last)))
         return kept.connection.execute(chosen).all()
 
-    def _artifact(self, row: Row[Any]) -> Artifact:
+    def _artifact(self, row: Row[Any] | SimpleNamespace) -> Artifact:
         provenance = None
         if row.provenance is not None:
             try:
                 provenance = Provenance.of(json.loads(row.provenance))
             except (ValueError, RecursionError):
                 provenance = Provenance(anything=True)
-        created = row.created / 1000
+        created, stream = row.created / 1000, row.kind in STREAMS
         return Artifact(
-            uri=uri_of(row.id, row.run_id, row.kind),
+            uri=f"{RUNS_URI}{row.run_id}/{row.kind}" if stream else ARTIFACTS_URI + row.id,
             name=row.name,
             mime_type=row.mime_type,
             size=row.size,
@@ -234,7 +368,6 @@ class ArtifactStore:
         return self._artifact(found)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
-        """Remove all artifacts of an owner, or those of one run; return how many."""
         with translated("removed", self.root):
             with self._store.reading() as kept:
                 if not self._select(kept, owner, run_id, most=1, expired=True):
@@ -246,7 +379,6 @@ class ArtifactStore:
         return len(found)
 
     def tidy(self) -> int:
-        """Remove expired, surplus and unfinished artifacts; return how many."""
         with translated("tidied", self.root), self._changing:
             if not self.blobs.exist():
                 return 0
@@ -255,7 +387,7 @@ class ArtifactStore:
             with self._store.writing() as kept:
                 # Contents stored since are not among `contents`, but must stay: check each.
                 missing = [one for one in _held(kept) if one.digest not in contents]
-                goes = [one for one in missing if not self._there(one)]
+                goes = [one for one in missing if not self._exists(one)]
                 goes += self._sweep(kept)
                 _delete(kept, [one.id for one in goes])
             with self._store.reading() as kept:
@@ -267,7 +399,7 @@ class ArtifactStore:
         return removed + len(set(goes))
 
     async def tidying(self) -> None:
-        """Call `tidy` periodically until cancelled. Runs on the event loop; errors are logged."""
+        """Call `tidy` periodically until cancelled. Runs on the event loop."""
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
@@ -288,14 +420,10 @@ class ArtifactStore:
         return not 0 <= time() - tidied < 3600.0
 
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
-        """Store a finished file as an artifact; its descriptor stays open.
+        """Store a finished file; its descriptor stays open. On an error the store is unchanged.
 
         Args:
             label: Its description, without URI and times.
-
-        Raises:
-            ArtifactQuotaError: It exceeds its owner's share.
-            OSError: It cannot be written. The store is unchanged.
         """
         coming = StoredItem(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
@@ -315,14 +443,11 @@ class ArtifactStore:
         # Artifacts stored at once are dated up to a second ahead.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
         told = None if label.provenance is None else json.dumps(label.provenance.document())
-        # It cannot be guessed.
-        own = secrets.token_hex(10)
-        values = {name: getattr(label, name) for name in _LABEL}
-        values |= {"id": own, "owner": owner, "created": self._last, "provenance": told}
+        # The id cannot be guessed.
+        own = {"id": secrets.token_hex(10), "owner": owner, "created": self._last}
+        values = {name: getattr(label, name) for name in _LABEL} | own | {"provenance": told}
         kept.connection.execute(_artifacts().insert(), values)
-        created = self._last / 1000
-        uri = uri_of(own, label.run_id, label.kind)
-        return replace(label, uri=uri, created=created, expires=created + self._seconds)
+        return self._artifact(SimpleNamespace(**values))
 
     def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
         size, count, alike = _totals(kept, coming.digest)
@@ -338,7 +463,6 @@ class ArtifactStore:
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
-        """Check all artifacts; return those to remove."""
         bounds = RetentionLimits(
             total_bytes=self._total_bytes,
             oldest=self._oldest(),
@@ -354,11 +478,11 @@ class ArtifactStore:
             raise self._too_much()
         return goes
 
-    def _there(self, one: StoredItem) -> bool:
+    def _exists(self, one: StoredItem) -> bool:
         try:
             self.blobs.open(one.digest).close()
         except StoreError:
-            # It could not be looked for.
+            # The store did not answer.
             raise
         except OSError:
             return False
@@ -391,13 +515,7 @@ def _artifacts() -> Table:
     return artifacts
 
 
-def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
-    if kind in STREAMS:
-        return f"{RUNS_URI}{run_id}/{kind}"
-    return ARTIFACTS_URI + artifact_id
-
-
-def _named(table: Table, uri: str) -> Any:
+def _uri_condition(table: Table, uri: str) -> Any:
     """Return the SQL condition for a URI, or for the beginning of an id or digest."""
     from sqlalchemy import false
 
@@ -424,30 +542,19 @@ def _held(kept: Transaction) -> list[StoredItem]:
 
 def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
     """Return the bytes of all contents, and the numbers of entries and of those with a digest."""
+    from sqlalchemy import text
+
     assert kept.connection is not None
-    found = kept.connection.execute(_totals_query(), {"digest": digest}).one()
+    found = kept.connection.execute(text(_TOTALS), {"digest": digest}).one()
     return int(found[0] or 0), int(found[1]), int(found[2])
 
 
-@cache
-def _totals_query() -> Select[Any]:
-    """Return what `_totals` asks: making it takes longer than asking it of a small store."""
-    from sqlalchemy import bindparam, func, select
-
-    table = _artifacts()
-    contents = select(table.c.digest, table.c.size).distinct().subquery()
-    count = select(func.count()).select_from(table)
-    alike = count.where(table.c.digest == bindparam("digest"))
-    size = select(func.sum(contents.c.size))
-    return select(*(each.scalar_subquery() for each in (size, count, alike)))
-
-
 def _delete(kept: Transaction, ids: Sequence[str]) -> None:
-    assert kept.connection is not None
-    table = _artifacts()
-    for start in range(0, len(ids), _DELETED):
-        some = ids[start : start + _DELETED]
-        kept.connection.execute(table.delete().where(table.c.id.in_(some)))
+    from sqlalchemy import text
+
+    if kept.connection is not None and ids:
+        gone = [{"own": own} for own in ids]
+        kept.connection.execute(text("DELETE FROM artifacts WHERE id = :own"), gone)
 
 
 def _unknown(uri: str) -> UnknownError:

@@ -1,9 +1,7 @@
-"""Proposes a first policy for the configured servers. Pure.
+"""Proposes a first policy, from names of tools and their servers' annotations. Pure.
 
-Derives each tool's effect and labels from its name and its server's annotations, and writes the
-proposal. Either source may be wrong, and a server can lie: if they disagree, the stricter effect is
-proposed, every line gives its reason, and nothing applies until a person puts it into the settings
-file.
+Either may be wrong, and a server can lie: of two effects the stricter is proposed, every line gives
+its reason, and nothing applies until a person puts it into the settings file.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bridge.catalog.prose import one_line
-from bridge.catalog.words import words
+from bridge.catalog.search import words
 from bridge.model import Effect, Tool
 from bridge.settings import globs
 from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
@@ -78,12 +76,6 @@ _LOCAL = _words("file files filesystem fs git local memory sqlite")
 
 
 def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) -> str:
-    """Return the text of a policy, to be reviewed by a person.
-
-    Args:
-        servers: The tools of the servers that listed them.
-        silent: The servers that did not, each with the reason.
-    """
     parts = [_HEAD, *(server_table(*item) for item in servers.items())]
     for name, reason in silent.items():
         why = one_line(reason, 160)
@@ -122,7 +114,6 @@ untrusted = "ask"  # tools that no server trusted by this file describes
 
 
 def server_table(name: str, tools: Sequence[Tool]) -> str:
-    """Return the policy's table on one server, with a line for each tool."""
     if not _writable(name):
         return f"# {_shown(name)} is left out: a settings file cannot have its name.\n"
     count = f"{len(tools):,} tool{'' if len(tools) == 1 else 's'}"
@@ -138,7 +129,7 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
     for tool in named:
         effect, why = _effect(tool)
         because = list(_labels(name, tool, effect))
-        labels = f", labels = {_listed(label for label, _ in because)}" if because else ""
+        labels = f", labels = {_format_list(label for label, _ in because)}" if because else ""
         # Never a glob: it would also allow tools that are added later.
         lines.append(f'{_key(tool.name)} = {{ effect = "{effect}"{labels} }}  # {why}')
         lines += [f"#   {label}: {reason}" for label, reason in because]
@@ -148,7 +139,9 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
     if read:
         # A server's resources and prompts often contain what its tools return.
         for request in _REQUESTS:
-            lines.append(f'"{request}" = {{ labels = {_listed(read)} }}  # as its tools have them')
+            lines.append(
+                f'"{request}" = {{ labels = {_format_list(read)} }}  # as its tools have them'
+            )
     if unwritten := len(tools) - len(named):
         lines.append(f"# {unwritten:,} more tools have no line of their own.")
     return "\n".join(lines) + "\n"
@@ -159,7 +152,7 @@ def _key(name: str) -> str:
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 
-def _listed(labels: Iterable[str]) -> str:
+def _format_list(labels: Iterable[str]) -> str:
     return f"[{', '.join(map(toml_value, labels))}]"
 
 
@@ -167,7 +160,14 @@ _SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
 
 
 def _effect(tool: Tool) -> tuple[Effect, str]:
-    said, named = _annotated(tool), _named(tool.name)
+    said: tuple[Effect, str] | None = None
+    if tool.says_it_reads:
+        said = "read", "readOnlyHint true"
+    elif (destructive := tool.annotations.get("destructiveHint")) is True:
+        said = "destructive", "destructiveHint true"
+    elif destructive is False:
+        said = "write", "destructiveHint false"
+    named = _effect_of_name(tool.name)
     if said is None:
         effect, word = named or ("write", "")
         return effect, f"{word!r} is in its name" if word else "nothing says what it does"
@@ -177,17 +177,7 @@ def _effect(tool: Tool) -> tuple[Effect, str]:
     return named[0], f"{named[1]!r} is in its name, though its server says {effect!r}"
 
 
-def _annotated(tool: Tool) -> tuple[Effect, str] | None:
-    """Return the effect that annotations claim, and the annotation; None if they claim none."""
-    if tool.says_it_reads:
-        return "read", "readOnlyHint true"
-    destructive = tool.annotations.get("destructiveHint")
-    if destructive is True:
-        return "destructive", "destructiveHint true"
-    return ("write", "destructiveHint false") if destructive is False else None
-
-
-def _named(name: str) -> tuple[Effect, str] | None:
+def _effect_of_name(name: str) -> tuple[Effect, str] | None:
     """Return the strictest effect that a word of a name suggests, and the word.
 
     For reads and writes only the first two words count: `start_search` is a write.

@@ -1,8 +1,4 @@
-"""Cleans and shortens texts that servers wrote.
-
-Such a text may contain newlines, control characters, lone surrogates, or megabytes. The result is
-valid Unicode with a known maximum length, on one line. The content is not judged.
-"""
+"""Cleans and shortens texts that servers wrote: valid Unicode of a known length, on one line."""
 
 from __future__ import annotations
 
@@ -23,14 +19,12 @@ _UNPRINTABLE = re.compile(
 
 
 def clip(text: str, limit: int) -> str:
-    """Return `text`, shortened to `limit` characters with an ellipsis if it is longer."""
     if len(text) <= limit:
         return text
     return text[: max(limit - 1, 0)].rstrip() + "…"
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return the beginning of `text` as one line of at most `limit` characters."""
     flat = re.sub(r"\s+", " ", text[: limit * _SCAN_FACTOR])
     flat = _UNPRINTABLE.sub("", flat).strip()
     return clip(valid_text(flat), limit)

@@ -1,18 +1,14 @@
 """Learns the shape of tools' results as a JSON Schema, without storing any value. Pure.
 
-A shape has types, names of fields, which fields are always present, and what lists contain. It
-never has a value or a name that looks like data. `merged` is commutative, associative and
-idempotent, so that the shape does not depend on the order of calls or on which bridge made them.
-
-Names of fields are kept if they look like names that a programmer chose. Keys that look like data
-(ids, dates, paths, addresses, tokens) make the object a map: its `additionalProperties` say what
-is below such keys.
+A shape has types, names of fields and which of them are always present. Keys that look like data
+(ids, dates, paths, addresses, tokens) make the object a map. `merged` is commutative, associative
+and idempotent: the shape does not depend on the order of calls or on which bridge made them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import islice
 from typing import NamedTuple
@@ -32,7 +28,6 @@ class Fields(NamedTuple):
     """The fields of the objects at one position.
 
     Attributes:
-        named: Shapes of the fields, by name.
         always: Names of the fields that every object had.
         other: The shape below keys that are data; None if there were none.
         is_map: Whether there were too many names, so that all keys count as data.
@@ -49,7 +44,6 @@ class Shape(NamedTuple):
 
     Attributes:
         plain: JSON's type names of the values that are neither lists nor objects.
-        blob: Whether there was binary content.
         items: The shape of lists' items; None if there was no list.
         fields: None if there was no object.
     """
@@ -66,17 +60,8 @@ NOTHING = Shape()  # The shape before any value.
 
 _BARE = Fields({}, frozenset())
 
-_NAMES: Mapping[type, frozenset[str]] = {
-    type(None): frozenset({"null"}),
-    bool: frozenset({"boolean"}),
-    int: frozenset({"integer"}),
-    float: frozenset({"number"}),
-    str: frozenset({"string"}),
-}
-
-_NULL = Shape(plain=_NAMES[type(None)])
-
-_SCALARS: Mapping[type, Shape] = {kind: Shape(plain=names) for kind, names in _NAMES.items()}
+_TYPES: tuple[type, ...] = (type(None), bool, int, float, str)
+_SCALARS = {t: Shape(plain=frozenset({n})) for t, n in zip(_TYPES, _PLAIN, strict=True)}
 
 
 def shape_of(wire: Mapping[str, Json]) -> Shape:
@@ -98,7 +83,9 @@ class _Look:
 
     def shape_of(self, wire: Mapping[str, Json], depth: int = 0) -> Shape:
         if "blocks" in wire:
-            return Shape(items=merged(*(self.shape_of(b, 1) for b in _sample(wire["blocks"]))))
+            return Shape(
+                items=merged(*(self.shape_of(b, 1) for b in wire["blocks"][:SAMPLED_ITEMS]))
+            )
         if "blob" in wire:
             return Shape(blob=True)
         return self.shape(wire.get("json"), depth)
@@ -111,7 +98,7 @@ class _Look:
         if isinstance(value, dict):
             return Shape(fields=_BARE if depth >= MAX_DEPTH else self._fields(value, depth + 1))
         if isinstance(value, list):
-            some = _sample(value) if depth < MAX_DEPTH else ()
+            some = value[:SAMPLED_ITEMS] if depth < MAX_DEPTH else ()
             shapes = (self.shape(item, depth + 1) for item in some if self.left > 0)
             return Shape(items=merged(*shapes))
         return NOTHING
@@ -128,11 +115,7 @@ class _Look:
                 named[key] = shape
             else:
                 other = shape if other is None else merged(other, shape)
-        return _bounded(Fields(named, frozenset(named), other))
-
-
-def _sample(values: Sequence[Json]) -> Sequence[Json]:
-    return values[:SAMPLED_ITEMS] if len(values) > SAMPLED_ITEMS else values
+        return _limit_fields(Fields(named, frozenset(named), other))
 
 
 def merged(*shapes: Shape) -> Shape:
@@ -169,25 +152,23 @@ def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
     for name, shape in two.named.items():
         named[name] = _both(named[name], shape) if name in named else shape
     other = _either(one.other, two.other)
-    return _bounded(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
+    return _limit_fields(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
 
 
-def _bounded(fields: Fields) -> Fields:
+def _limit_fields(fields: Fields) -> Fields:
     if not fields.named or (len(fields.named) <= MAX_FIELDS and not fields.is_map):
         return fields
     return Fields({}, frozenset(), merged(fields.other or NOTHING, *fields.named.values()), True)
 
 
 def pruned(shape: Shape, depth: int) -> Shape:
-    """Return a shape without what lies below `depth` objects and lists."""
     if depth <= 0:
         items = None if shape.items is None else NOTHING
         return shape._replace(items=items, fields=None if shape.fields is None else _BARE)
-    return _changed(shape, lambda below: pruned(below, depth - 1))
+    return _map_below(shape, lambda below: pruned(below, depth - 1))
 
 
-def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
-    """Return a shape with another shape of everything directly in it."""
+def _map_below(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
     items, fields = shape.items, shape.fields
     if fields is not None:
         named = {name: change(below) for name, below in fields.named.items()}
@@ -197,7 +178,6 @@ def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
 
 
 def schema(shape: Shape) -> dict[str, Json]:
-    """Return a shape as a JSON Schema; {} if nothing is known."""
     branches: list[dict[str, Json]] = []
     names = [name for name in _PLAIN if name in shape.plain]
     if names:
@@ -229,27 +209,16 @@ def _object_schema(fields: Fields) -> dict[str, Json]:
 
 
 def shown(shape: Shape) -> dict[str, Json]:
-    """Return a shape as a JSON Schema for readers.
-
-    A field that was always null probably has another, unknown value at other times, so its type is
-    left out.
-    """
-    return schema(_changed(shape, _without_null))
+    """Return a shape as a JSON Schema for readers, without the type of fields always null."""
+    return schema(_map_below(shape, _without_null))
 
 
 def _without_null(shape: Shape) -> Shape:
-    return NOTHING if shape == _NULL else _changed(shape, _without_null)
+    return NOTHING if shape == _SCALARS[type(None)] else _map_below(shape, _without_null)
 
 
-def from_schema(document: Json) -> Shape:
-    """Return the shape that `schema` wrote.
-
-    Any other JSON value gives a shape within the same bounds, since files may be modified.
-    """
-    return _from_schema(document, 0)
-
-
-def _from_schema(document: Json, depth: int) -> Shape:
+def from_schema(document: Json, depth: int = 0) -> Shape:
+    """Return the shape that `schema` wrote; of any other value a shape within the same bounds."""
     if not isinstance(document, dict):
         return NOTHING
     branches = document.get("anyOf")
@@ -266,7 +235,7 @@ def _branch(document: Json, depth: int) -> Shape:
     kind = document.get("type")
     if kind == "array":
         items = document.get("items") if depth < MAX_DEPTH else None
-        return Shape(items=_from_schema(items, depth + 1))
+        return Shape(items=from_schema(items, depth + 1))
     if kind == "object":
         return Shape(fields=_fields_from(document, depth) if depth < MAX_DEPTH else _BARE)
     names = kind if isinstance(kind, list) else [kind]
@@ -278,14 +247,14 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
     names = filter(is_field_name, as_mapping(properties))
     # One more than an object may have makes it a map.
     some = islice(names, MAX_FIELDS + 1)
-    named = {name: _from_schema(as_mapping(properties)[name], depth + 1) for name in some}
+    named = {name: from_schema(as_mapping(properties)[name], depth + 1) for name in some}
     always = frozenset(name for name in as_list(required) if isinstance(name, str)) & named.keys()
     other = document.get("additionalProperties")
-    return _bounded(
+    return _limit_fields(
         Fields(
             named,
             always,
-            _from_schema(other, depth + 1) if isinstance(other, dict) else None,
+            from_schema(other, depth + 1) if isinstance(other, dict) else None,
             isinstance(other, dict) and "properties" not in document,
         )
     )
@@ -311,7 +280,6 @@ _TOKEN = re.compile(
 
 
 def is_field_name(key: str) -> bool:
-    """Whether `key` looks like the name of a field."""
     if not 0 < len(key) <= 48 or _HEXADECIMAL.fullmatch(key):
         return False
     if _ORDINARY.fullmatch(key):

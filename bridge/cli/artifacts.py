@@ -14,7 +14,7 @@ from typing import Annotated
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, store_for
-from bridge.artifacts.mime import is_text
+from bridge.artifacts.content import is_text
 from bridge.cli.audit import moment
 from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt
 from bridge.cli.output import write_err, write_list, write_out

@@ -24,12 +24,13 @@ from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest
 from bridge.model.results import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
-from bridge.render.receipt import named, receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import (
     files_section,
     finding_lines,
     missing_section,
+    named,
+    receipt_line,
     session_section,
     shown_line,
 )
@@ -239,7 +240,7 @@ def show(
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
-            write_err(f"-- {receipt_line(result, conversation=False)}\n")
+            write_err(f"-- {receipt_line(result)}\n")
 
 
 def request_of(

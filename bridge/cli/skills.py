@@ -11,7 +11,7 @@ from bridge.cli.options import AsJson, arg
 from bridge.cli.output import visible, write_err, write_json, write_list, write_out, write_warning
 from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.cli.status import open_engine
-from bridge.errors import UnknownError, UsageError
+from bridge.errors import UsageError
 from bridge.gate.question import visible_lines
 from bridge.saved_functions.source import Skill
 from bridge.settings import Settings
@@ -118,9 +118,9 @@ async def remove(
 async def _skill(engine: Engine, name: str) -> Skill:
     skills = await engine.skills.shelf.all()
     if name not in skills:
-        from bridge.saved_functions.index import unknown
+        from bridge.saved_functions.files import unknown
 
-        raise UnknownError(unknown(name, skills), code="unknown_skill")
+        raise unknown(name, skills)
     return skills[name]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bridge.catalog.entries import server_stub, tool_stub
 from bridge.catalog.prose import clip, first_sentence, one_line
-from bridge.catalog.stubs import server_stub, tool_stub
+from bridge.catalog.entries import server_stub, tool_stub
 from bridge.cli.options import AsJson, arg, complete_servers, complete_tools, flag, opt
 from bridge.cli.output import (
     terminal_width,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bridge.catalog.docs import instructions
-from bridge.catalog.naming import server_aliases
+from bridge.catalog.entries import server_aliases
 from bridge.discovery.finder import Discovery, DiscoveryContext
 from bridge.discovery.report import SkippedServer
 from bridge.discovery.watch import Watch

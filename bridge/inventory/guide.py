@@ -11,12 +11,18 @@ from typing import Any, Protocol
 import anyio
 import anyio.to_thread
 
-from bridge.catalog.disclosure import outdated
-from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
+from bridge.catalog.docs import (
+    Detail,
+    Offers,
+    capabilities,
+    outdated,
+    root_names,
+    server_docs,
+    tool_description,
+    tool_docs,
+)
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
-from bridge.catalog.stubs import server_stub
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
 from bridge.inventory.configuration import server_instructions

@@ -12,10 +12,16 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bridge.catalog.entries import Recall, ServerEntry, tool_entries
-from bridge.catalog.naming import server_aliases
-from bridge.catalog.program.tables import SERVER_METHODS
-from bridge.catalog.stubs import run_discovered, run_server, to_call
+from bridge.catalog.entries import (
+    Recall,
+    ServerEntry,
+    run_discovered,
+    run_server,
+    server_aliases,
+    to_call,
+    tool_entries,
+)
+from bridge.catalog.program.names import SERVER_METHODS
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_tools
 from bridge.model import Json, ServerSpec, Tool

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from bridge.catalog.naming import server_aliases
+from bridge.catalog.entries import server_aliases
 from bridge.discovery.precedence import NOT_APPROVED
 from bridge.discovery.report import ProposedServer
 from bridge.errors import ApprovalNeededError

@@ -38,7 +38,7 @@ from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
-from bridge.render.receipt import bytes_returned
+from bridge.render.text import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 
 MAX_QUESTION = 5_500

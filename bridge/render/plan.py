@@ -1,9 +1,8 @@
 """Renders a plan as a list that a person or a model reads before its calls are made.
 
-Owns the wording and the grouping. Consecutive calls of one tool form a group: their common
-arguments once, the others in a table, the first few calls in full. The list begins with the number
-of calls of each tool, so that calls beyond its length are at least counted. Its values come from
-programs and servers, so they are written as JSON with invisible and misleading characters escaped.
+Consecutive calls of one tool form a group: their common arguments once, the others in a table, the
+first few calls in full. Values come from programs and servers, so invisible and misleading
+characters are escaped.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from bridge.model import HeldCall, Json, Plan
@@ -34,7 +32,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a plan's number of calls and how to apply it, in a sentence or two."""
     count = len(plan.calls)
     held = f"{counted(count, 'call')} held, none of them made"
     if plan.plan_id:
@@ -48,24 +45,19 @@ def plan_summary(plan: Plan) -> str:
 
 
 def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
-    """Return the list of a plan's calls.
-
-    Args:
-        how: Whether to add how it is applied.
-        characters: Approximate limit of its length.
-    """
-    return "\n".join(_listed(plan, how, characters).lines)
+    """Return the list of a plan's calls, and with `how` the way to apply it."""
+    return "\n".join(_list_calls(plan, how, characters).lines)
 
 
 def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
     """Return the list for a question, and the last line of each call that is shown in full."""
-    page = _listed(plan, how=False, characters=characters)
+    page = _list_calls(plan, how=False, characters=characters)
     # The question's first line has the number of calls.
     head = 2 if plan.calls and not page.lines[1] else 1
     return "\n".join(page.lines[head:]), [end - head for end in page.whole]
 
 
-def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
+def _list_calls(plan: Plan, how: bool, characters: int) -> _PlanPage:
     page = _PlanPage(characters)
     if plan.calls:
         page.add(f"{counted(len(plan.calls), 'call')} held, none of them made:")
@@ -112,7 +104,6 @@ def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
 
 
 def unknown_effects(calls: Sequence[HeldCall]) -> str:
-    """Return why calls are held that may only read, and what the user can do about it."""
     rules = {call.rule for call in calls}
     if "no policy" in rules:
         return (
@@ -149,17 +140,7 @@ def _heading(calls: Sequence[HeldCall]) -> str:
     start, end = first.number, calls[-1].number
     between = "to" if end - start == count - 1 else "…"
     which = f"#{start}" if count == 1 else f"#{start} {between} #{end}: {count:,} ×"
-    return f"{which} {_name(first)} ({_decided(first)})"
-
-
-def _common(calls: Sequence[HeldCall]) -> dict[str, Json]:
-    """Return the arguments that all calls have, with one value."""
-    first, *others = calls
-    return {
-        key: value
-        for key, value in first.arguments.items()
-        if all(_same(call.arguments, key, value) for call in others)
-    }
+    return f"{which} {_name(first)} ({_decision_text(first)})"
 
 
 class _PlanPage:
@@ -177,7 +158,6 @@ class _PlanPage:
         self.add(line)
 
     def add_block(self, lines: Sequence[str]) -> bool:
-        """Add lines that belong together, if there is room for them."""
         if sum(len(line) + 1 for line in lines) > self.left:
             self.left = 0
             return False
@@ -187,30 +167,39 @@ class _PlanPage:
 
     def add_group(self, calls: Sequence[HeldCall]) -> int:
         """Add a group as far as there is room; return how many of its calls are there."""
-        first, common = calls[0], _common(calls)
+        first, common = calls[0], dict(calls[0].arguments)
+        for call in calls[1:]:
+            # As JSON, since to Python 1, 1.0 and True are the same.
+            common = {
+                key: value
+                for key, value in common.items()
+                if key in call.arguments and _dump(call.arguments[key]) == _dump(value)
+            }
         lead = "  each with " if len(calls) > 1 else "  "
         head = ["", _heading(calls)]
         head += [f"{lead}{line.strip()}" for line in _in_full(common, first.unlisted)]
         alike = all(len(call.arguments) == len(common) for call in calls)
         alike = alike and len({call.digest for call in calls}) == 1
-        if not self.add_block([*head, *(_digest(first) if alike else ())]):
+        if alike and first.digest:
+            head.append(f"  {DIGEST} of all arguments: {first.digest[:DIGEST_CHARS]}")
+        if not self.add_block(head):
             return 0
         if alike:
             if _is_whole(first, common):
                 self.whole += [len(self.lines)] * len(calls)
             return len(calls)
-        columns = _columns(calls, common)
+        columns = list(dict.fromkeys(n for c in calls for n in c.arguments if n not in common))
         rows = [_row(call, columns) for call in calls[:MAX_ROWS]]
         unlisted = first.unlisted
         titles = ["", *(_title(column, unlisted) for column in columns[:MAX_COLUMNS])]
         titles += [DIGEST] if first.digest else []
         shown = 0
         ends: dict[int, int] = {}
-        for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
+        for number, line in enumerate(_table([titles, *(cells for cells, _, _ in rows)])):
             if not self.add_block([line]):
                 break
             shown = number
-            if number and not rows[number - 1].cut:
+            if number and not rows[number - 1][1]:
                 ends[number - 1] = len(self.lines)
         if shown < len(calls):
             self.add(f"  … and {counted(len(calls) - shown, 'call')} more")
@@ -220,10 +209,10 @@ class _PlanPage:
             more = len(hidden) - MAX_COLUMNS
             self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
-        for number, (call, row) in enumerate(zip(calls, rows, strict=False)):
+        for number, (call, (_, is_cut, unseen)) in enumerate(zip(calls, rows, strict=False)):
             # And the first that has something which no other has shown.
-            if (row.cut and number < 3) or not seen.issuperset(row.hidden):
-                seen.update(row.hidden)
+            if (is_cut and number < 3) or not seen.issuperset(unseen):
+                seen.update(unseen)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
                 if self.add_block([f"  #{call.number} in full:", *lines]):
@@ -232,14 +221,8 @@ class _PlanPage:
         return shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    cells: list[str]
-    cut: bool
-    hidden: Sequence[str]
-
-
-def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
+def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    """Return the cells of a call, whether one is cut, and its columns that are not shown."""
     hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
     cells, cut = [f"#{call.number}"], bool(hidden)
     cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
@@ -248,7 +231,7 @@ def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
     cells += [call.digest[:DIGEST_CHARS]] if call.digest else []
-    return _Row(cells=cells, cut=cut, hidden=hidden)
+    return cells, cut, hidden
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -256,11 +239,6 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield f"  {'  '.join(cells)}".rstrip()
-
-
-def _columns(calls: Sequence[HeldCall], common: Mapping[str, Json]) -> list[str]:
-    names = dict.fromkeys(key for call in calls for key in call.arguments)
-    return [name for name in names if name not in common]
 
 
 def _in_full(
@@ -282,10 +260,6 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
         and all(len(_plain_name(key, call.unlisted)) <= MAX_NAME for key in arguments)
         and all(len(_json(value)) <= MAX_VALUE for value in arguments.values())
     )
-
-
-def _digest(call: HeldCall) -> list[str]:
-    return [f"  {DIGEST} of all arguments: {call.digest[:DIGEST_CHARS]}"] if call.digest else []
 
 
 def _title(column: str, unlisted: Sequence[str]) -> str:
@@ -314,11 +288,10 @@ def _by_kind(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:
 
 
 def _overview(calls: Sequence[HeldCall]) -> Iterator[str]:
-    """Yield how many calls there are of each kind, first those that deserve a look."""
     kinds = _by_kind(calls)
     kinds.sort(key=lambda kind: (kind[0].effect != "destructive", kind[0].action != "ask"))
     for kind in kinds[:30]:
-        yield f"  {len(kind):,} × {_name(kind[0])} ({_decided(kind[0])})"
+        yield f"  {len(kind):,} × {_name(kind[0])} ({_decision_text(kind[0])})"
     if kinds[30:]:
         yield f"  {sum(map(len, kinds[30:])):,} of {len(kinds) - 30:,} other kinds"
 
@@ -331,23 +304,18 @@ def _name(call: HeldCall) -> str:
     return _cut(f"{_plain_name(call.server)}.{_plain_name(call.tool)}", 2 * MAX_NAME)
 
 
-def _decided(call: HeldCall) -> str:
+def _decision_text(call: HeldCall) -> str:
     rule = _cut(printable(call.rule), MAX_VALUE)
     verdict = f"needs approval: {rule}" if call.action == "ask" else f"allowed: {rule}"
     return f"{call.effect}; {verdict}"
 
 
-def _same(arguments: Mapping[str, Json], key: str, value: Json) -> bool:
-    # As JSON, since to Python 1, 1.0 and True are the same.
-    return key in arguments and _dumped(arguments[key]) == _dumped(value)
-
-
 def _json(value: Json) -> str:
     # Behind a gap it would begin a line where it is wrapped.
-    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dumped(value)))
+    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dump(value)))
 
 
-def _dumped(value: Json) -> str:
+def _dump(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

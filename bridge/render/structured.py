@@ -1,31 +1,29 @@
-"""A `RunResult` as structured content.
+"""A `RunResult` or a `CommandResult` as structured content: JSON that any client can read.
 
-Owns the field names of the contract, what counts as empty, how a stream becomes lines, and that
-the outcome is JSON which any client can take: no lone surrogates, no NaN, no nesting that makes a
-serialiser give up. Bounds nothing in size: that was done where the output was captured.
-
-A stream is a list of lines without their newlines. A newline at the very end ends the last line
-and adds no empty one; every other blank line is there; "\r" stays. A stream whose last line has no
-newline is named in `noFinalNewline`, so that exactly what was written can be had back.
+The record has no lone surrogates, no NaN and no nesting that makes a serialiser give up. Output is
+bounded where it is captured. `noFinalNewline` names the streams whose last line has no newline.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from signal import Signals
 from typing import Any
 
 from bridge.model import (
     Artifact,
+    CommandResult,
     Isolation,
     Json,
-    Loss,
     Plan,
     RunResult,
     SessionReport,
-    ShownContent,
+    StageResult,
     Variable,
 )
 from bridge.text import valid_text
@@ -67,14 +65,22 @@ def structured(result: RunResult) -> dict[str, Any]:
         "findings": [contract_fields(found, *_FINDING) for found in result.findings],
         "findingsOmitted": result.findings_omitted or None,
         "isolation": isolation_fields(result.isolation),
-        "plan": None if result.plan is None else plan_fields(result.plan),
+        "plan": None if result.plan is None else _plan_fields(result.plan),
         **{
             name: [contract_fields(found, *_COUNT) for found in getattr(result, name)]
             for name in ("replayed", "unused", "refused", "unknown")
         },
         "usage": contract_fields(result.usage, *_USAGE, always=_USAGE),
         "receipt": result.receipt and contract_fields(result.receipt, *_RECEIPT, always=_ACCOUNTED),
-        **kept_fields(result),
+        "shown": [
+            contract_fields(shown, *_SHOWN)
+            | (contract_fields(shown.artifact, "uri") if shown.artifact else {})
+            for shown in result.shown
+        ],
+        "whole": output_links(result),
+        "artifacts": [artifact_fields(artifact) for artifact in result.artifacts],
+        "missing": [asdict(loss) for loss in result.missing],
+        "session": None if result.session is None else _session_fields(result.session),
     }
     return {
         name: to_json(value)
@@ -86,12 +92,7 @@ def structured(result: RunResult) -> dict[str, Any]:
 
 def stream_lines(text: str) -> list[str]:
     """Return the lines of `text`, parted at "\\n" and nowhere else."""
-    if not text:
-        return []
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return lines
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def to_json(value: Json, depth: int = 0) -> Json:
@@ -103,17 +104,13 @@ def to_json(value: Json, depth: int = 0) -> Json:
     if not isinstance(value, (Mapping, list, tuple)):
         return _scalar(value)
     if depth >= MAX_DEPTH:
-        return _deep_text(value)
+        try:
+            return _dump(to_json(value, -sys.maxsize))
+        except RecursionError:
+            return TOO_DEEP
     if isinstance(value, Mapping):
         return {_key(key): to_json(item, depth + 1) for key, item in value.items()}
     return [to_json(item, depth + 1) for item in value]
-
-
-def _deep_text(value: Json) -> str:
-    try:
-        return _dump(to_json(value, -sys.maxsize))
-    except RecursionError:
-        return TOO_DEEP
 
 
 def _dump(value: Json) -> str:
@@ -165,7 +162,6 @@ def contract_fields(value: object, *names: str, always: Collection[str] = ()) ->
 
 
 def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
-    """Return what separated a run from the host; `unverified` layers were not seen from inside."""
     if isolation is None:
         return None
     unverified = [layer for layer in isolation.layers if layer not in isolation.verified]
@@ -176,14 +172,7 @@ def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
     }
 
 
-_HELD_CALL = (
-    *("number", "server", "tool", "arguments", "effect", "action", "rule"),
-    *("digest", "unlisted"),
-)
-
-
-def plan_fields(plan: Plan) -> dict[str, Json]:
-    """Return a plan; each call with what is known of it, as far as there is room for them."""
+def _plan_fields(plan: Plan) -> dict[str, Json]:
     calls: list[Json] = []
     left = MAX_PLAN_CHARACTERS
     for call in plan.calls:
@@ -205,14 +194,17 @@ def plan_fields(plan: Plan) -> dict[str, Json]:
 
 _COUNT = ("server", "tool", "count", "why")
 _FINDING = ("line", "column", "rule", "severity", "message")
+_HELD_CALL = (
+    *("number", "server", "tool", "arguments", "effect", "action", "rule"),
+    *("digest", "unlisted"),
+)
 _ACCOUNTED = ("result_bytes", "returned_bytes", "tokens_kept", "code_ms")
 _RECEIPT = (
     *("calls", "replayed", "held", "refused", "unknown"),
     *(*_ACCOUNTED, "calls_ms", "waiting_ms", "audit", "masked", "unsent"),
 )
 _USAGE = ("wall_ms", "cpu_ms", "peak_memory_bytes", "tool_calls", "tool_result_bytes")
-
-
+_SHOWN = ("mime_type", "width", "height", "text", "note")
 _ARTIFACT = ("uri", "name", "kind", "mime_type", "size")
 
 
@@ -222,31 +214,17 @@ def artifact_fields(artifact: Artifact) -> dict[str, Json]:
 
 
 def output_links(result: RunResult) -> dict[str, Json]:
-    """Return where all of the streams is that are not shown in full."""
-    return {
-        artifact.kind: artifact.uri
-        for artifact in result.artifacts
-        if artifact.kind in ("stdout", "stderr")
-    }
+    """Return the address of each stream that is not shown in full."""
+    return {one.kind: one.uri for one in result.artifacts if one.kind in ("stdout", "stderr")}
 
 
-def shown_fields(shown: ShownContent) -> dict[str, Json]:
-    """Return the record of something shown, which itself is a content block."""
-    uri = {"uri": shown.artifact.uri} if shown.artifact is not None else {}
-    return {**contract_fields(shown, "mime_type", "width", "height", "text", "note"), **uri}
-
-
-def loss_fields(loss: Loss) -> dict[str, Json]:
-    return {"name": loss.name, "why": loss.why}
-
-
-def session_fields(report: SessionReport) -> dict[str, Json]:
+def _session_fields(report: SessionReport) -> dict[str, Json]:
     fields = {
         "id": report.session_id,
         **contract_fields(report, "name", "run", "state"),
         "holds": held_fields(report.holds),
         "more": report.more,
-        "lost": [loss_fields(loss) for loss in report.lost],
+        "lost": [asdict(loss) for loss in report.lost],
         "note": report.note,
     }
     return {name: value for name, value in fields.items() if value}
@@ -256,12 +234,33 @@ def held_fields(held: Iterable[Variable]) -> list[Json]:
     return [{"name": one.name, "type": one.kind, "size": one.size} for one in held]
 
 
-def kept_fields(result: RunResult) -> Mapping[str, Json]:
-    """Return the fields of a result about what outlives it; some may be empty."""
+def structured_command(result: CommandResult) -> dict[str, Any]:
+    """Return the fields; those that are empty are left out.
+
+    Keys:
+        stages.command: Its words, as a line.
+    """
+    stderr = "".join(stage.stderr for stage in result.stages)
+    named = ("run_id", "status", "summary", "profile", "reason", "exit_code")
+    fields: dict[str, Json] = {
+        **contract_fields(result, *named, always=("exit_code",)),
+        "stages": [_stage(stage, many=len(result.stages) > 1) for stage in result.stages],
+        "stdout": stream_lines(result.stdout),
+        "stderr": stream_lines(stderr),
+        **contract_fields(result, "error", "timeout_seconds", "truncated"),
+        "isolation": isolation_fields(result.isolation),
+        "usage": {"wallMs": result.usage.wall_ms} if result.stages else None,
+    }
+    return {name: to_json(value) for name, value in fields.items() if value not in (None, [])}
+
+
+def _stage(stage: StageResult, *, many: bool) -> dict[str, Json]:
+    signal = {"signal": Signals(stage.signal).name} if stage.signal is not None else {}
     return {
-        "shown": [shown_fields(shown) for shown in result.shown],
-        "whole": output_links(result),
-        "artifacts": [artifact_fields(artifact) for artifact in result.artifacts],
-        "missing": [loss_fields(loss) for loss in result.missing],
-        "session": None if result.session is None else session_fields(result.session),
+        "command": shlex.join(stage.words),
+        **contract_fields(stage, "exit_code", always=("exit_code",)),
+        **signal,
+        **contract_fields(stage, "cut_short", "not_started"),
+        # One command's is the result's own.
+        **({"stderr": stream_lines(stage.stderr)} if many and stage.stderr else {}),
     }

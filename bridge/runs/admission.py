@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.advice import explained
+from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.edits import apply_edits
+from bridge.catalog.program.findings import NOTHING, Unread, apply_edits
 from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import Unread
-from bridge.catalog.program.report import NOTHING
 from bridge.catalog.program.server_references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
@@ -214,7 +212,7 @@ class Admission:
         if self._settings.preflight != "check":
             return Check(verdict=NOTHING)
         if isinstance(survey, Unread):
-            return Check(verdict=explained(request.code, survey), revision=known.revision)
+            return Check(verdict=explain_syntax(request.code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, session = known.revision, bool(request.session)
         verdict = await by_size(

@@ -18,11 +18,10 @@ import anyio.to_thread
 
 from bridge.catalog.program.advice import SIGNATURE
 from bridge.catalog.program.checks import find_lost_value
+from bridge.catalog.program.findings import NOTHING, SYNTAX, Unread, Verdict, lines_of
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import SYNTAX, Unread
 from bridge.catalog.program.repairs import read_program
-from bridge.catalog.program.report import NOTHING, Verdict, lines_of
 from bridge.catalog.program.server_references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip

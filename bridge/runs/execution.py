@@ -20,7 +20,7 @@ from bridge.model import Json, Limits, RunRequest, RunResult, Tool, Usage
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages, PackageSet
 from bridge.plans.plan_store import Plans, planned
-from bridge.render.receipt import bytes_returned
+from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
 from bridge.runs.checks import Check, Reading

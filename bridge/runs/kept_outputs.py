@@ -8,7 +8,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore
-from bridge.artifacts.parts import nth_line_end
+from bridge.artifacts.content import nth_line_end
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
 from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.guest.schema.validation import problem

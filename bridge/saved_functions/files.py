@@ -1,14 +1,13 @@
-"""Skills as plain files in a folder, which may be a git repository.
+"""Skills as plain files in a folder, which may be a git repository. Blocks: call it in threads.
 
-Owns the folder: `NAME.py` is a skill as it is now, `NAME/1.py` and so on are its versions as they
-were saved. Each file is replaced whole. A person may edit, add and remove files at any time;
-bridges change them in the store's turn. What a person has approved of is in the store, by digests,
-so that nothing that gets into the folder, as by a `git pull`, brings its own approval along. All of
-it blocks, and belongs in threads.
+`NAME.py` is the current skill, `NAME/1.py` and so on are its saved versions. A person may edit, add
+and remove files at any time; bridges take turns by the store. Approvals are in the store, by
+digest: a file that gets into the folder, for example by `git pull`, brings none along.
 """
 
 from __future__ import annotations
 
+import difflib
 import errno
 import json
 import logging
@@ -17,23 +16,46 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
+from anyio.to_thread import run_sync as in_thread
+
 from bridge.atomic_files import read_regular, replace_file
-from bridge.errors import InvalidRequestError, LibraryError
-from bridge.model import Provenance
-from bridge.saved_functions.provenance import SKILLS, add_read, forget_read, is_known_to_flow_rules
+from bridge.catalog.program.expected_calls import expected_calls
+from bridge.catalog.program.server_references import References, references
+from bridge.catalog.program.survey import Survey
+from bridge.errors import InvalidRequestError, LibraryError, UnknownError
+from bridge.gate.pins import tool_digest
+from bridge.gate.provenance import ProvenanceTracker
+from bridge.inventory.guide import SKILLS_SERVER
+from bridge.inventory.servers import Servers
+from bridge.model import Json, Provenance, Tool
+from bridge.saved_functions.documents import (
+    SKILLS,
+    add_read,
+    forget_read,
+    is_known_to_flow_rules,
+    read_by_writers,
+)
 from bridge.saved_functions.source import (
     MAX_SOURCE_BYTES,
     NAME,
     Header,
+    Skill,
+    SkillCode,
     Tools,
     decode_skill,
     encode_skill,
+    read_skill,
     source_digest,
     text_digest,
     version_of,
 )
+from bridge.settings import Settings, store_of
 from bridge.store import Store, Transaction
 
 logger = logging.getLogger(__name__)
@@ -49,22 +71,17 @@ State = tuple[int, int, int]  # What tells a file from what it was before: time,
 
 @dataclass(frozen=True, kw_only=True)
 class SavedSkill:
-    """What became of saving."""
-
     text: str
     version: int
     changed: bool
 
 
 class SkillFiles:
-    """The files of one folder, which need not be there."""
-
     def __init__(self, folder: Path, store: Store) -> None:
         self.folder = folder
         self._store = store
 
     def states(self) -> dict[str, State]:
-        """Return the skills there are, by name, each with what tells whether it has changed."""
         found: dict[str, State] = {}
         try:
             with os.scandir(self.folder) as entries:
@@ -85,7 +102,6 @@ class SkillFiles:
         return dict(sorted(found.items()))
 
     def text(self, name: str) -> str | None:
-        """Return a skill's file; None if there is none."""
         try:
             data = read_regular(self._path(name), 2 * MAX_SOURCE_BYTES)
         except FileNotFoundError:
@@ -114,56 +130,44 @@ class SkillFiles:
         *,
         only_if: str | None = None,
     ) -> SavedSkill:
-        """Save a source as a skill. The text before stays as a version.
+        """Save a source as a skill. The previous text stays as a version.
 
         Args:
-            only_if: The digest that its text must have until then; empty if there must be none.
+            only_if: The digest of the previous text; empty for no text, None for any.
 
         Raises:
             InvalidRequestError: There is no room, or another of nearly that name, or the text is
                 not what `only_if` says.
-            LibraryError: It cannot be written. What there was is as it was.
+            LibraryError: It cannot be written. The skill is unchanged.
         """
-        header = Header(
-            description=description,
-            created=now,
-            updated=now,
-            digest=source_digest(source),
-            tools=tools,
-            provenance=provenance,
-        )
         with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._check_unchanged(name, only_if)
-            return self._saved(name, source, header)
+            digest = source_digest(source)
+            header = Header(description=description, digest=digest, tools=tools, updated=now)
+            return self._write_version(
+                name, source, replace(header, created=now, provenance=provenance)
+            )
 
     @contextmanager
     def _changing(
         self, name: str, doing: str, provenance: Provenance | None = None
     ) -> Iterator[Transaction]:
-        """Lock the skills against changes and approvals by other bridges.
-
-        Args:
-            provenance: What the run had read that does it. It stands in the store before anything
-                is changed.
-        """
+        """Lock the skills against other bridges; record first what the run had read."""
         try:
             if is_known_to_flow_rules(provenance):
                 with self._store.writing(durable=True) as kept:
                     add_read(kept, SKILLS, name, provenance)
             with self._store.writing(durable=True) as kept:
                 yield kept
-                # The text before may have been approved meanwhile: forget that.
+                # The previous text may have been approved meanwhile: forget that.
                 add_read(kept, SKILLS, name, provenance)
         except (OSError, ValueError, TypeError, RecursionError) as error:
             why = _why(error) if isinstance(error, OSError | ValueError) else str(error)
             raise LibraryError(f"Skill {name!r} cannot be {doing}: {why}.") from None
 
     def approve(self, name: str, digest: str) -> bool:
-        """Approve a skill as it was shown; return whether it still is so.
-
-        If it is not, nothing is approved of.
-        """
+        """Approve a skill if its text is still the one that was shown; return whether it is."""
         with self._changing(name, "approved of") as kept:
             text = self.text(name)
             if text is None or text_digest(text) != digest:
@@ -174,7 +178,6 @@ class SkillFiles:
             return True
 
     def approved(self) -> set[tuple[str, str]]:
-        """Return names and digests that a person approved of; none of what cannot be read."""
         try:
             found = self._store.documents(_APPROVED, [""], SKILLS).get("")
             return {(name, digest) for name, digest in _approvals(found)}
@@ -183,13 +186,12 @@ class SkillFiles:
             return set()
 
     def _check_unchanged(self, name: str, digest: str | None) -> None:
-        """Raise unless a skill's text has a digest; empty for no text, None for any."""
         text = None if digest is None else self.text(name)
         if digest is not None and digest != ("" if text is None else text_digest(text)):
             message = f"The skill {name!r} was changed at the same moment by another writer."
             raise InvalidRequestError(message, remedy="Look at it, then try again.")
 
-    def _saved(self, name: str, source: str, new: Header) -> SavedSkill:
+    def _write_version(self, name: str, source: str, new: Header) -> SavedSkill:
         self._check_room(name)
         old = self.text(name)
         header, before = (None, "") if old is None else decode_skill(old)
@@ -220,37 +222,28 @@ class SkillFiles:
         versions: bool,
         only_if: str | None = None,
     ) -> bool:
-        """Remove a skill; return whether it was there.
+        """Remove a skill; return whether it existed.
 
         Args:
-            versions: Whether those go too that were saved of it. Otherwise one stays of its text.
-            only_if: The digest that its text must have until then.
-
-        Raises:
-            InvalidRequestError: Its text is not what `only_if` says.
-            LibraryError: It cannot be removed.
+            versions: Whether its versions go too. Otherwise the last text stays as one.
+            only_if: The digest of the text; the error is that of `save`.
         """
         if not self.folder.is_dir():
             return False
         with self._changing(name, "removed", provenance) as kept:
             self._check_unchanged(name, only_if)
+            there = self._path(name).is_file()
+            if there and not versions:
+                self._keep_text(name, self.text(name) or "")
+            self._path(name).unlink(missing_ok=True)
             if versions:
                 forget_read(kept, SKILLS, name)
-            return self._removed(name, versions=versions)
+                return self._remove_versions(name) or there
+            if there:
+                self._forget_removed(name)
+            return there
 
-    def _removed(self, name: str, *, versions: bool) -> bool:
-        there = self._path(name).is_file()
-        if there and not versions:
-            self._keep_text(name, self.text(name) or "")
-        self._path(name).unlink(missing_ok=True)
-        if versions:
-            return self._without_versions(name) or there
-        if there:
-            self._forget_removed(name)
-        return there
-
-    def _without_versions(self, name: str) -> bool:
-        """Remove the versions of a skill; return whether there were any."""
+    def _remove_versions(self, name: str) -> bool:
         numbers = self._versions(name)
         for number in numbers:
             self._version(name, number).unlink(missing_ok=True)
@@ -262,7 +255,7 @@ class SkillFiles:
     def _forget_removed(self, last: str) -> None:
         folder = self.folder / last
         if folder.is_dir() and not folder.is_symlink():
-            # When it was removed, which nothing else says.
+            # The time of removal.
             os.utime(folder)
         removed: list[tuple[int, str]] = []
         with os.scandir(self.folder) as entries:
@@ -273,7 +266,7 @@ class SkillFiles:
                     removed.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
         # A program may save one and remove it under one name after the other.
         for _, name in sorted(removed)[:-100]:
-            self._without_versions(name)
+            self._remove_versions(name)
 
     def _check_room(self, name: str) -> None:
         names = self.states()
@@ -325,11 +318,6 @@ class SkillFiles:
 
 
 def _approvals(data: bytes | None) -> list[list[str]]:
-    """Return the names and digests that are approved.
-
-    Raises:
-        ValueError: They are not what a bridge writes.
-    """
     return [[str(name), str(digest)] for name, digest in json.loads(data or b"[]")]
 
 
@@ -341,3 +329,154 @@ def _why(error: OSError | ValueError) -> str:
     if isinstance(error, OSError) and error.errno == errno.ELOOP:
         return "it is a link"
     return (error.strerror if isinstance(error, OSError) else "") or str(error)
+
+
+class SkillIndex:
+    def __init__(self, settings: Settings, servers: Servers) -> None:
+        self._servers = servers
+        self._store = store_of(settings)
+        self.folder = settings.skills_dir or settings.state_dir / "skills"
+        self.files = SkillFiles(self.folder, self._store)
+        self._read: dict[str, tuple[State, Skill]] = {}
+        self._turn = anyio.Lock()
+
+    async def all(self) -> Mapping[str, Skill]:
+        async with self._turn:
+            states = await in_thread(self.files.states)
+            changed = {
+                name: state
+                for name, state in states.items()
+                if name not in self._read or self._read[name][0] != state
+            }
+            texts = await in_thread(self.files.texts, changed) if changed else {}
+            for name in [name for name in self._read if name not in states or name in changed]:
+                del self._read[name]
+            for name, text in texts.items():
+                await anyio.lowlevel.checkpoint()
+                self._read[name] = (changed[name], read_skill(name, text))
+            return {name: self._read[name][1] for name in sorted(self._read)}
+
+    async def get(self, name: str) -> Skill:
+        skills = await self.all()
+        if name not in skills:
+            raise unknown(name, skills)
+        skill = skills[name]
+        if skill.problem:
+            raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
+        return skill
+
+    async def as_it_is(self, name: str) -> Skill | None:
+        text = await in_thread(self.files.text, name)
+        return None if text is None else read_skill(name, text)
+
+    async def save(
+        self,
+        code: SkillCode,
+        description: str,
+        provenance: Provenance | None = None,
+        *,
+        before: Skill | None,
+    ) -> tuple[Skill, bool]:
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        tools, only_if = self.tools_of(code), "" if before is None else before.digest
+        save = partial(self.files.save, code.name, code.source, description, tools, now, provenance)
+        saved = await in_thread(partial(save, only_if=only_if))
+        return read_skill(code.name, saved.text), saved.changed
+
+    async def approve(self, skill: Skill) -> bool:
+        return await in_thread(self.files.approve, skill.name, skill.digest)
+
+    async def approved(self) -> set[tuple[str, str]]:
+        return await in_thread(self.files.approved)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a skill with all its versions, for a person."""
+        return await in_thread(partial(self.files.remove, name, versions=True))
+
+    async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
+        """Remove a skill for a program, if it is unchanged; a version of it stays."""
+        remove = partial(self.files.remove, skill.name, provenance, versions=False)
+        return await in_thread(partial(remove, only_if=skill.digest))
+
+    async def add_provenance(self, tracker: ProvenanceTracker) -> None:
+        """Add to a run's labels those of the runs that saved or removed skills.
+
+        Call it before a program learns which skills exist.
+        """
+        read = await in_thread(read_by_writers, self._store, SKILLS)
+        await tracker.add_store("the saved skills", read)
+
+    def references(self, code: SkillCode) -> References:
+        return references(Survey(code.tree), self._servers.aliases)
+
+    def tools_of(self, code: SkillCode) -> Tools:
+        known = self._servers.inventory
+        entries = [known.entry(name) for name in self.references(code).servers]
+        found: dict[str, dict[str, str]] = {}
+        for call in expected_calls(Survey(code.tree), entries).calls[:200]:
+            if call.definition is not None:
+                found.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
+        return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
+
+    def stale(self, skill: Skill) -> str:
+        """Return which tools of a skill have changed, as far as is known; empty if none has."""
+        known = self._servers.inventory
+        found: list[str] = []
+        for server, tools in skill.header.tools.items():
+            if server not in known.aliases:
+                found.append(f"there is no server {server!r:.80} any more")
+                continue
+            if known.tools(server) is None:
+                continue
+            for name, digest in tools.items():
+                tool = known.tool(server, name)
+                if tool is None:
+                    found.append(f"{server}.{name:.80} is gone")
+                elif tool_digest(tool) != digest:
+                    found.append(f"{server}.{name:.80} has changed")
+        if len(found) > 5:
+            found = [*found[:5], f"and {len(found) - 5} more"]
+        since = f"since it was saved (version {skill.version}): "
+        return f"{since}{'; '.join(found)}" if found else ""
+
+    def at_hand(self, name: str) -> Skill | None:
+        return self._read[name][1] if name in self._read else None
+
+    async def indexed(self) -> tuple[Tool, ...]:
+        try:
+            skills = await self.all()
+        except LibraryError:
+            return ()
+        return tuple(
+            Tool(
+                server=SKILLS_SERVER,
+                name=skill.name,
+                description=f"{skill.description}\n{skill.code.docstring}" if skill.code else "",
+            )
+            for skill in skills.values()
+            if not skill.problem
+        )
+
+    def docs(self, name: str) -> dict[str, Json] | None:
+        skill = self.at_hand(name)
+        if skill is None:
+            return None
+        stale = self.stale(skill)
+        return {
+            "server": "skills",
+            "serverAlias": "skills",
+            "tool": name,
+            "toolAlias": name,
+            "kind": "skill",
+            "signature": f"{skill.import_line}; {skill.signature}",
+            "description": f"{skill.description}{f' (Stale: {stale})' if stale else ''}".strip(),
+            **({"stale": stale} if stale else {}),
+        }
+
+
+def unknown(name: str, names: Mapping[str, object]) -> UnknownError:
+    near = difflib.get_close_matches(name[:100], list(names), n=1)
+    told = f"No skill is called {name!r:.80}."
+    listed = ", ".join(list(names)[:10]) or "none yet; runtime.save_skill(function) saves one"
+    hint = f"Did you mean {near[0]!r}?" if near else f"Saved: {listed}."
+    return UnknownError(f"{told} {hint}", code="unknown_skill")

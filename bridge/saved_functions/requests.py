@@ -1,12 +1,8 @@
-"""A program's requests about what it keeps: saved skills, and memories.
-
-Owns the parameters, which a program sends and which are checked before anything acts on them, and
-the answers. The rest of the helpers are made of these, in the sandbox.
-"""
+"""A program's requests about saved skills and memories: checks of the parameters, and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,13 +24,11 @@ from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.requests import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError
-from bridge.saved_functions.memories import MAX_OWNERS, Memories, Memory
-from bridge.saved_functions.review import Review
+from bridge.saved_functions.documents import MAX_OWNERS, Memories, Memory
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
-from bridge.store import Store
 
 if TYPE_CHECKING:
-    from bridge.saved_functions.skills import Skills
+    from bridge.saved_functions.skills import Review, Skills
 
 _SAVE_FIX = (
     "Save it under another name, or ask the user to remove the skill that is there: "
@@ -48,14 +42,12 @@ class KeptRequests:
     def __init__(
         self,
         skills: Skills,
-        store: Store,
         *,
         gate: Gate,
         tracker: ProvenanceTracker,
         own: BridgeCalls,
         review: Review,
         request: RunRequest,
-        note: Callable[[Mapping[str, Json]], None],
     ) -> None:
         self._skills = skills
         self._shelf = skills.shelf
@@ -66,17 +58,15 @@ class KeptRequests:
         self._own = own
         self._review = review
         self._request = request
-        self._note = note
         owner = owner_of(request)
         # Callers over HTTP cannot use up the room of the person who runs the bridge.
         most = None if owner == PERSON else MAX_OWNERS
-        self._memories = Memories(store, owner, most_owners=most)
-        # Bridges take turns at writing; of one run's calls none shall wait for another in a thread.
+        self._memories = Memories(skills.store, owner, most_owners=most)
+        # Bridges take turns at writing; no call of a run waits for another one in a thread.
         self._turn = anyio.Lock()
 
     @property
     def methods(self) -> dict[str, Answer]:
-        """The methods by name."""
         methods: Mapping[str, tuple[Answer, Effect | None]] = {
             "save_skill": (self._save_skill, "write"),
             "list_skills": (self._list_skills, None),
@@ -92,10 +82,14 @@ class KeptRequests:
             for name, (answer, effect) in methods.items()
         }
 
+    def _note(self, did: str, skill: str, digest: str = "") -> None:
+        facts = {"did": did, "skill": skill, **({"digest": digest} if digest else {})}
+        self._skills.note(self._request.run_id, facts)
+
     def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
         """Return an answer that a retry of the run does not repeat."""
 
-        async def answered(params: Mapping[str, Json]) -> Json:
+        async def answer_once(params: Mapping[str, Json]) -> Json:
             if method.endswith("_skill"):
                 return await self._own.make(method, params, effect, answer)
             if not owner_of(self._request):
@@ -105,7 +99,7 @@ class KeptRequests:
             async with self._turn:
                 return await self._own.make(method, params, effect, answer)
 
-        return answered
+        return answer_once
 
     async def _save_skill(self, params: Mapping[str, Json]) -> Json:
         self._reject_plan("save_skill")
@@ -127,13 +121,12 @@ class KeptRequests:
             raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
         scan = check(Survey(code.tree), self._skills.denied)
         if self._skills.guard == "enforce" and scan.certain:
-            raise InvalidRequestError(
-                f"The static guard does not allow the skill: {scan.certain[0]}."
-            )
+            why = f"The static guard does not allow the skill: {scan.certain[0]}."
+            raise InvalidRequestError(why)
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
         told = told[:MAX_DESCRIPTION_CHARS]
         provenance = self._tracker.provenance()
-        # From here on the answer, and each refusal, says whether there is one of that name.
+        # From here on each answer says whether there is a skill of that name.
         await self._shelf.add_provenance(self._tracker)
         before = await self._shelf.as_it_is(code.name)
         ask = None if before is None else await self._review.protection(before, "replace")
@@ -147,7 +140,7 @@ class KeptRequests:
             skill, changed = await self._shelf.save(code, told, provenance, before=before)
         if ask is None:
             self._skills.saved(principal_of(self._request), skill)
-        self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
+        self._note("save", skill.name, skill.digest)
         answer = self._told_skill(skill) | {"changed": changed}
         if scan.findings:
             answer["notes"] = [str(found) for found in scan.findings[:8]]
@@ -168,9 +161,9 @@ class KeptRequests:
     async def _load_skill(self, params: Mapping[str, Json]) -> Json:
         self._review.check("use")
         try:
-            skill, named = await self._admitted(_name(params))
+            skill, named = await self._admit(_name(params))
         except BridgeError:
-            # It says what there is, or that there is none.
+            # The error says which skills there are.
             await self._shelf.add_provenance(self._tracker)
             raise
         if not await self._review.add_provenance(skill, self._tracker):
@@ -180,10 +173,10 @@ class KeptRequests:
             try:
                 await self._servers.load([server])
             except UpstreamError:
-                # Its call will say what is the matter.
+                # Its call raises the error.
                 continue
             stubs.append(self._servers.inventory.stubs(server, None))
-        self._note({"did": "use", "skill": skill.name, "digest": skill.digest})
+        self._note("use", skill.name, skill.digest)
         return {
             "name": skill.name,
             "source": skill.text,
@@ -191,8 +184,7 @@ class KeptRequests:
             "servers": stubs,
         }
 
-    async def _admitted(self, name: str) -> tuple[Skill, Sequence[str]]:
-        """Return a skill that this run may use, and the servers that it names."""
+    async def _admit(self, name: str) -> tuple[Skill, Sequence[str]]:
         skill = await self._shelf.get(name)
         assert skill.code is not None
         named = self._shelf.references(skill.code).servers
@@ -211,16 +203,15 @@ class KeptRequests:
         if skill is None:
             return False
         ask = await self._review.protection(skill, "remove")
-        shown = {"name": name}
         fix = f"Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {name}`."
-        async with self._own.permitted("delete_skill", shown, "destructive", ask, fix):
+        async with self._own.permitted("delete_skill", {"name": name}, "destructive", ask, fix):
             there = await self._shelf.delete(skill, provenance)
         if there:
-            self._note({"did": "delete", "skill": name})
+            self._note("delete", name)
         return there
 
     def _told_skill(self, skill: Skill) -> dict[str, Json]:
-        answer: dict[str, Json] = {
+        return {
             "name": skill.name,
             "version": skill.version,
             "description": skill.description,
@@ -231,12 +222,9 @@ class KeptRequests:
             ],
             "updated": skill.header.updated,
             "stale": self._shelf.stale(skill),
+            **({"edited": True} if skill.edited else {}),
+            **({"problem": skill.problem} if skill.problem else {}),
         }
-        if skill.edited:
-            answer["edited"] = True
-        if skill.problem:
-            answer["problem"] = skill.problem
-        return answer
 
     async def _save_memory(self, params: Mapping[str, Json]) -> Json:
         self._reject_plan("save_memory")
@@ -311,13 +299,9 @@ class KeptRequests:
         return self._redactor.text(key)
 
     def _reject_plan(self, what: str) -> None:
-        """Refuse to change what is kept in a run that makes a plan."""
         if self._request.mode == "plan":
-            message = (
-                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
-                "plan."
-            )
-            raise CallFailedError(message, kind="policy")
+            message = f"A plan changes nothing, so {what} was not done."
+            raise CallFailedError(f"{message} Leave it to a run that makes no plan.", kind="policy")
 
 
 def _shown(memory: Memory) -> dict[str, Json]:

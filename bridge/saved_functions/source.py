@@ -1,7 +1,6 @@
-"""A skill as text: what may be one, and how its file says what is known of it. Pure.
+"""A skill as text: the rules for its source, and the header in its file. Pure.
 
-Owns the rules for a skill's source and the comment at the head of its file. A skill is checked for
-its form, and never for what it does: that is for the sandbox, the gate and its reviewer.
+A skill is checked for its form. The sandbox, the gate and its reviewer judge its effects.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.findings import Unread, parse
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Provenance
 from bridge.text import valid_text
@@ -49,11 +48,7 @@ _LITERALS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SkillCode:
-    """A source that may be a skill.
-
-    Attributes:
-        signature: How it is called, with `await` where it takes that.
-    """
+    """A source that may be a skill; the signature has its `await`."""
 
     name: str
     source: str = field(repr=False)
@@ -64,12 +59,12 @@ class SkillCode:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What stands at the head of a skill's file.
+    """The head of a skill's file.
 
     Attributes:
         version: From 1.
-        created, updated: As ISO 8601 has them, in UTC.
-        provenance: What the run had read that saved it; None if nothing was written of that.
+        created, updated: ISO 8601, in UTC.
+        provenance: What the run that saved it had read; None if that was not recorded.
     """
 
     description: str = ""
@@ -87,8 +82,7 @@ class Skill:
 
     Attributes:
         text: The whole file, whose lines tracebacks show.
-        version: Of the source as it is now; one more than the last that was saved if somebody
-            edited it.
+        version: One more than the saved one if the file was edited.
         problem: Why it cannot be used; empty if it can.
     """
 
@@ -103,7 +97,7 @@ class Skill:
 
     @property
     def digest(self) -> str:
-        """What a person approves of: the whole text, exactly as programs get it."""
+        """The digest of what a person approves: the whole text that programs get."""
         return source_digest(self.text)
 
     @property
@@ -129,24 +123,14 @@ def text_digest(text: str) -> str:
     return source_digest(_lines(text))
 
 
-def check_name(name: str) -> None:
-    taken = keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in _LIBRARY
-    if taken or not NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
-            "digits and underscores, beginning with a letter; no keyword and no module of "
-            "Python's library."
-        )
-
-
 def read_code(source: str, name: str = "") -> SkillCode:
     """Return a source as the code of a skill.
 
     Args:
-        name: Of the skill; that of the only function there is if left out.
+        name: The skill's name; if empty, that of the only function.
 
     Raises:
-        InvalidRequestError: It is none; the text says what to change.
+        InvalidRequestError: The source is no skill; the text says what to change.
     """
     source = _lines(source)
     size = len(source.encode("utf-8", "surrogatepass"))
@@ -170,7 +154,13 @@ def read_code(source: str, name: str = "") -> SkillCode:
         message = f"The source defines {len(functions)} functions at its top level."
         remedy = "Say by `name` which of them is the skill."
         raise InvalidRequestError(message, remedy=remedy)
-    check_name(name)
+    taken = keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in _LIBRARY
+    if taken or not NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
+            "digits and underscores, beginning with a letter; no keyword and no module of "
+            "Python's library."
+        )
     own = [node for node in functions if node.name == name]
     if len(own) != 1:
         message = f"The source defines {name!r} {len(own)} times at its top level."
@@ -239,7 +229,6 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def encode_skill(header: Header, source: str) -> str:
-    """Return a skill's file: what is known of it, as JSON in a comment, and its source."""
     told: dict[str, Json] = {
         "description": valid_text(header.description[:MAX_DESCRIPTION_CHARS]),
         "version": header.version,
@@ -255,7 +244,7 @@ def encode_skill(header: Header, source: str) -> str:
 
 
 def decode_skill(text: str) -> tuple[Header | None, str]:
-    """Return what the head of a file says, if that can be read, and the source below it."""
+    """Return a file's header, if it can be read, and the source below it."""
     text = _lines(text)
     if not text.startswith(_OPEN):
         return None, text
@@ -264,7 +253,7 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
         return None, text
     lines = head.removesuffix("\n").split("\n")
     if not all(line.startswith("#") for line in lines):
-        # Something there would be executed: it belongs to what is reviewed.
+        # Some of it would be executed, so it belongs to the reviewed source.
         return None, text
     return _header("\n".join(line[1:] for line in lines)), source
 
@@ -286,13 +275,8 @@ def _header(text: str) -> Header | None:
     return Header(version=version, tools=read, provenance=provenance, **texts)
 
 
-def _no_header(text: str) -> Header:
-    """Return what is known where no header can be read: of a damaged one, the worst."""
-    return Header(provenance=Provenance(anything=True) if _lines(text).startswith(_OPEN) else None)
-
-
 def version_of(header: Header | None, source: str) -> tuple[int, bool]:
-    """Return a file's version, and whether it was edited since it was saved."""
+    """Return a file's version, and whether the file was edited."""
     if header is None:
         return 1, True
     if header.digest == source_digest(source):
@@ -301,13 +285,12 @@ def version_of(header: Header | None, source: str) -> tuple[int, bool]:
 
 
 def read_skill(name: str, text: str) -> Skill:
-    """Return the skill of a file; one that cannot be used says why.
-
-    Belongs in the event loop's thread: to parse turns warnings off for the whole process.
-    """
+    """Return the skill of a file. Call it in the event loop's thread, as `parse`."""
     header, source = decode_skill(text)
     version, edited = version_of(header, source)
     code, problem = None, ""
+    # Of a damaged header, the worst is assumed.
+    damaged = Provenance(anything=True) if _lines(text).startswith(_OPEN) else None
     try:
         code = read_code(source, name)
     except InvalidRequestError as error:
@@ -316,7 +299,7 @@ def read_skill(name: str, text: str) -> Skill:
         name=name,
         text=_lines(text),
         source=source,
-        header=header or _no_header(text),
+        header=header or Header(provenance=damaged),
         version=version,
         edited=edited,
         code=code,
@@ -324,29 +307,25 @@ def read_skill(name: str, text: str) -> Skill:
     )
 
 
-def named_skills(tree: ast.Module) -> tuple[str, ...]:
-    """Return the names of the skills that a program names, in no particular order."""
+def named_skills(tree: ast.Module) -> tuple[str, ...] | None:
+    """Return the names of the skills that a program names; None if it imports no skills."""
     nodes = list(ast.walk(tree))
     found: dict[str, None] = {}
     modules: set[str] = set()
+    imports = False
     for node in nodes:
         if isinstance(node, ast.Import):
-            for item in node.names:
-                top, _, rest = item.name.partition(".")
-                if top != PACKAGE:
-                    continue
-                if rest:
-                    found[rest.partition(".")[0]] = None
-                if not rest or not item.asname:
-                    modules.add(item.asname or PACKAGE)
+            paths = [(item.name.split("."), item.asname) for item in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            top, _, rest = node.module.partition(".")
-            if top != PACKAGE:
-                continue
-            if rest:
-                found[rest.partition(".")[0]] = None
-            else:
-                found.update((item.name, None) for item in node.names if item.name != "*")
+            paths = [([*node.module.split("."), item.name], "-") for item in node.names]
+        else:
+            continue
+        for (top, *rest), asname in paths:
+            imports |= top == PACKAGE
+            if top == PACKAGE and rest and rest[0] != "*":
+                found[rest[0]] = None
+            if top == PACKAGE and (not rest or not asname):
+                modules.add(asname or PACKAGE)
     for node in nodes:
         if (
             isinstance(node, ast.Attribute)
@@ -355,4 +334,5 @@ def named_skills(tree: ast.Module) -> tuple[str, ...]:
             and not node.attr.startswith("_")
         ):
             found[node.attr] = None
-    return tuple(found)[:50]  # More are asked for when it runs.
+    # The program asks for more when it runs.
+    return tuple(found)[:50] if imports else None

@@ -14,7 +14,8 @@ import mcp_types as types
 from bridge.commands.line import parse_line
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
-from bridge.render.commands import compact_command, structured_command
+from bridge.render.structured import structured_command
+from bridge.render.text import compact_command
 from bridge.server.arguments import checked_arguments, field
 from bridge.server.content import (
     Kind,

@@ -10,21 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog import disclosure
-from bridge.catalog.disclosure import Level
+from bridge.catalog import docs
 from bridge.catalog.docs import (
     DESCRIPTION_TOKENS,
     INSTRUCTIONS_TOKENS,
+    Level,
+    Offers,
     capabilities,
     example_call,
     instructions,
+    offers_line,
+    offers_section,
+    root_names,
     server_docs,
     tool_description,
     tool_docs,
 )
-from bridge.catalog.entries import ServerEntry
-from bridge.catalog.offers import Offers, offers_line, offers_section, root_names
-from bridge.catalog.stubs import run_discovered, run_server
+from bridge.catalog.entries import ServerEntry, run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
 from bridge.tokens import count_tokens
 from tests.catalog.nasty_servers import server_entries
@@ -105,7 +107,7 @@ def test_texts_are_as_the_file_says() -> None:
         "summary": tool_docs(GITHUB, create),
         "full": tool_docs(GITHUB, create, "full"),
         "observed": tool_docs(GITHUB, seen, "full"),
-        "levels": {level.name: [*disclosure._lines(entries[0], level)] for level in Level},
+        "levels": {level.name: [*docs._lines(entries[0], level)] for level in Level},
         "run": [run_server(GITHUB), *run_discovered(SERVERS)],
     }
     assert_golden(Path(__file__).with_name("golden.json"), texts)

@@ -150,7 +150,7 @@ PLANS = {
     "failed": plan(held(1), plan_id=""),
     "no policy": plan(replace(held(1), rule="no policy")),
     "untrusted": plan(replace(held(1), rule="default for untrusted tools")),
-    "nobody to ask": replace(plan(*(held(n, f"t{n}") for n in range(8))), askable=False),
+    "no user to ask": replace(plan(*(held(n, f"t{n}") for n in range(8))), askable=False),
     "stale": replace(plan(held(1)), stale="a.b"),
 }
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.saved_functions.memories import (
+from bridge.saved_functions.documents import (
     MAX_TOTAL_BYTES,
     MAX_VALUE_BYTES,
     Memories,

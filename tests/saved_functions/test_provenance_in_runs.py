@@ -10,7 +10,7 @@ import pytest
 
 from bridge.model import Directory, InputFile, RunResult
 from bridge.runs import Engine
-from bridge.saved_functions.review import question
+from bridge.saved_functions.skills import question
 from bridge.settings import Settings
 from tests.plans.plan_rig import audited, log, opened
 from tests.recorder_rig import recorded, recorder

@@ -1,4 +1,4 @@
-"""Who may use a saved skill: whoever reviewed it, as the policy and the guard allow."""
+"""Who may use a saved skill: its reviewers, as the policy and the guard allow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from bridge.model import Provenance
 from bridge.runs import Engine
-from bridge.saved_functions.review import question
+from bridge.saved_functions.skills import question
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, Header, encode_skill, read_skill
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on

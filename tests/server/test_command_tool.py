@@ -13,7 +13,8 @@ from mcp.shared.exceptions import MCPError
 
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandResult, Isolation, StageResult, Usage
-from bridge.render.commands import compact_command, structured_command
+from bridge.render.structured import structured_command
+from bridge.render.text import compact_command
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.command_tool import (

@@ -20,7 +20,7 @@ from bridge.artifacts import ArtifactStore
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.gate.pins import Pins
 from bridge.model import Tool
-from bridge.saved_functions.memories import Memories
+from bridge.saved_functions.documents import Memories
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
@@ -235,7 +235,7 @@ from bridge.artifacts import ArtifactStore
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.sessions.checkpoints import Checkpoints, Saved
-from bridge.saved_functions.memories import Memories
+from bridge.saved_functions.documents import Memories
 from tests.postgresql import store_at
 
 async def main(me):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.findings import Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 from tests.golden_texts import assert_golden
@@ -100,7 +100,7 @@ async def main():
     print(await mcp_git_forge.get_me())
 main()
 print('done')
-## a call for its result's sake that nobody looks at
+## a call whose result is not used
 r = mcp_git_forge.create_issue(owner='o', repo='r', title='t')
 print('created')
 ## await in a plain function

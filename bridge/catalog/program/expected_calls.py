@@ -1,8 +1,7 @@
-"""Lists the calls that a program may make, from its text. Pure.
+"""Reads the calls in a program's text: of what, with which arguments; and lists them. Pure.
 
-Finds calls of tools, resources and prompts with their literal arguments, and the lines that may
-call something that the text does not name. The list is complete only if `ExpectedCalls.open` is
-empty. It does not say how often, or whether at all, a call is made.
+The list has calls of tools, resources and prompts with their literal arguments. It is complete only
+if `ExpectedCalls.open` is empty. A listed call may be made any number of times, or never.
 """
 
 from __future__ import annotations
@@ -12,13 +11,179 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.arguments import COMPUTED, CallReader, CallText, is_computed
+from bridge.catalog.program.names import BY_NAME, Helper
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
-from bridge.catalog.program.tables import BY_NAME
 from bridge.catalog.prose import clip
+from bridge.guest.protocol.placeholders import WHOLE
+from bridge.guest.schema.binding import Parameters
+from bridge.guest.schema.names import split_target
 from bridge.model import Json, Tool
 from bridge.text import valid_text
+
+COMPUTED: Json = {WHOLE: ""}
+"""Stands for a value that the text does not show."""
+
+
+def helper_parameters(helper: Helper) -> Parameters:
+    names = (*helper.positional, *helper.keywords)
+    schema = {
+        "properties": {name: {} for name in names},
+        "required": list(names[: helper.required]),
+        "additionalProperties": helper.open,
+    }
+    return Parameters(schema, len(helper.positional))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallText:
+    """What the text of a call shows.
+
+    Attributes:
+        args: Empty if some are unpacked.
+        starred, unpacked: Whether lists and dicts are unpacked that the text does not show.
+        scalar: Whether the first argument is certainly no dict.
+    """
+
+    args: Sequence[Json] = ()
+    kwargs: Mapping[str, Json]
+    starred: bool = False
+    unpacked: bool = False
+    scalar: bool = False
+
+    def may_be_all(self, parameters: Parameters) -> bool:
+        """Whether there are arguments that the text does not show: unpacked, or in one dict."""
+        whole = parameters.whole(self.args, self.kwargs) == COMPUTED and not self.scalar
+        return self.starred or self.unpacked or whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperCall:
+    """A call of a helper for a server.
+
+    Attributes:
+        values: The arguments by the helper's own names.
+        server: None if it is computed, or there is none of that name.
+        given: The tool's arguments; None if the text does not show a dict.
+    """
+
+    values: Mapping[str, Json]
+    server: ServerEntry | None = None
+    tool: str | None = None
+    entry: ToolEntry | None = None
+    given: CallText | None = None
+
+
+class CallReader:
+    def __init__(self, survey: Survey, symbols: SymbolResolver) -> None:
+        self._survey = survey
+        self._symbols = symbols
+        self._parameters: dict[int, Parameters] = {}
+
+    def parameters(self, entry: ToolEntry) -> Parameters:
+        if id(entry) not in self._parameters:
+            self._parameters[id(entry)] = Parameters(entry.tool.input_schema)
+        return self._parameters[id(entry)]
+
+    def text(self, node: ast.Call, context: Context) -> CallText:
+        starred = any(isinstance(item, ast.Starred) for item in node.args)
+        kwargs: dict[str, Json] = {}
+        unpacked = False
+        for keyword in node.keywords:
+            value = self.value(keyword.value, context)
+            if keyword.arg is not None:
+                kwargs[keyword.arg] = value
+            elif value == COMPUTED or not isinstance(value, dict):
+                unpacked = True
+            else:
+                kwargs.update(value)
+        args = [] if starred else [self.value(item, context) for item in node.args]
+        values: list[object] = [*node.args[:1]]
+        if node.args and isinstance(first := node.args[0], ast.Name):
+            values = [value for value, _ in self._survey.bound(first.id, context)] or values
+        scalar = bool(values) and all(isinstance(v, ast.Constant | ast.JoinedStr) for v in values)
+        return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
+
+    def helper(self, node: ast.Call, context: Context, symbol: Symbol) -> HelperCall | None:
+        helper, text = symbol.helper, self.text(node, context)
+        assert helper is not None
+        if text.starred or text.unpacked:
+            return None
+        values = dict(zip(helper.positional, text.args, strict=False))
+        by_name = helper.name in BY_NAME
+        if by_name:
+            values = self._target(dict.fromkeys(helper.positional) | values, text.kwargs)
+        else:
+            values.update(text.kwargs)
+        if by_name and symbol.server is None and len(values.keys() & {"server", "tool"}) == 1:
+            # One text may name both; see `NameTable.resolve`.
+            whole = values.get("server", values.get("tool"))
+            path = self._survey.given.get(whole, "") if isinstance(whole, str) else ""
+            if "." in path:
+                values["server"], _, values["tool"] = path.partition(".")
+        server, name, tool = symbol.server, values.get("server"), values.get("tool")
+        if server is None and isinstance(name, str):
+            server = self._symbols.named_server(name)
+        if not by_name or server is None or not isinstance(tool, str):
+            return HelperCall(values=values, server=server)
+        given = values.get("arguments") or {}
+        shown = isinstance(given, dict) and given != COMPUTED
+        return HelperCall(
+            values=values,
+            server=server,
+            tool=tool,
+            entry=server.named(tool),
+            given=CallText(kwargs=given) if shown else None,
+        )
+
+    def _target(self, target: dict[str, Json], named: Mapping[str, Json]) -> dict[str, Json]:
+        own = split_target(target, named)
+        if isinstance(tool := target["tool"], dict) and tool != COMPUTED:
+            target["tool"], target["arguments"] = None, tool
+        if own and target["arguments"] is None:
+            target["arguments"] = own
+        return {name: value for name, value in target.items() if value is not None}
+
+    def value(self, node: ast.expr, context: Context) -> Json:
+        """Return the value of an expression; `COMPUTED` for what the text does not show of it.
+
+        A name counts that is bound once, to a constant.
+        """
+        if isinstance(node, ast.Name):
+            bound = self._survey.bound(node.id, context)
+            value = bound[0][0] if len(bound) == 1 else None
+            fixed = not self._survey.tricky and node.id not in self._survey.shared
+            if not fixed or not isinstance(value, ast.Constant):
+                return COMPUTED
+            node = value
+        return _literal(node)
+
+
+def _literal(node: ast.expr) -> Json:
+    match node:
+        case ast.Constant(value=str() | int() | float() | None):
+            return node.value
+        case ast.List() | ast.Tuple():
+            starred = any(isinstance(item, ast.Starred) for item in node.elts)
+            return COMPUTED if starred else [_literal(item) for item in node.elts]
+        case ast.Dict():
+            keys = [getattr(key, "value", None) for key in node.keys]
+            if all(isinstance(key, str) for key in keys):
+                return dict(zip(keys, map(_literal, node.values), strict=True))
+        case ast.UnaryOp(op=ast.USub()):
+            inner = _literal(node.operand)
+            if isinstance(inner, int | float) and not isinstance(inner, bool):
+                return -inner
+        case _:
+            pass
+    return COMPUTED
+
+
+def is_computed(value: Json) -> bool:
+    if isinstance(value, dict):
+        return WHOLE in value or any(map(is_computed, value.values()))
+    return isinstance(value, list) and any(map(is_computed, value))
+
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
@@ -39,10 +204,9 @@ class ExpectedCall:
 
     Attributes:
         tool: The tool's own name, or `READ_RESOURCE` or `GET_PROMPT`.
-        arguments: The literal arguments.
         unseen: Names of the arguments that are computed.
         open: Whether there may be arguments of any name.
-        definition: The tool; None if the server has no such tool or its tools are unknown.
+        definition: None if the server has no such tool or its tools are unknown.
         loops: First lines of the enclosing loops, outermost first.
         deferred: Whether it is inside a function or generator, and so is made at another time.
     """
@@ -67,11 +231,7 @@ class ExpectedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class UnnamedCall:
-    """A line that may call something it does not name.
-
-    Attributes:
-        server: The server of which it may call any tool; None if it may be any server.
-    """
+    """A line that may call something it does not name: any tool of `server`, or of any server."""
 
     line: int
     why: str
@@ -80,25 +240,13 @@ class UnnamedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedCalls:
-    """The calls that a program may make, in the order of the lines."""
-
     calls: tuple[ExpectedCall, ...] = ()
     open: tuple[UnnamedCall, ...] = ()
 
 
 def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCalls:
-    """Return the calls that a program may make.
-
-    Args:
-        survey: The program's survey.
-        servers: All configured servers. If a server's tools are unknown, any name counts as one.
-    """
-    reader = _ExpectedCallReader(survey, servers)
-    reader.read()
-    return ExpectedCalls(
-        calls=tuple(sorted(reader.calls, key=lambda call: (call.line, call.column))),
-        open=tuple(sorted(set(reader.open), key=lambda found: (found.line, found.why))),
-    )
+    """Return the calls that a program may make; of a server with unknown tools, of any name."""
+    return _ExpectedCallReader(survey, servers).read()
 
 
 class _ExpectedCallReader:
@@ -110,11 +258,16 @@ class _ExpectedCallReader:
         self.calls: list[ExpectedCall] = []
         self.open: list[UnnamedCall] = []
 
-    def read(self) -> None:
+    def read(self) -> ExpectedCalls:
         """Read the calls first; any other use of a tool or a server is an unnamed call."""
         for node, context in self._survey.each(ast.Call):
             self._call(node, context)
-        self._bindings()
+        for node, context in self._survey.each(ast.Assign):
+            # A value that only gets another name: calls by that name are found.
+            named = all(isinstance(target, ast.Name) for target in node.targets)
+            symbols = [self._symbols.of(target, context) for target in node.targets if named]
+            if named and all(one is not None and one.kind != Kind.NO_TOOL for one in symbols):
+                self._account(node.value)
         # Names last: now those that are part of a known call are marked.
         for node, context in self._survey.each(ast.Attribute, ast.Subscript, ast.Name):
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
@@ -125,6 +278,10 @@ class _ExpectedCallReader:
             module = node.module or ""
             if module.startswith("mcp") and any(item.name == "*" for item in node.names):
                 self._open(node.lineno, f"it imports every name of {module}")
+        return ExpectedCalls(
+            calls=tuple(sorted(self.calls, key=lambda call: (call.line, call.column))),
+            open=tuple(sorted(set(self.open), key=lambda found: (found.line, found.why))),
+        )
 
     def _call(self, node: ast.Call, context: Context) -> None:
         symbol = self._symbols.of(node.func, context)
@@ -210,14 +367,6 @@ class _ExpectedCallReader:
         while isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
             self._accounted.add(id(node))
-
-    def _bindings(self) -> None:
-        """Mark values that only get another name: calls by that name are found."""
-        for node, context in self._survey.each(ast.Assign):
-            named = all(isinstance(target, ast.Name) for target in node.targets)
-            symbols = [self._symbols.of(target, context) for target in node.targets if named]
-            if named and all(one is not None and one.kind != Kind.NO_TOOL for one in symbols):
-                self._account(node.value)
 
     def _mention(self, node: ast.Name | ast.Attribute | ast.Subscript, context: Context) -> None:
         symbol = self._symbols.of(node, context)

@@ -1,31 +1,182 @@
-"""The table of all names by which programs reach servers, tools and helpers. Pure.
+"""The names by which programs reach servers, tools and helpers. Pure.
 
-Each name means a path, as a program writes it: `mcp_github`, `mcp_github.create_issue`,
-`runtime.call_tool`, `mcp_servers`. The table answers which path a name certainly means, and which
-path is nearest to a wrong name.
+Each name means a path: `mcp_github`, `mcp_github.create_issue`, `runtime.call_tool`.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.survey import Survey, last_name
-from bridge.catalog.program.tables import (
-    BUILTINS,
-    BY_NAME,
-    HELPERS,
-    MEMBERS,
-    OWN_GLOBALS,
-    SHORT_NAMES,
-    STDLIB,
-    TWICE_NAMED,
-)
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES, OF_SERVERS
 from bridge.guest.schema.names import PARAMETER_NAMES, letters, nearest, spelling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """One function that a run has.
+
+    Attributes:
+        positional: Parameters that may be given by position, in order.
+        keywords: Those that may be given by name only.
+        required: How many of `positional` have no default.
+        open: Whether it takes any other name.
+    """
+
+    name: str
+    asynchronous: bool
+    positional: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    required: int = 0
+    open: bool = False
+    owner: str = "runtime"
+
+    @property
+    def signature(self) -> str:
+        parts = list(self.positional[: self.required])
+        parts += [f"{name}=..." for name in self.positional[self.required :]]
+        if self.keywords:
+            parts += ["*", *(f"{name}=..." for name in self.keywords)]
+        if self.open:
+            parts.append("**values")
+        call = f"{self.owner}.{self.name}({', '.join(parts)})"
+        return f"await {call}" if self.asynchronous else call
+
+
+def _helper(line: str) -> Helper:
+    """Read a line such as "async name(a, b=, *, c=)"; a `...` at the end takes any name."""
+    head, _, rest = line.partition("(")
+    before, _, after = rest.rstrip(")").partition("...")[0].partition("*")
+    listed = [item.strip() for item in before.split(",") if item.strip()]
+    return Helper(
+        name=head.removeprefix("async "),
+        asynchronous=head.startswith("async "),
+        positional=tuple(item.rstrip("=") for item in listed),
+        keywords=tuple(i.strip().rstrip("=") for i in after.split(",") if i.strip()),
+        required=sum(not item.endswith("=") for item in listed),
+        open="..." in rest,
+    )
+
+
+HELPERS: Mapping[str, Helper] = {one.name: one for one in map(_helper, LINES.strip().splitlines())}
+"""The functions of `mcp.runtime`."""
+
+RUNTIME_TYPES = frozenset(
+    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "Result", "UnknownNameError"}
+)
+
+BY_NAME = frozenset({"call_tool", "call_tool_raw"})
+"""Helpers that take a tool's own arguments as a dict."""
+
+SERVER_METHODS: Mapping[str, Helper] = {
+    name: replace(
+        HELPERS[name],
+        owner="mcp_<server>",
+        positional=HELPERS[name].positional[1:],
+        required=min(1, len(HELPERS[name].positional[1:])),
+    )
+    for name in (*OF_SERVERS, "list_tools")
+}
+"""The methods of a server object. A tool of such a name replaces it, except `list_tools`."""
+
+MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
+"""Names in `mcp.servers.<alias>` that are no tools."""
+
+OWN_GLOBALS = GLOBAL_HELPERS | {
+    "Blob",
+    "LOADED_MCP_SERVERS",
+    "MCPError",
+    "mcp",
+    "mcp_servers",
+    "runtime",
+}
+
+_OTHER_BUILTINS = frozenset(
+    """
+    BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
+    basestring frozendict long raw_input sentinel unichr
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+BUILTINS = frozenset(dir(builtins)) | _OTHER_BUILTINS | {"display"}
+"""This interpreter's builtins, those of newer ones in the sandbox and of Python 2, which programs
+name where they find out that they run on that, and the guest's own."""
+
+STDLIB = frozenset(sys.stdlib_module_names)
+
+DATA_BUILTINS = frozenset(
+    """
+    abs all any bool bytes dict enumerate float frozenset int iter len list max min next
+    range reversed round set sorted sum tuple zip
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Builtins that fail on a coroutine, or treat it as true."""
+
+SHOWING = frozenset({"ascii", "format", "print", "repr", "str"})
+"""Builtins that would show the coroutine instead of its result."""
+
+DATA_MEMBERS = frozenset(
+    """
+    json.dump json.dumps json.loads pprint.pformat pprint.pp pprint.pprint collections.Counter
+    pandas.DataFrame re.findall re.match re.search re.split re.sub statistics.mean
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+
+COROUTINES = frozenset(
+    {"asyncio.sleep", "asyncio.to_thread", "asyncio.wait", "asyncio.wait_for", "anyio.sleep"}
+)
+"""Library functions whose calls do nothing until they are awaited."""
+
+FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
+"""Library functions that start at once and return something to await."""
+
+_MODULES = """
+    asyncio create_task gather sleep wait_for
+    collections Counter OrderedDict defaultdict deque namedtuple
+    contextlib contextmanager suppress
+    copy deepcopy
+    dataclasses dataclass asdict field
+    datetime date timedelta timezone
+    decimal Decimal
+    enum Enum
+    functools lru_cache partial reduce wraps
+    io StringIO
+    itertools chain combinations groupby islice product
+    json dumps loads
+    math ceil floor sqrt
+    pathlib Path
+    statistics mean median stdev
+    textwrap dedent
+    typing Annotated Any Callable Dict Iterable List Literal NamedTuple Optional Tuple TypedDict
+    typing Union
+    uuid uuid4
+    zoneinfo ZoneInfo
+"""
+_ROWS = [line.split() for line in _MODULES.strip().splitlines()]
+MEMBERS: Mapping[str, str] = {name: module for module, *names in _ROWS for name in names}
+"""Well-known names and the modules they are imported from."""
+
+TWICE_NAMED = frozenset(
+    {"bisect", "copy", "datetime", "fnmatch", "glob", "pprint", "random", "time"}
+)
+"""Modules with a member of their own name."""
+
+SHORT_NAMES: Mapping[str, str] = {
+    "np": "numpy as np",
+    "pd": "pandas as pd",
+    "plt": "matplotlib.pyplot as plt",
+    "dt": "datetime as dt",
+    "numpy": "numpy",
+    "pandas": "pandas",
+}
+
 
 PREFIX = "mcp_"
 
@@ -45,11 +196,10 @@ _CATCHES = frozenset({"NameError", "Exception", "BaseException", "*"})
 
 
 class NameTable:
-    """The names of servers, with their tools where these are known, and of helpers.
+    """The names of servers, of their tools where these are known, and of helpers.
 
     Args:
-        servers: Those that a run may use.
-        listed: Names of those that its request lists; of two servers with a tool, these count.
+        listed: Names of servers that the request lists; of two servers with a tool, these count.
     """
 
     def __init__(self, servers: Iterable[ServerEntry], listed: Iterable[str] = ()) -> None:
@@ -93,7 +243,6 @@ class NameTable:
         return found
 
     def find(self, name: str) -> str:
-        """Return the path that a name means; empty if none does, or several do."""
         path = self._owners.get(spelling(name)) or _ALSO.get(name)
         if path is not None:
             return path
@@ -102,15 +251,14 @@ class NameTable:
         return chosen[0] if len(chosen) == 1 else ""
 
     def nearest(self, name: str) -> str:
-        """Return the path that is nearest to a name; empty if nothing is near."""
         found = nearest(spelling(name), [*self._owners, *self._members])
         return self.find(found)
 
     def resolve(self, survey: Survey) -> dict[str, str]:
         """Return the names that a program uses and does not define, each with its certain path.
 
-        A text counts too if it alone names the tool of a `call_tool`. A well-known name that is not
-        imported has its import statement.
+        A text counts too if it alone names the tool of a `call_tool`. A well-known name has its
+        import statement.
         """
         called = {id(node.func) for node, _ in survey.every(ast.Call)}
         asked = {id(node.value): node.attr for node, _ in survey.every(ast.Attribute)}
@@ -160,7 +308,7 @@ def import_for(name: str, attributes: Collection[str] = ()) -> str:
     """Return the import statement for a well-known name; empty for any other.
 
     Args:
-        attributes: Those that a program uses of it; "" is among them if it uses the name itself.
+        attributes: Those that a program uses of it; "" if it uses the name itself.
     """
     if name in MEMBERS:
         return f"from {MEMBERS[name]} import {name}"

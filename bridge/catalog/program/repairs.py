@@ -1,9 +1,7 @@
 """Reads a program as it is certainly meant where its text does not parse. Pure.
 
-`REPAIRS` is the list: each has words for the result ("read as: ...") and a function from a text to
-texts that may be meant. A repaired text counts only if it parses. The fewest repairs win. A text
-that parses is returned unchanged, unless it is the JSON of `run_python`'s arguments, or a program
-in quotes.
+A repaired text counts only if it parses, and the fewest `REPAIRS` win. A text that parses stays,
+unless it is the JSON of `run_python`'s arguments, or a program in quotes.
 """
 
 from __future__ import annotations
@@ -13,16 +11,133 @@ import dataclasses
 import html
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from bridge.catalog.program.f_strings import rewrite_f_strings
-from bridge.catalog.program.notebook import COMMAND, packages_in, read_command
-from bridge.catalog.program.parsing import SYNTAX, Unread, parse
+from bridge.catalog.program.findings import SYNTAX, Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError
 from bridge.model import RunRequest
+
+_PIP = r"[!%]? *(?:(?:\{sys\.executable\}|python3?) +-m +|uv +)?pip3? +install\b"
+
+COMMAND = (
+    r"(?m:^)[ \t]*(?:%(?:matplotlib|load_ext|reload_ext|autoreload|config)\b[^\n]*"
+    rf"|%%(?:time|timeit|capture)\b[^\n]*|%time[ \t]+|{_PIP}[^\n]*)"
+)
+"""Matches a command of one certain meaning, with the rest of its line if that belongs to it."""
+
+_PACKAGES = "pass  # packages: "
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:[<>=!~]=?[\w.*,<>=!~]+)?")
+_SILENT = re.compile(r"[ \t]*(?:[12&]?>>?[ \t]*\S+|\|[ \t]*(?:tail|head|grep)\b.*)$")
+_FLAGS = re.compile(
+    r"-[qUy]+|--(?:quiet|upgrade|user|yes|no-input|no-cache-dir|prefer-binary|force-reinstall"
+    r"|disable-pip-version-check|break-system-packages|root-user-action=\w+|progress-bar=?\w*)"
+)
+
+
+def read_command(text: str) -> str:
+    """Return what replaces a command; the command itself if its meaning is uncertain."""
+    install = re.match(rf"([ \t]*){_PIP}(.*)", text)
+    if install is None:
+        return text[: len(text) - len(text.lstrip())] if text.lstrip().startswith("%time ") else ""
+    words = install[2]
+    while (shorter := _SILENT.sub("", words)) != words:
+        words = shorter
+    try:
+        wanted = [word for word in shlex.split(words) if not _FLAGS.fullmatch(word)]
+    except ValueError:
+        return text
+    if not wanted or not all(map(_REQUIREMENT.fullmatch, wanted)):
+        return text
+    return f"{install[1]}{_PACKAGES}{' '.join(wanted)}"
+
+
+_START = re.compile(r"(\b[a-zA-Z]{1,2}|)(\"\"\"|'''|\"|')|#[^\n]*")
+_QUOTES = ('"', "'", '"""', "'''")
+
+
+def rewrite_f_strings(code: str) -> str:
+    try:
+        return "".join(_Rewriter(code).pieces(""))
+    except (IndexError, RecursionError, SyntaxError, ValueError):
+        # Not an f-string that Python 3.12 reads.
+        return code
+
+
+class _Rewriter:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def pieces(self, ends: str) -> Iterator[str]:
+        """Yield the code up to one of the characters that end a field, outside all brackets."""
+        depth = 0
+        while self._at < len(self._text):
+            char = self._text[self._at]
+            if not depth and char in ends and not self._text.startswith("!=", self._at):
+                return
+            match = _START.match(self._text, self._at)
+            if match:
+                yield self._literal(match, inside=bool(ends))
+                continue
+            depth += (char in "([{") - (char in ")]}")
+            self._at += 1
+            yield char
+
+    def _literal(self, match: re.Match[str], *, inside: bool) -> str:
+        """Return a string or a comment; inside a field, write it without backslashes."""
+        self._at = match.end()
+        prefix, quote = match[1], match[2]
+        if quote is None:
+            return match[0]
+        pieces, fields = [], ""
+        is_f = "f" in prefix.lower()
+        while not self._text.startswith(quote, self._at):
+            pair = self._text[self._at : self._at + 2]
+            if pair[0] == "\n" and len(quote) == 1:
+                raise ValueError
+            if is_f and pair[0] == "{" and pair != "{{":
+                piece = self._field()
+                fields += piece
+            else:
+                piece = pair if pair[0] == "\\" or pair == "{{" else pair[0]
+                self._at += len(piece)
+            pieces.append(piece)
+        self._at += len(quote)
+        body = "".join(pieces)
+        whole = f"{prefix}{quote}{body}{quote}"
+        if inside and "\\" in body and not is_f:
+            return _spell_text(ast.literal_eval(whole))
+        if quote in fields or ("\n" in fields and len(quote) == 1):
+            quote = next((one for one in _QUOTES if _fits(one, body, fields)), quote)
+        return f"{prefix}{quote}{body}{quote}"
+
+    def _field(self) -> str:
+        self._at += 1
+        field = "{" + "".join(self.pieces("}:!"))
+        while self._text[self._at] != "}":
+            # `!r`, and a format, in which there may be fields.
+            nested = self._text[self._at] == "{"
+            field += self._field() if nested else self._text[self._at]
+            self._at += not nested
+        self._at += 1
+        return field + "}"
+
+
+def _fits(quote: str, body: str, fields: str) -> bool:
+    if len(quote) == 1:
+        return quote not in body and "\n" not in fields
+    return quote not in body and body[-1:] != quote[0]
+
+
+def _spell_text(text: str) -> str:
+    pieces = (piece for piece in re.split(r"([^ -~]|[\\'\"])", text) if piece)
+    parts = [f"chr({ord(p)})" if re.match(r"[^ -~]|[\\'\"]", p) else repr(p) for p in pieces]
+    return f"({'+'.join(parts)})"
+
 
 ATTEMPTED_CHARS = 1024 * 1024
 """Characters parsed in search of a repair: half a second, and hundreds of usual texts."""
@@ -51,13 +166,7 @@ _CHARACTERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReadProgram:
-    """A program as it is read.
-
-    Attributes:
-        code: The text that runs.
-        tree: Its syntax tree, or why it has none.
-        read_as: The repairs in words; empty if the text is unchanged.
-    """
+    """A program as it is read; `read_as` has the repairs in words, empty if there are none."""
 
     code: str
     tree: ast.Module | Unread
@@ -65,8 +174,10 @@ class ReadProgram:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages that its notebook commands install."""
-        return packages_in(self.code) if _NOTEBOOK in self.read_as else ()
+        if _NOTEBOOK not in self.read_as:
+            return ()
+        lines = re.findall(rf"(?m)^[ \t]*{_PACKAGES}(.+)$", self.code)
+        return tuple(dict.fromkeys(name for line in lines for name in line.split()))
 
 
 def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
@@ -118,11 +229,6 @@ def _repair(code: str, why: Unread) -> ReadProgram:
 
 
 def _argument(code: str) -> tuple[str, str] | None:
-    """Return the `code` of a text that is `run_python`'s arguments as JSON, and this in words.
-
-    Raises:
-        InvalidRequestError: The JSON has an argument that changes what a run does.
-    """
     if not code.lstrip().startswith("{") or '"code' not in code:
         return None
     try:
@@ -218,15 +324,12 @@ def _is_code(line: str) -> bool:
         return True
     for text in (plain, f"{plain} pass"):
         tree = parse(text)
-        if isinstance(tree, ast.Module) and any(not _is_words(node) for node in tree.body):
-            return True
+        for statement in tree.body if isinstance(tree, ast.Module) else ():
+            # "Done" and "Note: this is it" may be prose.
+            calls = any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(statement))
+            if calls or not isinstance(statement, ast.Expr | ast.AnnAssign):
+                return True
     return False
-
-
-def _is_words(statement: ast.stmt) -> bool:
-    """Return whether a statement may be prose, as "Done" and "Note: this is it" are."""
-    calls = any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(statement))
-    return isinstance(statement, ast.Expr | ast.AnnAssign) and not calls
 
 
 _PROMPT = re.compile(r"\s*(?:>>>|\.\.\.:?|In ?\[\d+\]:)(?: (.*)|$)")

@@ -1,21 +1,17 @@
 """Finds the servers that a program names, and which of their tools it can reach.
 
-The named servers are connected before the run, and a misspelt one is reported at once. The reach
-decides which tools are sent to the sandbox. Neither is a security decision: a program that hides
-what it uses only waits longer, and can still call any tool by name.
-
-A program that has no tree (a syntax error, syntax newer than this interpreter's, or too long) names
-none: the guest loads a server when it is first called.
+The named servers are connected before the run. The reach decides which tools are sent to the
+sandbox. Neither is a security decision: the guest loads any other server at its first call.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.arguments import CallReader
+from bridge.catalog.program.expected_calls import CallReader
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.prose import clip
@@ -34,13 +30,11 @@ Reach = Mapping[str, frozenset[str] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class References:
-    """The servers that a program refers to.
+    """The servers that a program refers to, in order of first appearance.
 
     Attributes:
-        servers: Their names, in order of first appearance.
-        unknown: Names that no server has, each with a sentence that says so.
-        dynamic: Whether it also uses all servers, as in `list(mcp_servers)`. A name that it
-            computes does not count, because the guest loads that server when it is first called.
+        unknown: Names that no server has, each with a sentence on it.
+        dynamic: Whether it also uses all servers, as in `list(mcp_servers)`.
         mentioned: Names in its texts, if it chooses servers by computed names.
         reach: What it can get at of the servers; None if that does not show.
     """
@@ -58,12 +52,10 @@ def references(
     """Return the servers that a program names.
 
     Args:
-        aliases: Every server's name and alias. A program may pass either as a name.
+        aliases: Every server's name and alias.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
-    reader = _ReferenceReader(survey, aliases)
-    reader.read()
-    return reader.references(more_names=more_names)
+    return _ReferenceReader(survey, aliases).read(more_names=more_names)
 
 
 class _ReferenceReader:
@@ -79,8 +71,7 @@ class _ReferenceReader:
         self._missing: list[tuple[int, int, str]] = []
         self._consumed: set[int] = set()
 
-    def read(self) -> None:
-        """Collect references; `mcp_servers` used other than with a key makes it dynamic."""
+    def read(self, *, more_names: bool) -> References:
         for node, context in self._survey.every(ast.Import, ast.ImportFrom):
             self._import(node, context)
         # Names last: now those that are taken for one server are marked.
@@ -97,8 +88,6 @@ class _ReferenceReader:
                     self._dynamic |= free or path == "LOADED_MCP_SERVERS"
             elif found or isinstance(node, ast.Subscript) or node.attr == "get":
                 self._consumed.add(id(node.value))
-
-    def references(self, *, more_names: bool) -> References:
         servers = dict.fromkeys(name for _, _, name in sorted(self._found))
         unknown: dict[str, str] = {}
         for line, _, text in sorted(self._missing):
@@ -107,22 +96,17 @@ class _ReferenceReader:
             if name not in unknown and not own and len(unknown) < 16:
                 unknown[name] = f"line {line}: no server is called {self._describe(text)}"
         objects = {f"{_PREFIX}{self._aliases[name]}": name for name in servers}
+        computes = self._chooses or self._symbols.computes
+        texts = [n.value for n, _ in self._survey.every(ast.Constant) if computes]
+        mentions = [self._symbols.named_server(one) for one in texts if isinstance(one, str)]
         return References(
             servers=tuple(servers),
             unknown=unknown,
             dynamic=self._dynamic,
-            mentioned=tuple(dict.fromkeys(self._mentions())),
+            mentioned=tuple(dict.fromkeys(one.name for one in mentions if one is not None)),
             # In a session, what earlier programs defined may call any tool.
             reach=None if more_names else _reach(self._survey, objects),
         )
-
-    def _mentions(self) -> Iterator[str]:
-        """Yield the servers whose name or alias is a text of a program that computes names."""
-        constants = self._survey.every(ast.Constant)
-        for node, _ in constants if self._chooses or self._symbols.computes else ():
-            server = self._symbols.named_server(node.value) if isinstance(node.value, str) else None
-            if server is not None:
-                yield server.name
 
     def _describe(self, text: str) -> str:
         own = {alias: name for name, alias in self._aliases.items()}
@@ -193,11 +177,7 @@ _TELLTALES = ("__", "mcp", "MCP_", "runtime", "globals")
 
 
 def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
-    """Return the attributes of servers that the program can reach; None if that is unknown.
-
-    Args:
-        names: Each named server by its object's name.
-    """
+    """Return what the program can reach of servers, given by their objects' names."""
     paths = {name: path.split(".") for name, path in survey.given.items()}
     owners = names | {name: names[path[0]] for name, path in paths.items() if path[0] in names}
     used: dict[str, set[str]] = {}

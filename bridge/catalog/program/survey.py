@@ -1,12 +1,8 @@
 """Walks a program's tree once and records its scopes, its bindings and the context of each node.
 
-All rules use this analysis. A node's context is its scope, the exceptions caught around it, whether
-it is ever reached, and the loops around it. The survey tells which mistakes are certain: those that
-end the program, or lack their effect, in every possible run. An error that is caught or may not be
-reached is not certain; nor is any in a program that sets names dynamically. Any code may call a
-function, so an exception that is caught anywhere in the program counts as caught inside it.
-
-The walk is iterative, since the program decides how deeply it nests, and visits each node once.
+All rules use this analysis. It tells which mistakes are certain: those that end the program, or
+lack their effect, in every possible run. Any code may call a function, so an exception that is
+caught anywhere counts as caught inside it. The walk is iterative: programs may nest deeply.
 """
 
 from __future__ import annotations
@@ -55,7 +51,6 @@ class Scope:
     Attributes:
         kind: "module", "function", "class" or "comprehension".
         bound: The values bound to each name in this scope, each with its context.
-        node: The function, if the scope is one.
         generator: Whether the function yields, or a comprehension is a generator.
         outside: Names declared `global` or `nonlocal`, with the scope that they belong to.
     """
@@ -68,14 +63,12 @@ class Scope:
     outside: dict[str, Scope] = field(default_factory=dict)
 
     def chain(self) -> Iterator[Scope]:
-        """Yield the scope and those around it, innermost first."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
             scope = scope.parent
 
     def function(self) -> Scope:
-        """Return the scope of the enclosing function, class or module, past comprehensions."""
         return next(scope for scope in self.chain() if scope.kind != "comprehension")
 
     def holder(self) -> Scope:
@@ -112,7 +105,6 @@ class Context:
         dead: bool = False,
         loop: ast.stmt | ast.expr | None = None,
     ) -> Context:
-        """Return the context of a node inside this one; flags that are set stay set."""
         return Context(
             scope=scope or self.scope,
             caught=self.caught | caught if caught else self.caught,
@@ -145,14 +137,16 @@ class Survey:
         self._stack: list[tuple[ast.AST, Context]] = []
         self._parts: dict[type, tuple[str, ...]] = {}
         self._walk(tree)
-        self._move_outside()
+        for scope in self.functions:
+            for name, home in scope.outside.items():
+                if name in scope.bound:
+                    home.bound.setdefault(name, []).extend(scope.bound.pop(name))
 
     def each(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
-        """Yield the nodes of these kinds that may be reached, each with its context."""
+        """Yield the nodes of these kinds that may be reached."""
         return (found for found in self.every(*kinds) if not found[1].dead)
 
     def every(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
-        """Yield all nodes of these kinds, including those that are never reached."""
         for kind in kinds:
             yield from self._nodes.get(kind, ())
 
@@ -169,7 +163,6 @@ class Survey:
         return None
 
     def bound(self, name: str, context: Context) -> Sequence[tuple[Bound, Context]]:
-        """Return the values that a name may have as seen from a context; none if it is unbound."""
         owner = self.owner(name, context)
         return () if owner is None else owner.bound[name]
 
@@ -180,7 +173,6 @@ class Survey:
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """Names that the program reads. Computed only for programs with mistakes."""
         names = self.each(ast.Name)
         return frozenset(node.id for node, _ in names if isinstance(node.ctx, ast.Load))
 
@@ -280,12 +272,6 @@ class Survey:
                 return
         # Items, attributes and parts of a value: what is assigned to them is unknown.
         self._stack.append((target, context))
-
-    def _move_outside(self) -> None:
-        for scope in self.functions:
-            for name, home in scope.outside.items():
-                if name in scope.bound:
-                    home.bound.setdefault(name, []).extend(scope.bound.pop(name))
 
     def _name(self, node: ast.Name, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load):
@@ -408,7 +394,7 @@ class Survey:
         self._stack.extend((result, inner) for result in results)
 
     def _try(self, node: Any, context: Context) -> None:
-        caught = _swallowed(node.handlers, node.finalbody)
+        caught = _find_swallowed(node.handlers, node.finalbody)
         self.caught |= caught
         within = context.inside(caught=caught) if caught else context
         self._block(node.body, within)
@@ -490,7 +476,6 @@ _PLAIN_CONTEXTS = frozenset(
 
 
 def catches(caught: frozenset[str], kind: str) -> bool:
-    """Return whether one of the `caught` names catches an exception, builtin or of `runtime`."""
     if not caught:
         return False
     names = {"*", kind, *_OWN_PARENTS.get(kind, ())}
@@ -499,22 +484,20 @@ def catches(caught: frozenset[str], kind: str) -> bool:
     return not caught.isdisjoint(names)
 
 
-def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) -> frozenset[str]:
-    """Return the exceptions that a handler, or the `finally`, does not let propagate.
-
-    If that is unknown, everything counts as caught.
-    """
+def _find_swallowed(
+    handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]
+) -> frozenset[str]:
+    """Return the exceptions that a handler, or the `finally`, does not let propagate."""
     if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
         # The exception is dropped.
         return EVERYTHING
-    swallowing = (handler for handler in handlers if not _raises_again(handler.body))
-    return NOTHING.union(*(_exceptions(handler.type) for handler in swallowing))
-
-
-def _raises_again(body: Sequence[ast.stmt]) -> bool:
-    last = body[-1]
-    plain = all(isinstance(statement, ast.Expr) for statement in body[:-1])
-    return isinstance(last, ast.Raise) and last.exc is None and plain
+    caught = NOTHING
+    for handler in handlers:
+        *before, end = handler.body
+        plain = all(isinstance(statement, ast.Expr) for statement in before)
+        if not (isinstance(end, ast.Raise) and end.exc is None and plain):
+            caught |= _exceptions(handler.type)
+    return caught
 
 
 def _is_plain(item: ast.withitem) -> bool:

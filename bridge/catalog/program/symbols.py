@@ -1,8 +1,7 @@
 """Resolves a program's expressions to symbols: modules' members, builtins, servers, tools, texts.
 
-After `gh = mcp_github` it resolves `gh.search` to the tool, and after `import os as o` it resolves
-`o.system` to `os.system`. What cannot be resolved is None. The depth and number of steps are
-bounded, since the program decides how deeply its expressions nest.
+After `gh = mcp_github` it resolves `gh.search` to the tool. Depth and steps are bounded, since the
+program decides how deeply its expressions nest.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.survey import Bound, Context, Scope, Survey
-from bridge.catalog.program.tables import (
+from bridge.catalog.program.names import (
     COROUTINES,
     FUTURES,
     HELPERS,
@@ -24,6 +21,7 @@ from bridge.catalog.program.tables import (
     SERVER_METHODS,
     Helper,
 )
+from bridge.catalog.program.survey import Bound, Context, Survey
 from bridge.catalog.prose import clip
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS
 from bridge.text import valid_text
@@ -62,7 +60,6 @@ class Symbol:
     Attributes:
         name: The name of a builtin, or the dotted name of a module's member; of any other kind, its
             name for messages. Symbols of the same kind and name are equal.
-        server: The server; of a tool, or a server's method, its server.
         function: The definition in the program, if it is one of its functions.
     """
 
@@ -112,7 +109,6 @@ class SymbolResolver:
         return tuple(one.dotted for one in self.all_of(node, context) if one and one.dotted)
 
     def all_of(self, node: ast.expr, context: Context) -> Found:
-        """Return all symbols that an expression may refer to."""
         if type(node) not in _SPEAKING:
             return UNKNOWN
         # Several rules ask for the same node, and each node has one context.
@@ -151,7 +147,6 @@ class SymbolResolver:
         return None
 
     def server(self, name: str) -> Symbol:
-        """Return the symbol of the server that a text names, or of none."""
         server = self.named_server(name)
         return _no_server(name) if server is None else _server(server)
 
@@ -168,7 +163,7 @@ class SymbolResolver:
             bases = self._of(node.value, context, depth - 1)
             return _each(self._attribute(base, node.attr) for base in bases)
         if isinstance(node, ast.Call):
-            return self._called(node, context, depth - 1)
+            return self._resolve_call(node, context, depth - 1)
         if isinstance(node, ast.Subscript):
             return self._item(node, context, depth - 1)
         return UNKNOWN
@@ -184,14 +179,11 @@ class SymbolResolver:
         if key not in self._named:
             # Until it is resolved, a name that refers to itself is unknown.
             self._named[key] = UNKNOWN
-            self._named[key] = self._of_bindings(owner, name, depth)
+            symbols: list[Symbol | None] = [None] if name in self._survey.shared else []
+            for value, at in owner.bound[name]:
+                symbols += self._bound(value, at, depth - 1)
+            self._named[key] = _each(symbols)
         return self._named[key]
-
-    def _of_bindings(self, owner: Scope, name: str, depth: int) -> Found:
-        found: list[Symbol | None] = [None] if name in self._survey.shared else []
-        for value, context in owner.bound[name]:
-            found += self._bound(value, context, depth - 1)
-        return _each(found)
 
     def _bound(self, value: Bound, context: Context, depth: int) -> Found:
         if isinstance(value, str):
@@ -283,7 +275,7 @@ class SymbolResolver:
         label = f"mcp_{server.alias}.{entry.alias}"
         return Symbol(kind=Kind.TOOL, name=label, server=server, tool=entry)
 
-    def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
+    def _resolve_call(self, node: ast.Call, context: Context, depth: int) -> Found:
         function, argument = node.func, node.args[0] if node.args else None
         found: list[Symbol | None] = []
         for called in self._of(function, context, depth):
@@ -307,20 +299,18 @@ class SymbolResolver:
                 # A program that asks for a name by `getattr` handles its absence.
                 found += [_present(self._attribute(one, name)) if name else None for one in owners]
             else:
-                found.append(None if called is None else self._awaited(called))
+                found.append(None if called is None else self._resolve_awaitable(called))
         return _each(found)
 
-    def _awaited(self, called: Symbol) -> Symbol | None:
+    def _resolve_awaitable(self, called: Symbol) -> Symbol | None:
         function = called.function
-        own = isinstance(function, ast.AsyncFunctionDef) and id(function) not in self._generators
+        own = isinstance(function, ast.AsyncFunctionDef) and not any(
+            scope.generator for scope in self._survey.functions if scope.node is function
+        )
         helper = called.helper is not None and called.helper.asynchronous
         if called.kind == Kind.TOOL or own or helper or called.dotted in COROUTINES:
             return replace(called, kind=Kind.COROUTINE)
         return Symbol(kind=Kind.FUTURE, name=called.name) if called.dotted in FUTURES else None
-
-    @cached_property
-    def _generators(self) -> frozenset[int]:
-        return frozenset(id(s.node) for s in self._survey.functions if s.generator)
 
     def _item(self, node: ast.Subscript, context: Context, depth: int) -> Found:
         key, value = self._text(node.slice, context), node.value
@@ -396,10 +386,10 @@ class SymbolResolver:
             separator, given = function.value, arguments[0]
             if isinstance(separator, ast.Constant) and isinstance(separator.value, str):
                 items = given.elts if isinstance(given, ast.List | ast.Tuple) else None
-                return None if items is None else _between(items[:MAX_STEPS], separator.value)
+                return None if items is None else _put_between(items[:MAX_STEPS], separator.value)
         dotted = [one.dotted for one in self._of(function, context, 3) if one is not None]
         if not _JOINS.isdisjoint(dotted):
-            return _between(arguments[:MAX_STEPS], "/")
+            return _put_between(arguments[:MAX_STEPS], "/")
         return None if _SAME_TEXT.isdisjoint(dotted) else arguments[:1]
 
 
@@ -423,7 +413,7 @@ def _helper(helper: Helper, label: str) -> Symbol:
     return Symbol(kind=Kind.HELPER, name=label, helper=helper)
 
 
-def _between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:
+def _put_between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:
     parts: list[ast.expr | str] = []
     for item in items:
         parts += [separator, item] if parts else [item]

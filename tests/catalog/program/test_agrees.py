@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program import guard
-from bridge.catalog.program.advice import explained
+from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.expected_calls import expected_calls
-from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.report import MAX_FINDINGS
-from bridge.catalog.program.server_references import references
-from bridge.catalog.program.survey import Survey
-from bridge.catalog.program.tables import (
+from bridge.catalog.program.findings import MAX_FINDINGS, Unread, parse
+from bridge.catalog.program.names import (
     BY_NAME,
     HELPERS,
     MODULE_NAMES,
@@ -28,6 +25,8 @@ from bridge.catalog.program.tables import (
     SERVER_METHODS,
     Helper,
 )
+from bridge.catalog.program.server_references import references
+from bridge.catalog.program.survey import Survey
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.proxies import Server, ServerModule
 from bridge.guest.api.runtime import PUBLIC, Runtime
@@ -152,7 +151,7 @@ def test_any_text_has_a_verdict(code: str) -> None:
     server = ServerEntry(name="s", alias="s", tools=tool_entries([tool]), known=True)
     tree = parse(code)
     if isinstance(tree, Unread):
-        findings = explained(code, tree).findings
+        findings = explain_syntax(code, tree).findings
     else:
         survey = Survey(tree)
         expected_calls(survey, [server])

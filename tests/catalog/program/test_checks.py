@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.program.advice import explained
+from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.report import Verdict
+from bridge.catalog.program.findings import Unread, Verdict, parse
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 
@@ -182,7 +181,7 @@ def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
 def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str, part: str) -> None:
     tree = parse(code)
     if isinstance(tree, Unread):
-        (found,) = explained(code, tree).findings
+        (found,) = explain_syntax(code, tree).findings
         assert found.severity == "note"
         assert part in found.message
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.findings import Unread, parse
 from bridge.catalog.program.server_references import (
     Reach,
     References,

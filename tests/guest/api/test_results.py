@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.entries import ToolEntry
+from bridge.catalog.entries import ToolEntry, call_signature
 from bridge.catalog.shapes import merged, schema, shape_of
-from bridge.catalog.stubs import call_signature
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import Blob, MCPError, to_json

@@ -1,7 +1,8 @@
-"""What programs remember between runs: JSON values under keys, each owner's own.
+"""Documents in the store: memories, and what the runs that changed memories or skills had read.
 
-Owns their documents: one for each key, named by a digest of it, under a digest of its owner. Each
-is replaced whole, and what it was stays for a while. All of it blocks, and belongs in threads.
+A memory's document is named by its key's digest, under its owner's. Whether an entry exists depends
+on each run that ever saved or removed one. So a run that asks for any entry counts as having read
+what all of these had read. Blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -16,8 +17,66 @@ from datetime import UTC, datetime
 
 from bridge.errors import InvalidRequestError, LibraryError
 from bridge.model import MEBIBYTE, Json, Provenance
-from bridge.saved_functions.provenance import add_read, read_by_writers
 from bridge.store import Store, Transaction, owner_digest
+
+MAX_NAMES = 200  # Entries of their own, which can be removed: programs make names without end.
+
+SKILLS = "skills"
+
+_READ = "read"
+
+
+def read_by_writers(store: Store, of: str) -> Provenance | None:
+    """Return all of it as one; None if there is none. A damaged record counts as the worst."""
+    try:
+        documents = _decode(store.documents(_READ, [""], of).get(""))
+    except OSError:
+        return Provenance(anything=True)
+    found: Provenance | None = None
+    for document in documents.values():
+        one = Provenance.of(document)
+        found = one if found is None or one is None else found.together(one)
+    return found
+
+
+def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
+    if provenance is None or not is_known_to_flow_rules(provenance):
+        return
+    found = _decode(kept.get(_READ, of, ""))
+    if name not in found and len(found) >= MAX_NAMES:
+        name = ""
+    before = Provenance.of(found.get(name))
+    document = provenance.together(before).document()
+    if before is None or before.document() != {**document, "run": before.run_id}:
+        _write(kept, of, {**found, name: document})
+
+
+def forget_read(kept: Transaction, of: str, name: str) -> None:
+    """Remove an entry's record: a person has seen the entry, or removed it."""
+    found = _decode(kept.get(_READ, of, ""))
+    if name and found.pop(name, None) is not None:
+        _write(kept, of, found)
+
+
+def is_known_to_flow_rules(provenance: Provenance | None) -> bool:
+    return provenance is not None and bool(
+        provenance.labels or provenance.servers or provenance.anything
+    )
+
+
+def _write(kept: Transaction, of: str, found: dict[str, Json]) -> None:
+    kept.put(_READ, of, "", json.dumps(found).encode("ascii"))
+
+
+def _decode(data: bytes | None) -> dict[str, Json]:
+    if data is None:
+        return {}
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"": {"anything": True}}
+
 
 # Programs may save without end.
 MAX_VALUE_BYTES = 64 * 1024  # Of one value, as JSON.
@@ -34,9 +93,9 @@ class Memory:
     """What is remembered under a key.
 
     Attributes:
-        created, updated: As ISO 8601 has them, in UTC.
-        revision: Another one after every change.
-        provenance: What the run had read that saved it; None if nothing was written of that.
+        created, updated: ISO 8601, in UTC.
+        revision: Differs after each change.
+        provenance: What the run that saved it had read; None if that was not recorded.
     """
 
     key: str
@@ -49,11 +108,7 @@ class Memory:
 
 
 class Memories:
-    """What one owner's programs remember.
-
-    Args:
-        most_owners: How many there may be for this one to be a further; None for any number.
-    """
+    """What one owner's programs remember, if it is one of at most `most_owners`."""
 
     def __init__(self, store: Store, owner: str, *, most_owners: int | None = None) -> None:
         self._store = store
@@ -63,7 +118,7 @@ class Memories:
         self._writers = f"memories/{self._owner}"
 
     def read_by_writers(self) -> Provenance | None:
-        """Return what the runs had read that ever saved or deleted something; None if nothing."""
+        """Return what all runs that saved or deleted something had read."""
         return read_by_writers(self._store, self._writers)
 
     def get(self, key: str) -> Memory | None:
@@ -72,7 +127,7 @@ class Memories:
             return _read(kept, self._owner, name)
 
     def all(self) -> list[Memory | str]:
-        """Return what is remembered, in the order of the keys; a name where one is damaged."""
+        """Return all memories in the order of the keys; for a damaged one its document's name."""
         found: list[Memory | str] = []
         with _told(), self._store.reading() as kept:
             entries = kept.all(_KIND, self._owner)
@@ -95,12 +150,8 @@ class Memories:
         """Remember a value; return it, or None if it has changed since the revision given.
 
         Args:
-            metadata: None for what there was.
-            unless_after: The revision that it has to be at; empty for one that is not there.
-
-        Raises:
-            InvalidRequestError: It is too large, or there is no room.
-            LibraryError: It cannot be written. What there was is as it was.
+            metadata: None keeps the previous.
+            unless_after: The expected revision; empty for a new key.
         """
         name = _name(key)
         size = _size(value, "value", MAX_VALUE_BYTES)
@@ -120,16 +171,15 @@ class Memories:
             if unless_after is not None and unless_after != (before.revision if before else ""):
                 return None
             self._check_room(kept, name, size)
-            now = _now()
+            now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
             document: dict[str, Json] = {
                 "key": key,
                 "value": value,
                 "metadata": dict(metadata),
                 "created_at": before.created if before else now,
                 "updated_at": now,
+                **({} if provenance is None else {"provenance": provenance.document()}),
             }
-            if provenance is not None:
-                document["provenance"] = provenance.document()
             add_read(kept, self._writers, "", provenance)
             self._keep(kept, name)
             # Every character that is none is escaped, so that any key can be written.
@@ -138,21 +188,16 @@ class Memories:
         return _memory(data)
 
     def delete(self, key: str, *, provenance: Provenance | None = None) -> bool:
-        """Forget a key; return whether there was something to forget."""
         name = _name(key)
-        with _told(key):
-            with self._store.reading() as kept:
-                if kept.get(_KIND, self._owner, name) is None:
-                    return False
-            with self._store.writing(durable=True) as kept:
-                if kept.get(_KIND, self._owner, name) is None:
-                    return False
-                add_read(kept, self._writers, "", provenance)
-                self._keep(kept, name)
-                return kept.delete(_KIND, self._owner, name)
+        with _told(key), self._store.writing(durable=True) as kept:
+            if kept.get(_KIND, self._owner, name) is None:
+                return False
+            add_read(kept, self._writers, "", provenance)
+            self._keep(kept, name)
+            return kept.delete(_KIND, self._owner, name)
 
     def _keep(self, kept: Transaction, name: str) -> None:
-        """Copy a memory, if it is there, to where the last of what was replaced stays."""
+        """Copy a memory, if there is one, to the replaced ones, of which the last stay."""
         data = kept.get(_KIND, self._owner, name)
         if data is None:
             return
@@ -235,7 +280,3 @@ def _size(value: Json | Mapping[str, Json], what: str, most: int) -> int:
         message = f"The {what} takes {size:,} bytes as JSON; the limit is {most:,}."
         raise InvalidRequestError(message, remedy="Keep less, or in several keys.")
     return size
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,39 +1,146 @@
-"""Reads artifacts, whole or in parts.
+"""The content of artifacts: its type, and the whole or the part that a URI's query selects.
 
-Owns the query of a URI that selects a part, open content with the check against its digest, the
-bound on one response, and the query for the next part.
+Content counts for more than a claim: only content with a signature gets that signature's type, and
+executable content never gets another type.
 """
 
 from __future__ import annotations
 
+import codecs
 import errno
 import hashlib
+import mimetypes
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.artifacts.mime import is_text
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from bridge.model import Artifact
 from bridge.store.blobs import OpenBlob
 from bridge.store.store import StoreError
 
-MAX_ANSWER = 1024 * 1024
-"""Bytes of content in one answer, however much a program has left: clients have limits of a few
-megabytes on a message."""
+HEAD = 4096  # Bytes that are looked at.
+
+TEXT = "text/plain"
+
+_SIGNATURES: tuple[tuple[bytes, str], ...] = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"PK\x05\x06", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"PAR1", "application/vnd.apache.parquet"),
+    (b"SQLite format 3\x00", "application/vnd.sqlite3"),
+    (b"\x7fELF", "application/x-executable"),
+    (b"MZ", "application/x-msdownload"),
+    (b"\xfe\xed\xfa\xce", "application/x-mach-binary"),
+    (b"\xfe\xed\xfa\xcf", "application/x-mach-binary"),
+    (b"\xce\xfa\xed\xfe", "application/x-mach-binary"),
+    (b"\xcf\xfa\xed\xfe", "application/x-mach-binary"),
+    (b"\xca\xfe\xba\xbe", "application/x-mach-binary"),
+    (b"#!", "text/x-script"),
+)
+
+_SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}
+"""Types that only content with their signature gets."""
+
+_ACTIVE = frozenset({
+    "application/java-archive", "application/javascript", "application/x-bat", "application/x-csh",
+    "application/x-sh", "application/xhtml+xml", "image/svg+xml", "text/html", "text/javascript",
+})  # fmt: skip
+"""Types whose content may run when it is opened: given by the name, and not by a claim."""
+
+_TEXTS = re.compile(
+    r"text/.*|application/(.*\+)?(json|xml|yaml|toml|sql|javascript|x-ndjson|x-sh|x-csh|x-bat|x-tex)"
+    r"|application/x-python(-code)?|image/svg\+xml"
+)
+
+_MORE = {
+    ".csv": "text/csv", ".geojson": "application/geo+json", ".ipynb": "application/x-ipynb+json",
+    ".jsonl": "application/x-ndjson", ".log": TEXT, ".md": "text/markdown",
+    ".ndjson": "application/x-ndjson", ".parquet": "application/vnd.apache.parquet",
+    ".sql": "application/sql", ".toml": "application/toml", ".webp": "image/webp",
+    ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    ".yaml": "application/yaml", ".yml": "application/yaml",
+}  # fmt: skip
+
+_ZIPPED = re.compile(
+    r"application/(vnd\.openxmlformats-officedocument\..+|vnd\.oasis\.opendocument\..+"
+    r"|epub\+zip|zip)"
+)
+
+# With none of the system's own tables: the same name has the same type on every machine.
+_by_name = mimetypes.MimeTypes(filenames=())
+
+_CLAIM = re.compile(r"[a-z0-9][a-z0-9.+-]{0,48}/[a-z0-9][a-z0-9.+-]{0,48}")
+
+
+def is_text(mime_type: str) -> bool:
+    return _TEXTS.fullmatch(mime_type) is not None
+
+
+def _type_by_name(name: str) -> str:
+    end = name[name.rfind(".") :].lower() if "." in name else ""
+    # Only the suffix: the beginning might be read as the scheme of an address.
+    found, encoding = _by_name.guess_type("file" + end)
+    return _MORE.get(end) or (found if found and encoding is None else "")
+
+
+def mime_type(name: str, head: bytes, claimed: str = "") -> str:
+    """Return the type of content that begins with `head`, of `HEAD` bytes."""
+    head = head[:HEAD]
+    named = _type_by_name(name)
+    signed = next((kind for start, kind in _SIGNATURES if head.startswith(start)), "")
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        signed = "image/webp"
+    if signed == "application/zip" and _ZIPPED.fullmatch(named):
+        return named
+    if signed and signed != "text/x-script":
+        return signed
+    claimed = claimed.lower()
+    if not _CLAIM.fullmatch(claimed) or claimed in _ACTIVE:
+        claimed = ""
+    guesses = [guess for guess in (claimed, named) if guess and guess not in _SIGNED]
+    if not _looks_like_text(head):
+        return next((guess for guess in guesses if not is_text(guess)), "application/octet-stream")
+    if signed:
+        return named if named.startswith("text/x-") else signed
+    if _looks_like_svg(head):
+        return "image/svg+xml"
+    return next((guess for guess in guesses if is_text(guess) and guess != "image/svg+xml"), TEXT)
+
+
+def _looks_like_text(head: bytes) -> bool:
+    try:
+        # Without an end: the last character may have been cut.
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+
+
+def _looks_like_svg(head: bytes) -> bool:
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1024].lower()
+    if start.startswith(b"<svg"):
+        return True
+    return start.startswith((b"<?xml", b"<!doctype svg", b"<!--")) and b"<svg" in start
+
+
+MAX_ANSWER = 1024 * 1024  # Bytes; a program leaves any number, and clients take a few megabytes.
 
 _CHARACTER = 4  # Bytes that a character of UTF-8 takes at most.
+SPARE = 2 * _CHARACTER  # Bytes read beyond the request: a character may begin late, and end later.
 
-SPARE = 2 * _CHARACTER
-"""Bytes that are read beyond the request: a character may begin late, and end later."""
-
-_PART = re.compile(
+_PART = re.compile(  # A query, its pairs in order.
     r"(length=(?P<length>N)(&(?=offset)|$))?(offset=(?P<offset>N))?"
     r"|lines=((?P<first>N)(?P<dash>-(?P<last>N)?)?|-(?P<tail>N))".replace("N", "[0-9]{1,15}")
 )
-"""A query, its pairs in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +161,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """The position of lines in an artifact.
-
-    Attributes:
-        start, end: Offsets in bytes.
-        first, last: Numbers of the lines between them; `last` is lower if there are none.
-    """
+    """The position of lines: offsets in bytes, and numbers; `last` is lower if there are none."""
 
     start: int
     end: int
@@ -69,7 +171,6 @@ class Span:
 
 
 def parse_part(query: str) -> Part:
-    """Return the part that a URI's query requests; raise InvalidRequestError with valid ones."""
     found = _PART.fullmatch("&".join(sorted(query.split("&"))))
     names = ("offset", "length", "first", "last", "tail")
     offset, length, first, last, tail = (
@@ -88,12 +189,11 @@ def parse_part(query: str) -> Part:
 
 
 def line_span(pieces: Callable[[], Iterable[bytes]], first: int, last: int | None) -> Span:
-    """Return where lines are.
+    """Return the position of lines in the content, of which each call returns the pieces.
 
     Args:
-        pieces: Returns the content, part by part, each time it is called.
-        first: From 1; below 0, so many from the end.
-        last: None for the last there is.
+        first: From 1; a negative number counts from the end.
+        last: None for all lines from `first`.
     """
     if first < 0:
         _, total, _ = _after(pieces(), ())
@@ -108,7 +208,7 @@ def line_span(pieces: Callable[[], Iterable[bytes]], first: int, last: int | Non
 
 
 def _after(pieces: Iterable[bytes], counts: tuple[int, ...]) -> tuple[dict[int, int], int, int]:
-    """Return the places that so many ends of lines are before, and how many lines and bytes are."""
+    """Return the offset after each count of line ends, and the numbers of lines and bytes."""
     places = {0: 0}
     seen, size, end = 0, 0, b"\n"
     for piece in pieces:
@@ -121,9 +221,9 @@ def _after(pieces: Iterable[bytes], counts: tuple[int, ...]) -> tuple[dict[int, 
 
 
 def nth_line_end(data: bytes, number: int, start: int = 0) -> int:
-    """Return where the so-manieth end of a line is, of at least so many from `start` on."""
+    """Return the offset of the line end with a number, of at least so many from `start` on."""
     low, high = start, len(data)
-    # By halves: to look for one after the other takes long where there are a million.
+    # By halves: one after the other takes long for a million.
     while high - low > 1:
         middle = (low + high) // 2
         before = data.count(b"\n", low, middle)
@@ -135,12 +235,12 @@ def nth_line_end(data: bytes, number: int, start: int = 0) -> int:
 
 
 def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, int, str | None]:
-    """Return the requested length of a text, in whole characters, and at least one.
+    """Return the begin and end of a part in whole characters, at least one, and its text.
 
-    It comes after the places where it begins and ends, and is None where it is not text.
+    The text is None if the data is not UTF-8.
 
     Args:
-        data: What is there from `start` on; `wanted` bytes and `SPARE` more, if there are.
+        data: The content from `start` on; `wanted` bytes and up to `SPARE` more.
     """
     begin, end = 0, min(wanted, len(data))
     while start > 0 and begin < min(len(data), _CHARACTER - 1) and _inside(data, begin):
@@ -168,14 +268,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def translated(doing: str, root: Path | str) -> Iterator[None]:
-    """Raise each OSError as an ArtifactStoreError.
-
-    Args:
-        doing: A participle for the message: "... cannot be <doing>".
-
-    Raises:
-        ArtifactStoreError: The body raised an OSError.
-    """
+    """Raise each OSError as an ArtifactStoreError: "... cannot be <doing>"."""
     try:
         yield
     except OSError as error:
@@ -199,14 +292,13 @@ _PIECE = 1024 * 1024
 
 @dataclass(frozen=True)
 class Content:
-    """An artifact's open content, which can be read even if it is removed meanwhile."""
+    """An artifact's open content, which stays readable if the artifact is removed."""
 
     artifact: Artifact
     blob: OpenBlob
     root: Path | str
 
     def read(self, start: int, size: int) -> bytes:
-        """Return a range of bytes, shorter at the end of the content."""
         pieces, left = [], max(min(size, self.artifact.size - start), 0)
         with translated("read", self.root):
             while left > 0 and (piece := self.blob.read(min(left, _PIECE), start)):
@@ -216,7 +308,7 @@ class Content:
 
     def pieces(self) -> Iterator[bytes]:
         digest = hashlib.sha256()
-        for piece in self._unchecked():
+        for piece in self.unchecked():
             digest.update(piece)
             yield piece
         if digest.hexdigest() != self.artifact.digest:
@@ -225,10 +317,7 @@ class Content:
     def whole(self) -> bytes:
         return b"".join(self.pieces())
 
-    def lines(self, first: int, last: int | None) -> Span:
-        return line_span(self._unchecked, first, last)
-
-    def _unchecked(self) -> Iterator[bytes]:
+    def unchecked(self) -> Iterator[bytes]:
         start = 0
         while piece := self.read(start, _PIECE):
             start += len(piece)
@@ -266,7 +355,6 @@ class PartialContent:
         return self.start == 0 and self.end == self.size
 
     def told(self, uri: str) -> str:
-        """Return a sentence on which part this is, and how to read on."""
         if self.lines:
             what = f"lines {self.first:,}-{self.last:,} of {self.lines:,}"
             if self.last < self.first:
@@ -278,48 +366,36 @@ class PartialContent:
 
 
 def read_part(content: Content, part: Part) -> PartialContent:
-    """Read a part, up to the bound of one response. Blocks.
-
-    Raises:
-        InvalidRequestError: Lines are requested of content that is not text.
-        ArtifactStoreError: It cannot be read, or its digest is wrong.
-    """
+    """Read a part, up to the bound of one response."""
     text = is_text(content.artifact.mime_type)
-    if not part.first:
-        return _read_bytes(content, part, text=text)
-    if not text:
+    if part.first and not text:
         message = f"{content.artifact.name!r} is no text, and has no lines."
         raise InvalidRequestError(message, remedy="Use ?offset=BYTES&length=BYTES.")
-    return _read_lines(content, part)
-
-
-def _read_bytes(content: Content, part: Part, *, text: bool) -> PartialContent:
+    if part.first:
+        return _read_lines(content, part)
     size = content.artifact.size
     start = min(part.offset, size)
     wanted = min(size - start, MAX_ANSWER if part.length is None else part.length, MAX_ANSWER)
-    # The whole is checked.
+    # Only the whole has a digest.
     data = content.whole() if wanted == size else content.read(start, wanted + SPARE)
-    if text:
-        begin, end, found = text_answer(data, start, wanted, size)
-        if found is not None:
-            more = _next(end, part.length, size)
-            return PartialContent(text=found, start=begin, end=end, size=size, more=more)
-    data = data[:wanted]
-    end = start + len(data)
+    begin, end, found = text_answer(data, start, wanted, size) if text else (start, 0, None)
+    if found is None:
+        data = data[:wanted]
+        begin, end = start, start + len(data)
+    more = f"offset={end}" + ("" if part.length is None else f"&length={part.length}")
     return PartialContent(
-        data=data, start=start, end=end, size=size, more=_next(end, part.length, size)
+        data=b"" if found is not None else data,
+        text=found,
+        start=begin,
+        end=end,
+        size=size,
+        more=more if end < size else "",
     )
-
-
-def _next(end: int, length: int | None, size: int) -> str:
-    if end >= size:
-        return ""
-    return f"offset={end}" if length is None else f"offset={end}&length={length}"
 
 
 def _read_lines(content: Content, part: Part) -> PartialContent:
     size = content.artifact.size
-    span = content.lines(part.first, part.last)
+    span = line_span(content.unchecked, part.first, part.last)
     last, end = span.last, span.end
     data = content.read(span.start, min(end - span.start, MAX_ANSWER))
     more = ""
