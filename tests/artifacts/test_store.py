@@ -14,7 +14,7 @@ from bridge.artifacts import store as writing
 from bridge.artifacts.store import MAX_NAME
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind, Provenance
-from bridge.model.provenance import MAX_DOCUMENT
+from bridge.model.kept import MAX_DOCUMENT
 from bridge.store import owner_digest
 from bridge.store.retention import items_to_remove
 from bridge.store.schema import artifacts

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.catalog.stubs import run_discovered, run_server
+from bridge.catalog.entries import run_discovered, run_server
 from bridge.inventory.guide import BRIEF_TOKENS
 from bridge.inventory.inventory import ToolInventory
 from bridge.model import RunRequest, Tool
