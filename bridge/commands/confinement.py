@@ -78,10 +78,7 @@ Judge = Callable[[str, bool], str]  # Why a path may not be granted (to write to
 
 
 def grants(profile: CommandProfile, *, realpath: Realpath, refusal: Judge) -> tuple[Bind, ...]:
-    """Return what a profile grants, shortest path first.
-
-    `refusal` judges what all programs and commands may be given.
-    """
+    """Return what a profile grants, shortest path first; `refusal` judges each path."""
     workspace = realpath(str(profile.workspace))
     found = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
     _check_grantable(found[WORKSPACE], refusal, f"{profile.place}.workspace")

@@ -110,10 +110,7 @@ def environment(
     home: str,
     files: Mapping[CredentialFile, bytes],
 ) -> Environment:
-    """Return a command's environment; refuse a secret that cannot be kept out of the output.
-
-    `home` is the home inside the sandbox; `files` are the credentials that were found.
-    """
+    """Return a command's environment; refuse a secret that cannot be kept out of the output."""
     plain, secret = list(profile.env), list(profile.secrets)
     if profile.credentials is not None:
         plain += AWS_PLAIN | {each for each in environ if each.startswith("AWS_ENDPOINT_URL_")}
@@ -176,10 +173,7 @@ class CommandCheck:
 
 
 class Planner:
-    """Makes plans; blocks, so it is called in threads.
-
-    What one profile may write, no other may execute.
-    """
+    """Makes plans, in threads. What one profile may write, no other may execute."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -52,10 +52,7 @@ from bridge.tasks import background_task
 
 
 class CommandOutput:
-    """Keeps the head and the tail of a stream within `limit` bytes, without secrets.
-
-    Neither a piece's end nor the cut in the middle leaves half of a secret.
-    """
+    """Keeps a stream's head and tail within `limit` bytes, and no half of a secret."""
 
     def __init__(self, limit: int, redactor: Redactor) -> None:
         self._half = limit // 2

@@ -91,10 +91,7 @@ class Packages:
     async def resolve(
         self, request: RunRequest, run: RunCaller, pins: tuple[str, ...] = ()
     ) -> PackageSet:
-        """Return the packages of a run, resolved and installed.
-
-        `pins` are requirements that ask for nothing and fix the versions of a session.
-        """
+        """Return a run's packages, installed; `pins` fix the versions of a session."""
         if not request.may_need_packages:
             return NOTHING
         wanted, python = _collect_wishes(request)
@@ -166,10 +163,7 @@ class Packages:
         return self._resolver
 
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
-        """Check that a sandbox has the Python that its packages were resolved for, and has them.
-
-        If it has another Python, that one is the known one from now on.
-        """
+        """Check that a sandbox has the known Python, and its packages; learn another Python."""
         if packages.target is None:
             return
         from bridge.packages.target import target_of

@@ -155,11 +155,7 @@ def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
 
 
 def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ...]:
-    """Return the versions that the entries leave, as requirements that ask for nothing.
-
-    A constraint cannot say that any of several entries will do, nor what a pattern names;
-    `check_resolved` does that.
-    """
+    """Return the versions that the entries leave, where one entry alone decides."""
     exact = [entry.name for entry in allow if "*" not in entry.name]
     found = []
     for name in sorted({*names, *exact}):

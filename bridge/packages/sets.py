@@ -296,10 +296,7 @@ Compile = Callable[[Path], Awaitable[bytes | None]]  # Returns what a sandbox co
 async def compile_set(
     tree: Path, wheels: Sequence[Path], tag: str, most: int, compiled: Compile
 ) -> None:
-    """Add bytecode to the wheels of a set, and to the set, as far as it is missing.
-
-    `tag` is the Python's in names of compiled files; a wheel's bytecode has at most `most` bytes.
-    """
+    """Add missing bytecode to a set and its wheels; `tag` is the Python's in file names."""
     for wheel in wheels:
         # It may be evicted.
         with suppress(OSError):

@@ -128,10 +128,7 @@ class Store:
             yield Transaction(connection)
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
-        """Return the data of documents by their names, from one snapshot.
-
-        Does not import SQLAlchemy, which would slow the bridge's start.
-        """
+        """Return documents by their names, from one snapshot, without importing SQLAlchemy."""
         names = list(names)
         found: dict[str, bytes] | None = None
         if not (self.shared or "sqlalchemy" in sys.modules) and _exists(self._file):
@@ -143,10 +140,7 @@ class Store:
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
-        """Open a write transaction, after waiting for the lock; an exception inside rolls it back.
-
-        A `durable` one survives a power cut, and waits for the disk.
-        """
+        """Open a write transaction, undone by an exception; a `durable` one waits for the disk."""
         if not self.shared:
             make_directory(self.directory)
             _make_private(self._file)
@@ -206,10 +200,7 @@ class Store:
     def connected(
         self, *, writes: bool, durable: bool = False, locked: bool = True
     ) -> Iterator[Connection]:
-        """Open a transaction in a database that exists; see `reading` and `writing`.
-
-        On a server, a write transaction that is not `locked` does not wait for its turn.
-        """
+        """Open a transaction; on a server one that is not `locked` waits for no turn."""
         from sqlalchemy.exc import SQLAlchemyError
 
         from bridge.store.schema import DURABLE, LOCKED, WRITES

@@ -246,10 +246,7 @@ class ContainerBackend(Backend):
         )
 
     async def require_shared_files(self, image: str = "") -> None:
-        """Refuse host paths to an engine of another machine, where they are other files.
-
-        `image` is the image of the container that looks; the programs' if empty.
-        """
+        """Refuse host paths to an engine of another machine, where they are other files."""
         connection = await self._connector.connected()
         if connection.shares_files is None:
             placement = replace(self._placement(connection), image=image or self._image)
@@ -362,10 +359,7 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
 
 
 async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bool = True) -> Probe:
-    """Choose the image, pull it if necessary, and probe it.
-
-    Without `pull` a missing image is an error: the caller waits and sees no progress.
-    """
+    """Choose the image, pull it if necessary and if `pull`, and probe it."""
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)

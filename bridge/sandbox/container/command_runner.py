@@ -35,11 +35,7 @@ class CompletedCommand:
 
 @dataclass(kw_only=True)
 class SystemRunner:
-    """Runs commands as processes of this machine, each in its own session.
-
-    `env` is their whole environment; None inherits the bridge's, which the user's own engine and
-    package manager need (proxies, `CONTAINERS_CONF`, `HOME`).
-    """
+    """Runs commands as processes of this machine; an `env` of None inherits the bridge's."""
 
     env: Mapping[str, str] | None = None
     cwd: Path | None = None

@@ -174,10 +174,7 @@ class EngineConnection:
 
 @dataclass(kw_only=True)
 class Connector:
-    """Keeps one connection to an engine, made at first use.
-
-    Retired connections stay open until `aclose`: a sandbox may still use them.
-    """
+    """Keeps one connection to an engine. Sandboxes may still use retired ones."""
 
     engine: str
     runtime_dir: Path

@@ -269,10 +269,7 @@ def isolation(
     lacking: Sequence[str] = (),
     host_kernel: HostKernel | None = None,
 ) -> Isolation:
-    """Return the layers that `container_config` puts in force on an engine, and what is weaker.
-
-    `lacking` has the layers that the engine cannot apply, with causes.
-    """
+    """Return the layers in force on an engine, and what is weaker or `lacking` there."""
     layers = [
         *(() if _has_network(spec) else ("no-network",)),
         "read-only-root",

@@ -50,10 +50,7 @@ class ImageFacts:
 
 
 class ImageEngine:
-    """One engine's images, over a connection that it does not close.
-
-    `command` is the engine's command, with the options that lead it to this engine.
-    """
+    """One engine's images; `command` is its own command, led to the same engine."""
 
     def __init__(self, api: EngineApi, *, command: Sequence[str], run: SystemRunner) -> None:
         self._api = api
@@ -169,10 +166,7 @@ async def choose(setting: str | None, engine: ImageEngine) -> str:
 async def ensure_present(
     name: str, engine: ImageEngine, *, progress: Progress | None, place: str = "MCP_BRIDGE_IMAGE"
 ) -> None:
-    """Pull an image unless the engine has it; `place` is where it is set, for errors.
-
-    Without `progress` a missing image is an error: a pull takes minutes on a slow line.
-    """
+    """Pull an image unless the engine has it; without `progress` that is an error."""
     if await engine.inspect(name) is not None:
         return
     if name.startswith("localhost/"):

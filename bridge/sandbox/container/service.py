@@ -60,10 +60,7 @@ def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str
 
 
 def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the bridge's environment without what would make podman a remote client.
-
-    Proxies stay: images come through them, and podman's Docker-like API passes none on.
-    """
+    """Return the bridge's environment without what would make podman a remote client."""
     remote = ("CONTAINER_HOST", "CONTAINER_SSHKEY", "CONTAINER_CONNECTION")
     return {name: value for name, value in environ.items() if name not in remote}
 

@@ -46,10 +46,7 @@ CONFINE_SECONDS = 20.0  # A pod may never report its first step; milliseconds on
 
 
 class KubernetesBackend(Backend):
-    """Runs sandboxes as pods. It connects at first use.
-
-    `user` is "uid:gid" inside; empty for one of each pod's own.
-    """
+    """Runs sandboxes as pods. It connects at first use; an empty `user` is one per pod."""
 
     name = pod.NAME
 

@@ -183,10 +183,7 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
 
 
 def first_step(spec: LaunchSpec, filters: Sequence[bytes], *, own_user: bool) -> bytes:
-    """Return what is written to a pod's stdin ahead of everything else.
-
-    If the pod has its `own_user`, processes are counted for it alone.
-    """
+    """Return what a pod's stdin gets first; with its `own_user` processes are counted."""
     if spec.argv[:-1] != INTERPRETER:
         raise LaunchError(f"Pods run programs of `{' '.join(INTERPRETER)}`, not {spec.argv[0]}.")
     pids = spec.limits.pids
@@ -229,10 +226,7 @@ _LAYERS = (
 
 
 def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:
-    """Return the layers that a pod and its first step put in force, and what is weaker.
-
-    `node` is the kernel of the pod's node; None if the bridge may not know it.
-    """
+    """Return a pod's layers and what is weaker; without `node` its kernel is unknown."""
     layers, weaker = [*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS]
     if limits.cpus is not None:
         layers.append("cpu-limit")
