@@ -17,11 +17,17 @@ from functools import cached_property
 from typing import Any
 
 from bridge.catalog.prose import one_line
-from bridge.guest.schema.names import own_letters
 from bridge.guest.schema.binding import Parameter, read_parameters
+from bridge.guest.schema.names import own_letters
 from bridge.guest.schema.schemas import as_mapping
-from bridge.guest.schema.typetext import Head, docstring, has_usual_name, typed_dicts
-from bridge.guest.schema.typetext import Names, class_base
+from bridge.guest.schema.typetext import (
+    Head,
+    Names,
+    class_base,
+    docstring,
+    has_usual_name,
+    typed_dicts,
+)
 from bridge.model import Json, Tool
 from bridge.text import valid_text
 

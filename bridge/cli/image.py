@@ -15,8 +15,14 @@ from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.image import Flavour, ImageStatus, describe, local_name, status
-from bridge.sandbox.container.image import ImageEngine
+from bridge.sandbox.container.image import (
+    Flavour,
+    ImageEngine,
+    ImageStatus,
+    describe,
+    local_name,
+    status,
+)
 from bridge.sandbox.image.build import (
     BuildRequest,
     RootfsContext,

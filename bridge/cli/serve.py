@@ -58,7 +58,9 @@ async def serve(
         opened = open_engine(settings, eager=False, choose_backend=select_present)
         engine = await stack.enter_async_context(opened)
         servers = engine.servers
-        watch = watch_config(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
+        watch = watch_config(
+            lambda: watch_plan(context, servers.discovery.references), servers.refresh
+        )
         await stack.enter_async_context(watch)
         if address is None:
             if sys.stdin is None:

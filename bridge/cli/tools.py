@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.entries import server_stub, tool_stub
 from bridge.catalog.prose import clip, first_sentence, one_line
-from bridge.catalog.entries import server_stub, tool_stub
 from bridge.cli.options import AsJson, arg, complete_servers, complete_tools, flag, opt
 from bridge.cli.output import (
     terminal_width,

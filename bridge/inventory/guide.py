@@ -21,7 +21,7 @@ from bridge.catalog.docs import (
     tool_description,
     tool_docs,
 )
-from bridge.catalog.entries import ServerEntry
+from bridge.catalog.entries import ServerEntry, server_stub
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest

@@ -29,8 +29,8 @@ from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.server_references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, LibraryError, UnknownError
-from bridge.gate.pins import tool_digest
 from bridge.gate.bridge_calls import ProvenanceTracker
+from bridge.gate.pins import tool_digest
 from bridge.inventory.guide import SKILLS_SERVER
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Provenance, Tool

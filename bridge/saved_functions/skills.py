@@ -32,7 +32,6 @@ from bridge.gate.question import form, one_line, read_answer, safe_name, visible
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
 from bridge.model.requests import principal_of
-from bridge.model.results import error_run
 from bridge.rpc.dispatcher import Answer
 from bridge.saved_functions.files import SkillIndex
 from bridge.saved_functions.requests import KeptRequests
@@ -150,7 +149,7 @@ class Skills:
                 self.note(run_id, {"did": "use", "skill": skill.name, "digest": skill.digest})
         except RefusedError as error:
             summary = f"The program was not run. {error.message}"
-            result = replace(failed_run(error, run_id=run_id), reason="policy", code="")
+            result = replace(error_run(error, run_id=run_id), reason="policy", code="")
             return replace(result, summary=summary, timeout_seconds=timeout)
         return None
 

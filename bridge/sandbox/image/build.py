@@ -38,7 +38,6 @@ from bridge.sandbox.container.image import (
     describe,
     local_name,
 )
-from bridge.sandbox.container.image import ImageEngine, Progress
 
 SCRIPT = "build-rootfs.sh"
 CONTAINERFILE = "Containerfile"

@@ -26,7 +26,6 @@ from bridge.sandbox.container.image import (
     Progress,
     local_name,
 )
-from bridge.sandbox.container.image import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import (
     BuildRequest,
     RootfsContext,

@@ -37,7 +37,6 @@ from bridge.sandbox.container.image import (
     choose,
     local_name,
 )
-from bridge.sandbox.container.image import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import (
     BuildRequest,
     RootfsContext,
