@@ -104,7 +104,8 @@ async def demonstrate(repository: Path, runtime: str) -> int:
 
 def record(result: CallToolResult) -> dict[str, Any]:
     """Return what a result tells programs; the model reads the text."""
-    return (result.meta or {})["mcp-code-bridge/result"]
+    document: dict[str, Any] = (result.meta or {})["mcp-code-bridge/result"]
+    return document
 
 
 async def show(client: Client, code: str) -> int:

@@ -32,6 +32,7 @@ from bridge.gate.question import form, one_line, read_answer, safe_name, visible
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
 from bridge.model.requests import principal_of
+from bridge.model.results import error_run
 from bridge.rpc.dispatcher import Answer
 from bridge.saved_functions.files import SkillIndex
 from bridge.saved_functions.requests import KeptRequests
