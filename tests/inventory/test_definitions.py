@@ -104,9 +104,7 @@ async def test_a_change_that_was_announced_counts_at_once(gated: Gated) -> None:
             await gate.call("log", "send", SEND)
 
 
-async def test_a_changed_text_is_in_the_audit_log_and_no_question(
-    settings: Settings, gated: Gated
-) -> None:
+async def test_a_changed_text_is_in_the_audit_log(settings: Settings, gated: Gated) -> None:
     async with gated(ALLOWED) as (engine, gate):
         await gate.call("log", "send", SEND)
         await change(engine, gate)

@@ -122,9 +122,7 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
     assert found["find"]["count"] == 3
 
 
-async def test_a_failed_write_is_made_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
     observed = opened(tmp_path)
     observed.learn("shop", TOOL, {"parts": {"value": 1}})

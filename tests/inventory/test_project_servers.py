@@ -149,7 +149,7 @@ async def test_a_person_sees_the_definition_and_answers(project: Path) -> None:
             await run(engine, USE_SHOP)
 
 
-async def test_a_permanent_yes_is_asked_for_once(
+async def test_a_permanent_yes_is_asked_once(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project.parent / "config.toml").write_text("[policy]\n")

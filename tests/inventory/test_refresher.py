@@ -79,7 +79,7 @@ async def test_an_unknown_server_is_started_and_stopped(tmp_path: Path) -> None:
     assert starts(tmp_path) == len(specs)
 
 
-async def test_a_background_list_has_no_caller(
+async def test_background_lists_have_no_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may outlive the run that began it; what its server asks is not for that run's client."""
@@ -429,7 +429,7 @@ def configured(home: Path, extra: Path | None = None) -> Servers:
 
 
 @pytest.mark.parametrize("torn", ["", config("one", "two")[:-9]], ids=["empty", "half"])
-async def test_a_half_written_file_counts(
+async def test_a_torn_file_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, torn: str
 ) -> None:
     caplog.set_level(logging.INFO)

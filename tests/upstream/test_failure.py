@@ -97,7 +97,7 @@ def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
         (("GET", "http://h/a"), ("GET", "http://x:y@h/a"), False),
     ],
 )
-def test_redirects_keep_the_origin(
+def test_redirects_keep_origins(
     sent: tuple[str, str], following: tuple[str, str], followed: bool
 ) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
@@ -163,9 +163,7 @@ def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
         (-32002, "resource 'a:b'", "Server 's', resource 'a:b': fetch failed", False),
     ],
 )
-def test_a_servers_own_error_is_the_tools(
-    code: int, what: str, message: str, by_tool: bool
-) -> None:
+def test_a_servers_error_is_the_tools(code: int, what: str, message: str, by_tool: bool) -> None:
     failure = call_error(SPEC, what, MCPError(code=code, message="fetch failed"))
     assert isinstance(failure, ToolCallError)
     assert failure.message.startswith(message)

@@ -196,9 +196,7 @@ async def read(data: bytes, encoding: str) -> bytes:
     ("encoding", "compress"),
     [("gzip", gzip.compress), ("GZip", gzip.compress), ("deflate", zlib.compress)],
 )
-async def test_compressed_bodies_are_capped(
-    encoding: str, compress: Callable[[bytes], bytes]
-) -> None:
+async def test_compressed_bodies_pass(encoding: str, compress: Callable[[bytes], bytes]) -> None:
     text = b'{"a": 1}' * 100_000
     assert await read(compress(text), encoding) == text
 

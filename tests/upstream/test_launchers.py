@@ -171,9 +171,7 @@ def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-async def test_mcp_remote_restarts_after_a_lost_session(
-    rig: Rig, environ: Mapping[str, str]
-) -> None:
+async def test_mcp_remote_survives_a_lost_session(rig: Rig, environ: Mapping[str, str]) -> None:
     """The process of the proxy outlives its session, and answers each call with an error."""
     rig.environ.update(environ)
     said = {"message": "hello"}

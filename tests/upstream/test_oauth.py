@@ -374,9 +374,7 @@ async def test_a_server_that_registers_no_client_needs_a_login(desk: Desk) -> No
         ("ftp://h.example.test/mcp", "not an http or https URL"),
     ],
 )
-async def test_unsafe_addresses_are_refused(
-    rig: Rig, logins: Logins, url: str, problem: str
-) -> None:
+async def test_unsafe_addresses_fail(rig: Rig, logins: Logins, url: str, problem: str) -> None:
     with pytest.raises(LoginFailedError, match=problem):
         await do_login(rig.remote(url), logins)
 

@@ -305,9 +305,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-async def test_loopback_needs_no_proxy(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
+async def test_loopback_is_direct(rig: Rig, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     with reserved_port() as port, rig.web("http") as url:
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
         for address in (url, url.replace("127.0.0.1", "localhost")):

@@ -141,9 +141,7 @@ async def test_a_server_is_used_once_it_starts_again(rig: Rig) -> None:
         ("nul\0", "null byte", "Correct `command`"),
     ],
 )
-async def test_a_broken_command_is_explained(
-    rig: Rig, command: str, said: str, remedy: str
-) -> None:
+async def test_a_bad_command_is_explained(rig: Rig, command: str, said: str, remedy: str) -> None:
     for name, text, mode in [
         ("plain", "", 0o600),
         ("lost", "#!/no/such/interpreter\n", 0o700),
@@ -203,9 +201,7 @@ async def test_only_the_configured_era_is_tried(
 @pytest.mark.parametrize(
     ("era", "modes"), [("auto", ("no-handshake", "neither")), ("legacy", ("no-handshake",))]
 )
-async def test_a_server_of_no_era_is_quoted(
-    rig: Rig, era: ProtocolMode, modes: tuple[str, ...]
-) -> None:
+async def test_a_refused_era_is_quoted(rig: Rig, era: ProtocolMode, modes: tuple[str, ...]) -> None:
     async with rig.pool(rig.raw(*modes), server_settings=speaking(era)) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
             await pool.server("server").start()
@@ -436,9 +432,7 @@ async def test_a_server_runs_without_its_log(rig: Rig, caplog: pytest.LogCapture
     assert "no log file" in caplog.text
 
 
-async def test_a_killed_bridges_servers_are_ended(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_killed_bridges_servers_end(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """A stubborn server survives its bridge's SIGKILL, but not the next bridge."""
     caplog.set_level(logging.WARNING)
     program = f"""

@@ -127,9 +127,7 @@ async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_brid
     ],
     ids=" ".join,
 )
-async def test_own_directories_change_nothing(
-    rig: Rig, tmp_path: Path, argv: tuple[str, ...]
-) -> None:
+async def test_own_directories_stay(rig: Rig, tmp_path: Path, argv: tuple[str, ...]) -> None:
     spec = rig.spec(*argv)
     own = replace(rig.spec("npx", "server"), source=replace(spec.source, scope="project"))
     chosen = rig.spec(sys.executable, "-m", "server", cwd="/srv/app")

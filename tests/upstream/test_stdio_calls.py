@@ -270,9 +270,7 @@ DEEP = reduce(lambda inner, _: {"a": inner}, range(400), dict[str, object]())
 @pytest.mark.parametrize(
     "arguments", [{"a": math.nan}, {"a": "\ud800"}, {"a": object()}, {"a": {1, 2}}, DEEP]
 )
-async def test_arguments_that_are_not_json_are_not_sent(
-    rig: Rig, arguments: dict[str, object]
-) -> None:
+async def test_arguments_beyond_json_are_not_sent(rig: Rig, arguments: dict[str, object]) -> None:
     """They would break the connection's writer and with it every other call."""
     async with rig.pool(rig.raw()) as pool:
         with pytest.raises(ToolCallError, match="cannot be sent as JSON"):

@@ -101,9 +101,7 @@ async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ri
         ("forgets", "did not store"),
     ],
 )
-async def test_a_failed_keyring_is_not_used(
-    tmp_path: Path, ring: Ring, mood: str, why: str
-) -> None:
+async def test_a_bad_keyring_is_not_used(tmp_path: Path, ring: Ring, mood: str, why: str) -> None:
     ring.mood = mood
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     place, notice = await store.save(KEY, RECORD)
@@ -175,9 +173,7 @@ def torn(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [readable, linked, piped, foreign, renamed, torn])
-async def test_an_untrusted_file_is_not_used(
-    store: TokenStore, spoil: Callable[[Path], None]
-) -> None:
+async def test_an_unsafe_file_is_not_used(store: TokenStore, spoil: Callable[[Path], None]) -> None:
     if spoil is foreign and os.getuid() != 0:
         pytest.skip("only root can give files away")
     await store.save(KEY, RECORD)
