@@ -1,4 +1,4 @@
-"""What runs left, as resources: listed to its owner, read in ranges, and announced when it comes."""
+"""What runs left, as resources: listed to its owner, read in ranges, announced when it comes."""
 
 from __future__ import annotations
 
