@@ -346,7 +346,10 @@ class Keeper(Pickler):  # type: ignore[misc]
             (types.CodeType, _code),
             (types.CellType, lambda cell: (types.CellType, ())),
             (functools._lru_cache_wrapper, _reduce_lru_cache),
-            (functools.cached_property, lambda v: (_make_cached_property, (v.func, v.attrname))),
+            (
+                functools.cached_property,
+                lambda v: (functools.cached_property, (v.func,), {"attrname": v.attrname}),
+            ),
             (types.MethodType, _method),
         ):
             if issubclass(kind, known):
@@ -455,12 +458,6 @@ def _reduce_lru_cache(value: Any) -> Any:
 
 def _remember(function: Any, maxsize: Optional[int], typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
-
-
-def _make_cached_property(function: Any, name: str) -> Any:
-    made = functools.cached_property(function)
-    made.attrname = name
-    return made
 
 
 def _method(value: Any) -> Any:
