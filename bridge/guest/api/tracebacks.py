@@ -22,7 +22,7 @@ MAX_TEXT_CHARS = 24_000  # A program's error has any length; the middle of a lon
 
 _GAP = "<left out>"  # File name of the frame that replaces omitted ones.
 
-_STANDARD = os.path.dirname(os.__file__) + os.sep
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 
 packages_offered: "Sequence[str]" = ()  # Names that runs may request; used by hints.
 
@@ -115,7 +115,7 @@ def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
         if frame.filename in ours:
             if index > own[-1]:
                 break
-        elif not _is_standard(frame.filename):
+        elif "-packages" + os.sep in frame.filename or not frame.filename.startswith(_STANDARD):
             (kept if index <= own[-1] else below).append(frame)
     for frame in kept + below:
         # No carets (Python 3.11 and later): they cost as much as the line itself.
@@ -128,11 +128,6 @@ def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
         gap = traceback.FrameSummary(_GAP, len(below) - 3, "", lookup_line=False, line="")
         below[1:-2] = [gap]
     return kept + below
-
-
-def _is_standard(filename: str) -> bool:
-    own = filename.startswith(_STANDARD) and "-packages" + os.sep not in filename
-    return own or filename.startswith("<frozen ")
 
 
 def _cut_middle(text: str) -> str:

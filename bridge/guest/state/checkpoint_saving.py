@@ -70,7 +70,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
     saver = _Saver(namespace, room)
     with checkpoint.uncollected():
         saver.run()
-    lost = [*saver.losses(), *lost]
+    lost[:0] = [[name, saver.lost[name]] for name in namespace if name in saver.lost]
     header = json.dumps(
         {
             "directory": _directory(workspace, lost),
@@ -137,7 +137,7 @@ class _Saver:
         self.packed = 0
         self._namespace = namespace
         self._limit = limit
-        self._lost: Dict[str, str] = {}
+        self.lost: Dict[str, str] = {}
 
     def run(self) -> None:
         """Write all names, compressed if need be; without the largest if that does not help."""
@@ -160,15 +160,12 @@ class _Saver:
             if type(name) is not str or _is_given(name, value):
                 continue
             if _hung.get(name) == id(value):
-                self._lost[name] = "keeping it took too long the last time"
+                self.lost[name] = "keeping it took too long the last time"
             else:
                 names.append(name)
         # Modules first: restoring other values may need them.
         names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
         return names
-
-    def losses(self) -> List[List[str]]:
-        return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
 
     def _write(self, names: List[str], limit: int) -> bool:
         sink = _Sink(max(limit, 4096))  # more than an empty checkpoint takes
@@ -188,10 +185,10 @@ class _Saver:
             if problem:
                 del sink.data[before:]
                 keeper.go_back(entry)
-                self._lost[name] = problem
+                self.lost[name] = problem
             else:
                 self.lengths.append([name, len(sink.data) - before])
-                self._lost.pop(name, None)
+                self.lost.pop(name, None)
         self.written, self.files = sink.data, keeper.files
         return complete
 
@@ -349,7 +346,10 @@ class Keeper(Pickler):  # type: ignore[misc]
             (types.CodeType, _code),
             (types.CellType, lambda cell: (types.CellType, ())),
             (functools._lru_cache_wrapper, _reduce_lru_cache),
-            (functools.cached_property, lambda v: (_make_cached_property, (v.func, v.attrname))),
+            (
+                functools.cached_property,
+                lambda v: (functools.cached_property, (v.func,), {"attrname": v.attrname}),
+            ),
             (types.MethodType, _method),
         ):
             if issubclass(kind, known):
@@ -458,12 +458,6 @@ def _reduce_lru_cache(value: Any) -> Any:
 
 def _remember(function: Any, maxsize: Optional[int], typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
-
-
-def _make_cached_property(function: Any, name: str) -> Any:
-    made = functools.cached_property(function)
-    made.attrname = name
-    return made
 
 
 def _method(value: Any) -> Any:

@@ -94,18 +94,11 @@ def denials(attempts: Dict[str, Callable[[], None]] = ATTEMPTS) -> Dict[str, str
     found = {}
     for layer, attempt in attempts.items():
         try:
-            found[layer] = _answer(attempt)
+            attempt()
+            found[layer] = ALLOWED
+        except OSError as error:
+            if error.errno is not None:
+                found[layer] = errno.errorcode.get(error.errno, str(error.errno))
         except (AttributeError, ValueError):
-            # This Python lacks the call, or the error has no number.
-            continue
+            continue  # This Python lacks the call.
     return found
-
-
-def _answer(attempt: Callable[[], None]) -> str:
-    try:
-        attempt()
-    except OSError as error:
-        if error.errno is None:
-            raise ValueError from error
-        return errno.errorcode.get(error.errno, str(error.errno))
-    return ALLOWED

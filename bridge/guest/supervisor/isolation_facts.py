@@ -70,21 +70,8 @@ def isolation_facts() -> Dict[str, Any]:
     }
     if boot := _read("/proc/sys/kernel/random/boot_id").strip():
         facts["boot_id"] = boot
-    return {**facts, **cgroup_limits(), **_process_facts()}
-
-
-def libc() -> str:
-    """Return the C library, "glibc 2.36" or "musl"; empty if unknown."""
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (AttributeError, OSError, ValueError):
-        # musl does not name itself; its loader shows it.
-        names = _list_directory("/lib") or ()
-        return "musl" if any(name.startswith("ld-musl-") for name in names) else ""
-
-
-def _process_facts() -> Dict[str, Any]:
-    facts: Dict[str, Any] = {"uid": os.getuid()}
+    facts.update(cgroup_limits())
+    facts["uid"] = os.getuid()
     facts.update(status_facts(_read("/proc/self/status")))
     if text := _read("/proc/self/uid_map"):
         facts["uid_map"] = [[int(word) for word in line.split()] for line in text.splitlines()]
@@ -107,6 +94,16 @@ def _process_facts() -> Dict[str, Any]:
     if (found := interfaces()) is not None:
         facts["interfaces"] = found
     return facts
+
+
+def libc() -> str:
+    """Return the C library, "glibc 2.36" or "musl"; empty if unknown."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, OSError, ValueError):
+        # musl does not name itself; its loader shows it.
+        names = _list_directory("/lib") or ()
+        return "musl" if any(name.startswith("ld-musl-") for name in names) else ""
 
 
 def _list_directory(path: str) -> Optional[List[str]]:

@@ -349,21 +349,20 @@ class Incoming:
             end = data.find(b"\n", start) + 1
             self._line.append(data[start : end or len(data)])
             start = end or len(data)
-            if end:
-                self._take(b"".join(self._line), found)
-                self._line.clear()
+            if not end:
+                break
+            line = b"".join(self._line)
+            self._line.clear()
+            if line in _STOPS:
+                self._on_stop(_STOPS[line])
+            elif line == _PING:
+                self._on_ping()
+            elif line.startswith(_RUN):
+                self.runs.append(line[:-1])
+            else:
+                found.append(line)
+                self._text_left = wire.raw_size(line)
         return found
-
-    def _take(self, line: bytes, found: List[bytes]) -> None:
-        if line in _STOPS:
-            self._on_stop(_STOPS[line])
-        elif line == _PING:
-            self._on_ping()
-        elif line.startswith(_RUN):
-            self.runs.append(line[:-1])
-        else:
-            found.append(line)
-            self._text_left = wire.raw_size(line)
 
 
 TAIL_BYTES = 128 * 1024  # Of a stream's end, held in this process's memory.
