@@ -86,17 +86,13 @@ def is_text(mime_type: str) -> bool:
     return _TEXTS.fullmatch(mime_type) is not None
 
 
-def _type_by_name(name: str) -> str:
-    end = name[name.rfind(".") :].lower() if "." in name else ""
-    # Only the suffix: the beginning might be read as the scheme of an address.
-    found, encoding = _by_name.guess_type("file" + end)
-    return _MORE.get(end) or (found if found and encoding is None else "")
-
-
 def mime_type(name: str, head: bytes, claimed: str = "") -> str:
     """Return the type of content that begins with `head`, of `HEAD` bytes."""
     head = head[:HEAD]
-    named = _type_by_name(name)
+    end = name[name.rfind(".") :].lower() if "." in name else ""
+    # Only the suffix: the beginning might be read as the scheme of an address.
+    found, encoding = _by_name.guess_type("file" + end)
+    named = _MORE.get(end) or (found if found and encoding is None else "")
     signed = next((kind for start, kind in _SIGNATURES if head.startswith(start)), "")
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         signed = "image/webp"
@@ -112,7 +108,8 @@ def mime_type(name: str, head: bytes, claimed: str = "") -> str:
         return next((guess for guess in guesses if not is_text(guess)), "application/octet-stream")
     if signed:
         return named if named.startswith("text/x-") else signed
-    if _looks_like_svg(head):
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1024].lower()
+    if b"<svg" in start and start.startswith((b"<svg", b"<?xml", b"<!doctype svg", b"<!--")):
         return "image/svg+xml"
     return next((guess for guess in guesses if is_text(guess) and guess != "image/svg+xml"), TEXT)
 
@@ -123,13 +120,6 @@ def _looks_like_text(head: bytes) -> bool:
         return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
-
-
-def _looks_like_svg(head: bytes) -> bool:
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1024].lower()
-    if start.startswith(b"<svg"):
-        return True
-    return start.startswith((b"<?xml", b"<!doctype svg", b"<!--")) and b"<svg" in start
 
 
 MAX_ANSWER = 1024 * 1024  # Bytes; a program leaves any number, and clients take a few megabytes.

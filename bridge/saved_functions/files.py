@@ -468,7 +468,7 @@ class SkillIndex:
             "tool": name,
             "toolAlias": name,
             "kind": "skill",
-            "signature": f"{skill.import_line}; {skill.signature}",
+            "signature": f"from skills import {name}; {skill.signature}",
             "description": f"{skill.description}{f' (Stale: {stale})' if stale else ''}".strip(),
             **({"stale": stale} if stale else {}),
         }

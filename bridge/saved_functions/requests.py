@@ -216,7 +216,7 @@ class KeptRequests:
             "version": skill.version,
             "description": skill.description,
             "signature": skill.signature,
-            "import": skill.import_line,
+            "import": f"from skills import {skill.name}",
             "tools": [
                 f"{server}.{tool}" for server, tools in skill.header.tools.items() for tool in tools
             ],

@@ -40,6 +40,7 @@ _CLOSE = "# ///\n"
 
 _SMALLER = "Split it, or leave data out of it."
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LITERALS = (
     ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.operator,
     ast.unaryop, ast.expr_context,
@@ -108,10 +109,6 @@ class Skill:
     @property
     def signature(self) -> str:
         return self.code.signature if self.code else f"{self.name}(...)"
-
-    @property
-    def import_line(self) -> str:
-        return f"from skills import {self.name}"
 
 
 def source_digest(source: str) -> str:
@@ -191,25 +188,18 @@ def _check_top_level(tree: ast.Module) -> None:
                 "outside of functions."
             )
             raise InvalidRequestError(message, remedy="Move it into the function.")
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if isinstance(node, _DEFINITIONS):
             defined.add(node.name)
 
 
 def _is_definition(node: ast.stmt, defined: set[str]) -> bool:
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import):
-        return True
     if isinstance(node, ast.ImportFrom):
         return not any(item.name == "*" for item in node.names)
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
-    if isinstance(node, ast.Pass):
-        return True
-    if isinstance(node, ast.Assign):
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign):
-        targets = [node.target]
-    else:
-        return False
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        return isinstance(node, (*_DEFINITIONS, ast.Import, ast.Pass))
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     if not all(isinstance(target, ast.Name) for target in targets):
         return False
     value = node.value
@@ -236,9 +226,8 @@ def encode_skill(header: Header, source: str) -> str:
         "updated": header.updated,
         "digest": header.digest,
         "tools": header.tools,
+        **({} if header.provenance is None else {"provenance": header.provenance.document()}),
     }
-    if header.provenance is not None:
-        told["provenance"] = header.provenance.document()
     lines = json.dumps(told, indent=1, ensure_ascii=False).split("\n")
     return "".join((_OPEN, *(f"# {line}\n" for line in lines), _CLOSE, source))
 

@@ -33,23 +33,11 @@ def _first(kept: ArtifactStore) -> None:
         writer.finish()
 
 
-def _evicting(kept: ArtifactStore) -> None:
-    kept.of_run("me", RUN).add("large", b"l" * 5500)
-
-
-def _removing(kept: ArtifactStore) -> None:
-    kept.remove("me", kept.listed("me", OTHER_RUN)[0].uri)
-
-
-def _tidying(kept: ArtifactStore) -> None:
-    kept.tidy()
-
-
-WAYS: dict[str, tuple[Callable[[ArtifactStore], None], int]] = {
+WAYS: dict[str, tuple[Callable[[ArtifactStore], object], int]] = {
     "first": (_first, 100_000),
-    "evicting": (_evicting, 10_000),
-    "removing": (_removing, 100_000),
-    "tidying": (_tidying, 5_000),
+    "evicting": (lambda kept: kept.of_run("me", RUN).add("large", b"l" * 5500), 10_000),
+    "removing": (lambda kept: kept.remove("me", kept.listed("me", OTHER_RUN)[0].uri), 100_000),
+    "tidying": (lambda kept: kept.tidy(), 5_000),
 }
 
 
@@ -62,7 +50,7 @@ def _prepared(root: Path) -> set[str]:
     return {artifact.uri for artifact in made}
 
 
-def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], None], total: int) -> int:
+def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], object], total: int) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

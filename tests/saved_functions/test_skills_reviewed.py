@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bridge.errors import LibraryError
 from bridge.model import Provenance
 from bridge.runs import Engine
 from bridge.saved_functions.skills import question
@@ -69,14 +70,8 @@ async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     listed: Any = await value(other, "runtime.list_skills()")
     assert (listed[0]["version"], listed[0]["edited"], listed[0]["reviewed"]) == (2, True, True)
     file.write_text("def hello(:")
-    assert "cannot be used as its file is" in str(await _error(other, REVIEWED))
-
-
-async def _error(engine: Engine, code: str) -> object:
-    try:
-        return await run(engine, code)
-    except Exception as error:
-        return error
+    with pytest.raises(LibraryError, match="cannot be used as its file is"):
+        await run(other, REVIEWED)
 
 
 @pytest.mark.guarantee("skills")

@@ -47,10 +47,6 @@ def _verdict(code: str) -> Verdict:
     return check_program(Survey(tree), [HUB], {"git-hub": "hub", "time": "time"})
 
 
-def _rules(code: str) -> list[str]:
-    return [found.rule for found in _verdict(code).certain]
-
-
 def _fine() -> list[str]:
     text = (ROOT / "tests" / "testdata" / "preflight" / "fine_programs.txt").read_text("utf-8")
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("## "))
@@ -97,18 +93,13 @@ def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
     ],
 )
 def test_what_fails_however_it_is_run_is_certain(code: str, rules: list[str]) -> None:
-    assert _rules(code) == rules
-
-
-def _modules() -> list[Path]:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    every = [*sorted(library.glob("*.py")), *sorted((library / "asyncio").glob("*.py"))]
-    return [path for path in every if path.stat().st_size < 40_000][::3]
+    assert [found.rule for found in _verdict(code).certain] == rules
 
 
 def test_nothing_certain_is_found_in_modules_that_work() -> None:
-    found = []
-    for path in _modules():
+    library, found = Path(sysconfig.get_paths()["stdlib"]), []
+    every = [*sorted(library.glob("*.py")), *sorted((library / "asyncio").glob("*.py"))]
+    for path in [path for path in every if path.stat().st_size < 40_000][::3]:
         tree = parse(path.read_text(encoding="utf-8", errors="replace"))
         if isinstance(tree, ast.Module):
             found += [f"{path.name}: {one}" for one in check_program(Survey(tree), [], {}).certain]

@@ -37,10 +37,6 @@ def scan(code: str) -> Verdict:
     return Verdict(findings=(tree.finding,)) if isinstance(tree, Unread) else check(Survey(tree))
 
 
-def _found(code: str) -> list[tuple[int, str]]:
-    return [(finding.line, finding.rule) for finding in scan(code).findings]
-
-
 DENIED = [
     ("import ctypes", "native-code"),
     ("import ctypes.util as u", "native-code"),
@@ -239,7 +235,7 @@ def test_a_finding_is_one_short_line_whatever_the_program_holds() -> None:
 
 def test_findings_stand_in_the_order_of_the_lines_and_once_each() -> None:
     code = "eval(eval(eval('1')))\n@f.__globals__\ndef g(a=exec): import pty\nimport pty\n"
-    assert _found(code) == [
+    assert [(finding.line, finding.rule) for finding in scan(code).findings] == [
         (1, "dynamic-code"),
         (2, "internals"),
         (3, "dynamic-code"),
