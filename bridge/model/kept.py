@@ -213,6 +213,7 @@ class Directory:
 
     Attributes:
         path: Its path on the host.
+        writable: Whether programs may write there.
         inside: Its path in the sandbox.
         labels: Flow labels that a run with this directory counts as having read.
         used_by: Servers that may execute files that programs write there.

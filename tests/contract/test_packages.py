@@ -20,7 +20,7 @@ from bridge.model import Directory, RunRequest, RunResult
 from bridge.runs import Engine
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.settings import Settings, paths
+from bridge.settings import Settings, state
 from tests.contract.rig import Engine as EngineUnderTest
 from tests.contract.rig import EngineShelf, on_engines
 from tests.engine_rig import ListFinder, engine_on, settings_in
@@ -201,7 +201,7 @@ async def test_with_default_settings_programs_may_read_packages_whoever_the_brid
     found = engines.get("bubblewrap")
     wheel(tmp_path, "helper", "1.0")
     with open_directory() as place, Index(tmp_path) as index:
-        monkeypatch.setattr(paths, "ROOT_PACKAGES_DIR", place / "kept")
+        monkeypatch.setattr(state, "ROOT_PACKAGES_DIR", place / "kept")
         # Whatever root's mask is.
         before = os.umask(0o077)
         try:
