@@ -20,7 +20,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 93_810, "tests": 90_882, "limits": 249, "exceptions": 56}
+CEILINGS = {"bridge": 84_970, "tests": 88_660, "limits": 248, "exceptions": 52}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},

@@ -57,6 +57,10 @@ class CommandResult(RunResult):
 
     `stdout` is the output of the last stage; each stage has its own stderr. The keys of `truncated`
     are "stdout", "stderr" or "stderr of stage 2".
+
+    Attributes:
+        profile: The command profile.
+        stages: The result of each stage.
     """
 
     profile: str = ""

@@ -112,6 +112,7 @@ class Artifact:
         uri: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
         name: The program's name for it.
         path: The path of a file in the working directory of the run.
+        mime_type, size: The type and the bytes of the content.
         kind: A file from `out/`, a whole stream, a result that its client did not receive, or the
             original of a shown content.
         digest: SHA-256 of the content, hexadecimal.
@@ -159,6 +160,7 @@ class Variable:
     """A variable of a session.
 
     Attributes:
+        name: Its name in programs.
         kind: The Python type of its value.
         size: The approximate bytes of its value with all parts; None if unknown.
     """
@@ -170,7 +172,12 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A file or variable that could not be kept, and the reason in words."""
+    """A file or variable that could not be kept.
+
+    Attributes:
+        name: Its name.
+        why: The reason, in words.
+    """
 
     name: str
     why: str

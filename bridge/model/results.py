@@ -57,6 +57,7 @@ class Usage:
     Attributes:
         wall_ms: From the program's start to its end.
         cpu_ms, peak_memory_bytes: As reported by the sandbox.
+        tool_calls: The number of calls.
         tool_result_bytes: The size of all tool results.
     """
 
@@ -97,6 +98,7 @@ class CallCount:
 
     Attributes:
         server, tool: The server's own names.
+        count: The number of calls.
         why: The decision and its rule, if the outcome depends on them.
     """
 
@@ -113,6 +115,7 @@ class HeldCall:
     Attributes:
         number: From 1, in the order of the plan.
         server, tool: The server's own names.
+        effect: The effect that the call would have.
         arguments: Shown arguments: without secrets, and with names for other calls' results.
         unlisted: The arguments that the tool's schema lacks.
         cut: Whether `arguments` is incomplete.
@@ -199,6 +202,7 @@ class RunResult:
 
     Attributes:
         run_id: The id for `retry_of`, `read_output` and the audit log.
+        status: How the run ended.
         summary: The status as a sentence.
         reason: Why it did not succeed; None exactly if `status` is "success".
         code: The code of the error that prevented it.
@@ -211,6 +215,8 @@ class RunResult:
         servers: The loaded servers.
         timeout_seconds: The program's time limit.
         truncated: Stream name to the number of dropped bytes.
+        isolation: The program's isolation from the host.
+        usage: The resources that it used.
         findings: The findings in its text, in the order of its lines.
         findings_omitted: The number of further findings.
         plan: The plan of a run in plan mode.
