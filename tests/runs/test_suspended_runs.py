@@ -165,7 +165,6 @@ async def test_a_secret_is_good_for_one_use(runs: SuspendedRuns) -> None:
 
 
 async def test_another_replica_says_where_a_run_waits() -> None:
-    """Of several bridges; a secret that no replica gave away is unknown to all."""
     with anyio.fail_after(PATIENCE_SECONDS):
         a, b = SuspendedRuns(replica="a.host"), SuspendedRuns(replica="b")
         async with a.opened() as here, b.opened() as other:

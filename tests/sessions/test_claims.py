@@ -87,7 +87,6 @@ async def run_in(engine: Engine, code: str, session: str) -> None:
 async def test_a_run_waits_for_another_replica_that_is_about_to_be_done(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """So that a client behind a balancer may make one request after the other."""
     begun, go = tmp_path / "begun", tmp_path / "go"
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
@@ -127,7 +126,6 @@ async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
 async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the lease, without an error in between; and the dead one cannot save any more."""
     monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.3)
     async with reopened(settings, FakeBackend(), replica="b") as engine:
         session = told(await run(engine, "x = 1")).session_id

@@ -71,7 +71,6 @@ async def test_no_name_leads_out_of_a_directory_or_deceives_a_reader(tmp_path: P
 
 
 async def test_what_is_kept_is_told_from_the_bytes_that_came(tmp_path: Path) -> None:
-    """Not from what the sandbox says of their number, which may be anything."""
     png = b"\x89PNG\r\n\x1a\n" + bytes(16)
     left, files, missing = await taken(
         store(tmp_path),
@@ -92,7 +91,6 @@ async def test_what_is_kept_is_told_from_the_bytes_that_came(tmp_path: Path) -> 
 
 
 async def test_parts_out_of_order_cost_their_own_file_alone(tmp_path: Path) -> None:
-    """Two at once, one that never ends, one that came before, and a part that is too large."""
     _, files, missing = await taken(
         store(tmp_path),
         [
@@ -193,7 +191,6 @@ def files_carried_out(
 def test_files_have_a_time_of_their_own_which_is_bounded(
     tmp_path: Path, done: bool, asked: bool
 ) -> None:
-    """From the first on, also after the deadline; and a guest that never ends gets no more."""
     first = [(0.0, Done("ok"))] if done else []
     endless = [(1.0, part("a", more=True)) for _ in range(100)]
     facts, seconds = files_carried_out(store(tmp_path), *first, *endless, asked=asked)
@@ -205,7 +202,6 @@ def test_files_have_a_time_of_their_own_which_is_bounded(
 
 
 def test_files_may_come_after_the_deadline(tmp_path: Path) -> None:
-    """What a program that ran out of time wrote by then is read at its end."""
     late = [(LIMITS.timeout + GRACE_SECONDS - 0.1, part("a", more=True))]
     late += [(3.0, part("a", more=True))] * 3
     facts, _ = files_carried_out(store(tmp_path), *late, (3.0, Exited(timed_out=True)))
