@@ -139,6 +139,6 @@ async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
         held[0].unseen()
         for question in held[0].questions.values():
             question.shown = True
-        held[0].take({})
+        held[0].accept_answers({})
         await until(lambda: not held[0].questions)
         runs.check_room(other)

@@ -40,7 +40,7 @@ async def taken(
     """Take frames; return what is left, each file's content, and why others are missing."""
     collector = Collector(limits, artifacts=kept.of_run("me", RUN), clear=clear)
     for frame in frames:
-        await collector.take(frame)
+        await collector.add(frame)
     left = await collector.finish()
     files = {one.name: kept.read("me", one.uri) for one in left.artifacts}
     listed = {one.uri for one in kept.listed("me")}
@@ -163,7 +163,7 @@ async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> Non
 async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("in the way")
     collector = Collector(LIMITS, artifacts=store(tmp_path).of_run("me", RUN))
-    await collector.take(part("a"))
+    await collector.add(part("a"))
     left = await collector.finish()
     assert left.artifacts == ()
     assert [loss.name for loss in left.missing] == ["a"]
@@ -172,7 +172,7 @@ async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path
 async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) -> None:
     kept = store(tmp_path)
     collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
-    await collector.take(part("a", more=True))
+    await collector.add(part("a", more=True))
     collector.discard()
     assert [path for path in kept.blobs.root.parent.rglob("*") if path.stat().st_size == 1] == []
     assert kept.listed("me") == ()

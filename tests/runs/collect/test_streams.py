@@ -35,7 +35,7 @@ async def written(
     artifacts = None if store is None else store.of_run("", RUN)
     streams = Streams(limits, artifacts=artifacts, clear=Redactor({SECRET: "TOKEN of x"}))
     for frame in frames:
-        await streams.take(frame)
+        await streams.add(frame)
     return await streams.finish()
 
 
@@ -185,7 +185,7 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     streams = Streams(LIMITS, artifacts=store.of_run("", RUN))
     for _ in range(10):
-        await streams.take(Output("stdout", b"x" * 65_536))
+        await streams.add(Output("stdout", b"x" * 65_536))
     streams.discard()
     assert store.listed(None) == ()
     assert [path for path in (tmp_path / "kept").rglob("*") if path.stat().st_size > 60_000] == []
@@ -204,7 +204,7 @@ async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(other)
-        await streams.take(
+        await streams.add(
             Output("stdout", f"{before}{SECRET}{'y' * 3 * AT_ONCE_BYTES}end".encode())
         )
         tasks.cancel_scope.cancel()
