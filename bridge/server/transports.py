@@ -101,6 +101,11 @@ class HttpServer(uvicorn.Server):
             each.listen(socket.SOMAXCONN)  # More than those may wait.
         self._listening(port)
 
+    def close(self) -> None:
+        """Close the listening sockets, also of a server that was cancelled while it started."""
+        for each in self._listeners:
+            each.close()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the command, which drains first or cancels this."""
@@ -164,6 +169,8 @@ async def serve_http(
             with anyio.move_on_after(0.5, shield=True):
                 await server.shutdown()
         raise
+    finally:
+        server.close()
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:

@@ -25,13 +25,18 @@ from tests.waiting import until
 @asynccontextmanager
 async def serving(server: uvicorn.Server) -> AsyncIterator[str]:
     """Have a server serve on a port of 127.0.0.1; yield where, without a path."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve)
-        await until(lambda: server.started)
-        try:
-            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        finally:
-            server.should_exit = True
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve)
+            await until(lambda: server.started)
+            try:
+                yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+            finally:
+                server.should_exit = True
+    finally:
+        # A server that a failing test cancels closes nothing.
+        for listening in getattr(server, "servers", ()):
+            listening.close()
 
 
 @asynccontextmanager
