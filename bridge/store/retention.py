@@ -49,7 +49,7 @@ def items_to_remove(
     if incoming in removed:
         return None
     if removed:
-        # A tenth more goes, so that removals are rare; shares are of the rest.
+        # Remove a tenth more, so that removals are rare. Shares are those of the rest.
         most_bytes = bounds.total_bytes - bounds.total_bytes // 10
         removed = _over_limits(left, most_bytes, bounds.entries - bounds.entries // 10)
     if incoming in removed:
@@ -59,7 +59,7 @@ def items_to_remove(
 
 
 def _over_limits(kept: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
-    """Return the items beyond the number of items, and of the rest those beyond their bytes."""
+    """Return the items beyond the limit on items, then those beyond the limit on bytes."""
     removed = [
         kept[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in kept], most)
     ]
