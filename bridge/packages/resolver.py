@@ -1,4 +1,4 @@
-"""From what a program asks for to a directory with it: the recorded choice, else uv."""
+"""Turns requirements into a directory of packages, by a recorded resolution or by uv."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
 
 @dataclass
 class Resolver:
-    """Provides packages. Makes no I/O until it is asked."""
+    """Provides packages from `directory`."""
 
     dependencies: Dependencies
-    directory: Path  # Where packages are kept.
+    directory: Path
     store: Store
-    # The bridge's environment: how the network is reached, and where uv is.
-    environ: Mapping[str, str]
+    environ: Mapping[str, str]  # The bridge's own, for the network and uv.
     place: str  # The settings file, for errors.
     executable: str = ""  # Replaces the uv of this machine.
-    # By set: of several runs one finds it.
+    # By set: one of several concurrent runs resolves it.
     _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def provide(
@@ -54,11 +53,11 @@ class Resolver:
         installed: Sequence[Installed] = (),
         pins: Sequence[str] = (),
     ) -> tuple[Path | None, Lock]:
-        """Return a directory with what is asked for, and what that is; no directory for nothing.
+        """Return a directory of the requested packages, and its lock; None for no packages.
 
         Args:
-            installed: What the sandbox has without it.
-            pins: Requirements that ask for nothing and fix the versions of a session.
+            installed: The sandbox's own packages.
+            pins: Constraints that fix the versions of a session.
         """
         check_wanted(wanted, self.dependencies.allow, self.place)
         texts = [one.text for one in wanted]
@@ -77,8 +76,8 @@ class Resolver:
                     lock = await self._provide(kept, find, target, say)
         except TimeoutError:
             seconds = self.dependencies.timeout
-            message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
-            remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
+            message = f"{', '.join(texts):.200} could not be installed within {seconds:g} s."
+            remedy = "Try again, or raise `timeout` of [dependencies]."
             raise PackageUnavailableError(message, remedy=remedy) from None
         return kept.tree(lock) if lock.packages else None, lock
 
@@ -104,14 +103,14 @@ class Resolver:
             if lock is None or self._stale(lock):
                 lock = Lock(packages=await find(uv), made=time.time())
                 check_resolved(lock.versions, self.dependencies.allow)
-            if not there:  # What is too large is not resolved again.
+            if not there:  # If the set is too large, later runs do not resolve it again.
                 await anyio.to_thread.run_sync(kept.remember, lock)
             await self._install(kept, lock, uv, say, place)
             await anyio.to_thread.run_sync(kept.remember, lock)
         except PackageUnavailableError as error:
             if old is None or not there:
                 raise
-            logger.warning("the packages chosen before are used again: %s", error.message)
+            logger.warning("the earlier packages are used again: %s", error.message)
             return old
         finally:
             with anyio.CancelScope(shield=True):
@@ -127,7 +126,7 @@ class Resolver:
             if sum(sizes.values()) > most:
                 raise too_large(most, sizes)
             with ExitStack() as stack:
-                # From here on no other bridge may evict wheels that are in no set yet.
+                # No other bridge may evict the new wheels before they are in a set.
                 wheels = in_use(self.directory / "wheels", wait=True)
                 await anyio.to_thread.run_sync(stack.enter_context, wheels)
                 missing = [each for each in lock.packages if not kept.wheel(each).exists()]
@@ -142,7 +141,7 @@ class Resolver:
                     await anyio.to_thread.run_sync(kept.keep, lock, place, most)
         except PackageRefusedError as error:
             if "max_bytes" in error.message and "largest" not in error.message:
-                # What was unpacked tells no sizes, since it was stopped.
+                # The unpacking was stopped, so the error has no sizes.
                 raise too_large(most, sizes) from None
             raise
 
@@ -150,11 +149,11 @@ class Resolver:
 async def _find(
     uv: Uv, wanted: Sequence[Wanted], installed: Mapping[str, Installed], limits: Sequence[str]
 ) -> tuple[Locked, ...]:
-    """Return what has to join the environment, by name, so that all of it fits together."""
+    """Return the packages to add to the installed ones."""
     texts = [one.text for one in wanted]
     if installed:
         fixed = [f"{one.name}=={one.version}" for one in installed.values()]
-        # Else some of it has to be replaced.
+        # If this fails, some installed packages must be replaced.
         with suppress(PackageUnavailableError):
             return _select(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
     found = await uv.resolve(texts, limits)
@@ -179,7 +178,7 @@ def _has(package: Locked, installed: Mapping[str, Installed]) -> bool:
 
 
 def _broken_by(found: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
-    """Return the installed packages that need one which is replaced, in turn too."""
+    """Return the installed packages that depend, transitively, on a replaced one."""
     replaced = {each.name for each in found if not _has(each, installed)} & installed.keys()
     broken: set[str] = set()
     while more := {
