@@ -43,7 +43,7 @@ def test_a_profile_that_can_be_used_is_told_with_what_it_runs(there: Place) -> N
     ("table", "told"),
     [
         ({"executables": ["no-such-tool"]}, "'no-such-tool' is not on this machine"),
-        ({"workspace": "/no/such/place"}, "is not there"),
+        ({"workspace": "/no/such/place"}, "does not exist"),
         ({"write": ["/etc"]}, "a directory of the system"),
         ({"env": [], "secrets": ["SHORT"]}, "cannot be kept out of output"),
     ],

@@ -307,7 +307,7 @@ def _stage(code: int | None = 0, *, killed: int | None = None, cut: bool = False
             [_stage(None, killed=signal.SIGXCPU)],
             "`a 'b c'` was ended by SIGXCPU (its limit of 60 s of CPU time).",
         ),
-        ([_stage(None)], "`a 'b c'` was lost: nothing is known of its end."),
+        ([_stage(None)], "`a 'b c'` was lost: its end is unknown."),
     ],
 )
 def test_the_first_stage_that_did_not_succeed_is_named(
@@ -344,9 +344,9 @@ def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted(
     capture = CommandOutput(1000, Redactor())
     rest = data
     for size in sizes:
-        capture.feed(rest[:size])
+        capture.add(rest[:size])
         rest = rest[size:]
-    capture.feed(rest)
+    capture.add(rest)
     capture.finish()
     assert capture.dropped == max(0, len(data) - 1000)
     if not capture.dropped:
@@ -355,14 +355,14 @@ def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted(
 
 def test_a_cut_stream_shows_its_ends_and_says_what_is_missing() -> None:
     capture = CommandOutput(10, Redactor())
-    capture.feed(b"0123456789")
-    capture.feed(b"abcdefghij")
+    capture.add(b"0123456789")
+    capture.add(b"abcdefghij")
     assert capture.text() == "01234\n[... 10 bytes dropped ...]\nfghij"
 
 
 def test_a_secret_that_the_cut_goes_through_does_not_show_in_part() -> None:
     capture = CommandOutput(40, Redactor({SECRET: "KEY"}))
-    capture.feed(b"x" * 10 + SECRET.encode() + b"y" * 100 + SECRET.encode()[:7])
-    capture.feed(SECRET.encode()[7:])
+    capture.add(b"x" * 10 + SECRET.encode() + b"y" * 100 + SECRET.encode()[:7])
+    capture.add(SECRET.encode()[7:])
     capture.finish()
     assert not any(part in capture.text() for part in (SECRET[:4], SECRET[-4:]))
