@@ -76,7 +76,7 @@ def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None
 def test_a_podman_of_another_machine_keeps_its_own_filter_and_says_so(tmp_path: Path) -> None:
     found = asked(PODMAN, tmp_path, local=False)
     assert not found.seccomp
-    assert found.lacking == ["own-seccomp: podman wants a file of its own machine, not of this"]
+    assert found.lacking == ["own-seccomp: podman needs a file on its own machine"]
 
 
 def test_a_podman_without_filters_is_not_asked_for_one(tmp_path: Path) -> None:

@@ -453,12 +453,12 @@ async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_conne
         run=podman,
     )
     with pytest.raises(SandboxError):
-        await connector.connected()
+        await connector.ensure_connection()
     assert connector.machine is not None
     podman.state = "stopped"
     connector.machine.lost()
     with pytest.raises(SandboxError):
-        await connector.connected()
+        await connector.ensure_connection()
     assert f"machine start {MACHINE}" in podman.told
     await connector.aclose()
 

@@ -215,7 +215,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 @given(FRAMES, st.lists(st.integers(0, 2500), max_size=40))
 def test_any_split_decodes_to_the_same(frames: list[tuple[int, bytes]], cuts: list[int]) -> None:
     decoder = FrameDecoder()
-    out = b"".join(decoder.feed(piece) for piece in pieces(encode(frames), cuts))
+    out = b"".join(decoder.decode(piece) for piece in pieces(encode(frames), cuts))
     assert out == b"".join(data for stream, data in frames if stream < 2)
     assert decoder.stderr == b"".join(data for stream, data in frames if stream == 2)
     assert decoder.engine_error == b"".join(data for stream, data in frames if stream == 3)
@@ -227,18 +227,18 @@ def test_any_split_decodes_to_the_same(frames: list[tuple[int, bytes]], cuts: li
 )
 def test_what_is_no_frame_is_refused(header: bytes) -> None:
     with pytest.raises(ValueError, match="not an attach stream"):
-        FrameDecoder().feed(header)
+        FrameDecoder().decode(header)
 
 
 def test_a_huge_announced_frame_costs_nothing() -> None:
     """Payloads are passed on, never gathered (law 5)."""
     decoder = FrameDecoder()
-    assert decoder.feed(struct.pack(">BxxxL", 1, 0xFFFFFFFF) + b"x" * 100) == b"x" * 100
+    assert decoder.decode(struct.pack(">BxxxL", 1, 0xFFFFFFFF) + b"x" * 100) == b"x" * 100
     assert not decoder.at_boundary
 
 
 def test_the_end_of_errors_is_kept() -> None:
     decoder = FrameDecoder()
     for _ in range(3):
-        decoder.feed(encode([(2, b"x" * DIAGNOSTIC_BYTES), (2, b"end")]))
+        decoder.decode(encode([(2, b"x" * DIAGNOSTIC_BYTES), (2, b"end")]))
     assert decoder.stderr == (b"x" * DIAGNOSTIC_BYTES + b"end")[-DIAGNOSTIC_BYTES:]
