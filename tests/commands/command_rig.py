@@ -31,8 +31,6 @@ CANARY = "canary-5b1f"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Directories of the host."""
-
     root: Path  # Holds the others, and nothing that is granted.
     home: Path
     workspace: Path

@@ -161,7 +161,6 @@ def _explain(word: str, workdir: str = "/workspace", *, exists: bool = True) -> 
     ],
 )
 def test_an_argument_of_a_failed_command_that_leads_out_is_named(word: str) -> None:
-    """By absolute path, by .., by ~, by a URL, within an option or through a link."""
     assert repr(word) in _explain(word)
 
 
@@ -205,7 +204,6 @@ def test_a_pattern_that_is_no_path_of_the_host_is_not_blamed(word: str) -> None:
     ],
 )
 def test_an_argument_that_stays_inside_is_not_blamed(word: str) -> None:
-    """The control of the test above: most words are no paths, and most paths stay."""
     assert _explain(word) == ""
 
 
@@ -225,7 +223,6 @@ GRANTS = "outside of what this profile grants (/workspace, /srv/data, /tmp, /dev
     ],
 )
 def test_the_answer_says_how_an_argument_leads_out(word: str, told: str) -> None:
-    """By itself, or by a link, and to where; a path of the host is told in the sandbox's words."""
     assert told in _explain(word)
 
 

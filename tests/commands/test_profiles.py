@@ -103,7 +103,6 @@ def _granted(links: dict[str, str] | None = None, **table: Any) -> list[tuple[st
 
 
 def test_paths_are_granted_once_where_the_sandbox_has_them() -> None:
-    """The workspace moves; what lies beside it stays; what is covered is left out."""
     granted = _granted(
         read=["/srv/data", "sub", "/srv/ws/deep"], write=["out", "out/x", "/srv/data/cache"]
     )
@@ -179,7 +178,6 @@ def test_a_secret_too_long_to_be_looked_for_is_refused_wherever_it_is_from() -> 
 
 @pytest.mark.parametrize("source", ["env", "files", "both"])
 def test_aws_credentials_come_from_where_the_profile_says(source: str) -> None:
-    """Variables, files, or both; the variables that name files point to the copies."""
     profile = _profile(credentials={"kind": "aws", "source": source})
     host = {
         "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",

@@ -29,7 +29,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[EngineShelf]:
-    """Hold the engines that were brought up, until the end of the session."""
     with ExitStack() as stack:
         yield EngineShelf(stack)
 
@@ -51,6 +50,5 @@ async def shared_rig(
 
 @pytest.fixture
 async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    """Give the backend, and see that the test leaves nothing on its engine."""
     yield shared_rig
     assert shared_rig.engine.ours() == []

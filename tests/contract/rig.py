@@ -67,7 +67,6 @@ def marks_of(engine: str) -> list[pytest.MarkDecorator]:
 
 
 def on_engines(*names: str) -> pytest.MarkDecorator:
-    """Run a test on engines by their names."""
     return pytest.mark.parametrize("name", [pytest.param(n, marks=marks_of(n)) for n in names])
 
 
@@ -111,7 +110,6 @@ class Engine:
 
     @contextmanager
     def outside(self) -> Iterator[docker.APIClient]:
-        """Look at the engine by another connection than the backend's."""
         client = docker.APIClient(base_url=self.url, version="1.41", timeout=60)
         try:
             yield client
@@ -119,7 +117,6 @@ class Engine:
             client.close()
 
     def ours(self) -> list[str]:
-        """Return what this process left on the engine: containers, or groups and bubblewraps."""
         if self.name == "bubblewrap":
             launchers = [pid for pid in processes_below() if is_bubblewrap(pid)]
             return [*map(str, launchers), *map(str, left_groups())]
@@ -138,7 +135,6 @@ class Engine:
         return frozenset(entry.partition("=")[0] for entry in entries)
 
     def kill_from_outside(self, sandbox: Sandbox) -> None:
-        """End a sandbox's first process as if the kernel or a stranger did."""
         if not self.url:
             os.kill(int(sandbox.id), 9)
             return
@@ -146,7 +142,6 @@ class Engine:
             client.kill(sandbox.id, "SIGKILL")
 
     def remove_from_outside(self, sandbox: Sandbox) -> None:
-        """Take a sandbox away behind the backend's back."""
         if not self.url:
             os.kill(int(sandbox.id), 9)
             return
@@ -158,7 +153,6 @@ class Engine:
 
 
 def own_service(engine: Engine, **environ: str) -> Engine:
-    """Make an engine whose backend has to start podman's service itself."""
     kept = {name: value for name, value in engine.environ.items() if name != "CONTAINER_HOST"}
     # Its presence is what tells the backend to leave a listening service alone.
     kept.setdefault("CONTAINERS_CONF", "/etc/containers/containers.conf")
@@ -166,14 +160,11 @@ def own_service(engine: Engine, **environ: str) -> Engine:
 
 
 class EngineShelf:
-    """Brings each engine up once, when first asked for."""
-
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._ready: dict[str, Engine | str] = {}
 
     def get(self, name: str) -> Engine:
-        """Return an engine; fail the test if it cannot be had, skip it if it is not wanted."""
         if name not in wanted_engines():
             pytest.skip(f"MCP_BRIDGE_TEST_ENGINES leaves out {name}")
         if name not in self._ready:
@@ -286,7 +277,6 @@ def usable_python(become: list[str], environ: dict[str, str]) -> list[str]:
 
 @contextmanager
 def _rootless_service(image: str) -> Iterator[str]:
-    """Run podman's service as an ordinary user."""
     with ordinary_user() as (become, environ, runtime):
         if become:
             _copy_image(image, become, environ)
@@ -309,7 +299,6 @@ def _directory_of(user: pwd.struct_passwd) -> Iterator[Path]:
 
 
 def _copy_image(image: str, become: list[str], environ: Mapping[str, str]) -> None:
-    """Give the ordinary user the image that root has, unless it has it already."""
     there = subprocess.run(
         [*become, "podman", "image", "exists", image],
         env=environ,
@@ -340,7 +329,6 @@ def _copy_image(image: str, become: list[str], environ: Mapping[str, str]) -> No
 def _service(
     become: list[str], environ: Mapping[str, str], directory: Path | None = None
 ) -> Iterator[str]:
-    """Run a podman service for the session and yield its URL."""
     if shutil.which("podman") is None:
         raise OSError("podman is not installed")
     with ExitStack() as stack:
@@ -383,15 +371,12 @@ def _services(runtime_dir: Path) -> list[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rig:
-    """A backend under test and its engine."""
-
     backend: Backend
     engine: Engine
 
 
 @asynccontextmanager
 async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
-    """Open a backend on an engine and see that it leaves nothing."""
     if engine.name == "fake":
         fake = FakeBackend()
         async with fake:
@@ -423,6 +408,5 @@ def is_bubblewrap(pid: int) -> bool:
 
 
 def open_descriptors() -> int:
-    """Count this process's open files, where that can be seen."""
     here = Path("/proc/self/fd")
     return len(list(here.iterdir())) if here.exists() else 0

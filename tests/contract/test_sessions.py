@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import pytest
 
 from bridge.model import RunResult, SessionState
@@ -41,12 +40,11 @@ async def test_a_session_keeps_its_state_through_a_timeout_and_says_when_a_crash
 ) -> None:
     settings = replace(settings_in(tmp_path), runtime=name, sessions=1)
     async with rig_on(engines.get(name), tmp_path / "run") as rig:
-        with anyio.fail_after(120):
-            async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
-                await _through_a_timeout(engine)
-                await _through_a_crash(engine)
-            async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
-                await _through_another_bridge(engine)
+        async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
+            await _through_a_timeout(engine)
+            await _through_a_crash(engine)
+        async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
+            await _through_another_bridge(engine)
 
 
 async def _through_a_timeout(engine: Engine) -> None:

@@ -41,8 +41,6 @@ def deploy_images(cluster: Cluster) -> None:
 
 
 class OneEngine:
-    """Stands where the contract suite looks engines up by their names."""
-
     def __init__(self, engine: ClusterEngine) -> None:
         self._engine = engine
 
@@ -70,6 +68,5 @@ async def shared_rig(engines: OneEngine, tmp_path_factory: Any) -> AsyncIterator
 
 @pytest.fixture
 async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    """Give the backend, and see that the test leaves nothing on the cluster."""
     yield shared_rig
     assert shared_rig.engine.ours() == []

@@ -41,7 +41,6 @@ AS_OF_1_20 = {
 
 
 def prepare_namespace(cluster: Cluster) -> None:
-    """Make the namespace and the bridge's account in it, from the files of `deploy/`."""
     for name in ("namespace.yaml", "rbac.yaml"):
         cluster.kubectl("apply", "-f", DEPLOY / "base" / name)
     # Pods are refused until a controller has made the namespace's default account.

@@ -65,7 +65,6 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
 
 
 def allowing(index: Path | str, *allow: str, **more: object) -> Dependencies:
-    """Return settings that allow packages from an index; an empty one is uv's own."""
     table = {"allow": list(allow), **({"index": str(index)} if str(index) else {}), **more}
     return parse_dependencies(table, "config.toml: dependencies")
 

@@ -88,7 +88,6 @@ def test_distributions_are_told_as_imports_find_them(tmp_path: Path) -> None:
 async def test_a_hostile_wheel_is_compiled_in_a_sandbox_and_its_code_runs_nowhere_for_that(
     tmp_path: Path,
 ) -> None:
-    """Neither on the host nor in the sandbox that compiles; the next run has the bytecode."""
     trace = tmp_path / "ran"
     evil = f"import pathlib, sys; pathlib.Path({str(trace)!r}).touch(); sys.exit(3)\n"
     files = {
@@ -123,7 +122,6 @@ async def test_a_hostile_wheel_is_compiled_in_a_sandbox_and_its_code_runs_nowher
 async def test_a_set_with_matplotlib_gets_its_list_of_fonts_and_no_other_file(
     tmp_path: Path,
 ) -> None:
-    """A sandbox with the set returns the name and the content, which may be anything."""
     (tmp_path / "matplotlib").mkdir()
     answers = [None, b"../x.py\nX", b"fontlist-v1/../x.json\nX", b"sitecustomize.py\nX"]
 

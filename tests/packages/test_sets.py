@@ -61,7 +61,6 @@ def wheels(root: Path) -> int:
 
 
 def disk(root: Path) -> int:
-    """Return the bytes that files take, each once however many names it has."""
     found = {path.lstat().st_ino: path.lstat().st_size for path in root.rglob("*.py")}
     return sum(found.values())
 

@@ -291,7 +291,6 @@ async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path:
 async def test_pins_of_another_bridge_are_seen_and_without_the_server_tools_count_as_changed(
     tmp_path: Path, own_server: Server
 ) -> None:
-    """Only those that this bridge does not know: it continues with the others."""
     stores = [ServerStore(tmp_path, ServerUrl(own_server.url())) for _ in range(2)]
     first, second = map(Pins, stores)
     tool = Tool(server="git", name="push")

@@ -103,8 +103,6 @@ def test_a_server_that_could_be_another_gets_no_password(
 def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
     tmp_path: Path,
 ) -> None:
-    """More of them than the pooler has connections, which each transaction finds as another left
-    them."""
     with server() as made, pooler(made, connections=3) as url:
         stores = [ServerStore(tmp_path / name, ServerUrl(url)) for name in ("a", "b", "c")]
         put(stores[0], "n", b"0")

@@ -54,7 +54,6 @@ def test_what_is_kept_is_read_back_and_reading_makes_nothing(tmp_path: Path) -> 
 def test_a_durable_content_is_flushed_with_its_name_and_never_replaces_a_durable_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    """After a power cut a row's content is there, by its name: `docs/sessions.md`."""
     store, data = Store(tmp_path), b"a state"
     path = store.blobs.root / sha256(data).hexdigest()[:2] / sha256(data).hexdigest()
     flushed: list[bool] = []

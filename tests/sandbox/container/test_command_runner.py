@@ -41,13 +41,12 @@ async def test_a_command_out_of_time_is_ended_with_its_children() -> None:
         "print('started', flush=True); time.sleep(600)\n"
     )
     argv = ["/bin/sh", "-c", f'exec "$@" 3>/proc/{os.getpid()}/fd/{write}', "sh"]
-    with anyio.fail_after(DEADLINE):
-        result = await SystemRunner()([*argv, *python(code)], timeout=2.0)
-        os.close(write)
-        assert result.timed_out
-        assert result.exit_code is None
-        await anyio.wait_readable(read)
-        assert os.read(read, 1) == b""
+    result = await SystemRunner()([*argv, *python(code)], timeout=2.0)
+    os.close(write)
+    assert result.timed_out
+    assert result.exit_code is None
+    await anyio.wait_readable(read)
+    assert os.read(read, 1) == b""
     os.close(read)
 
 
@@ -57,8 +56,7 @@ async def test_a_helper_left_running_does_not_hold_the_result_up() -> None:
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print(child.pid, flush=True)\n"
     )
-    with anyio.fail_after(DEADLINE):
-        result = await SystemRunner()(python(code), timeout=DEADLINE)
+    result = await SystemRunner()(python(code), timeout=DEADLINE)
     assert result.ok
     os.kill(int(result.stdout), 0)
     os.kill(int(result.stdout), 9)
@@ -67,20 +65,19 @@ async def test_a_helper_left_running_does_not_hold_the_result_up() -> None:
 async def test_a_cancelled_command_is_ended() -> None:
     read, write = os.pipe()
     argv = ["/bin/sh", "-c", f"exec 3>/proc/{os.getpid()}/fd/{write}; echo up; exec sleep 600"]
-    with anyio.fail_after(DEADLINE):
-        async with anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks:
 
-            def cancel(line: str) -> None:
-                assert line == "up"
-                tasks.cancel_scope.cancel()
+        def cancel(line: str) -> None:
+            assert line == "up"
+            tasks.cancel_scope.cancel()
 
-            async def run() -> None:
-                await SystemRunner()(argv, timeout=600, on_line=cancel)
+        async def run() -> None:
+            await SystemRunner()(argv, timeout=600, on_line=cancel)
 
-            tasks.start_soon(run)
-        os.close(write)
-        await anyio.wait_readable(read)
-        assert os.read(read, 1) == b""
+        tasks.start_soon(run)
+    os.close(write)
+    await anyio.wait_readable(read)
+    assert os.read(read, 1) == b""
     os.close(read)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,14 +24,7 @@ from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.syscalls import oci_profile
 from tests.sandbox.container.test_hardening import ROOT
 
-PODMAN = replace(
-    ROOT,
-    kind="podman",
-    version="4.3.1",
-    cgroup_version="2",
-    kernel="6.1.0-9-amd64",
-    storage="overlay",
-)
+PODMAN = replace(ROOT, kind="podman", kernel="6.1.0-9-amd64", storage="overlay")
 DOCKER = replace(PODMAN, kind="docker")
 
 
@@ -73,29 +67,24 @@ def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None
     assert set(directory.iterdir()) == set(files.values())
 
 
-def test_a_podman_of_another_machine_keeps_its_own_filter_and_says_so(tmp_path: Path) -> None:
-    found = asked(PODMAN, tmp_path, local=False)
-    assert not found.seccomp
-    assert found.lacking == ["own-seccomp: podman needs a file on its own machine"]
-
-
-def test_a_podman_without_filters_is_not_asked_for_one(tmp_path: Path) -> None:
-    found = asked(replace(PODMAN, seccomp=False), tmp_path)
-    assert (found.seccomp, len(found.lacking)) == ({}, 1)
-
-
-def test_another_users_podman_is_not_given_what_it_cannot_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("facts", "mode", "more", "why"),
+    [
+        (PODMAN, 0o700, {"local": False}, "podman needs a file on its own machine"),
+        (replace(PODMAN, seccomp=False), 0o700, {}, "podman finds no seccomp here"),
+        (PODMAN, 0o700, {"owner": os.getuid() + 12345}, "podman is another user's"),
+        (PODMAN, 0o777, {}, "every user can write to it"),
+    ],
+)
+def test_a_podman_that_cannot_use_our_filter_keeps_its_own_and_says_so(
+    tmp_path: Path, facts: EngineFacts, mode: int, more: dict[str, Any], why: str
+) -> None:
     assert asked(PODMAN, tmp_path, owner=os.getuid()).seccomp
-    found = asked(PODMAN, tmp_path, owner=os.getuid() + 12345)
+    tmp_path.chmod(mode)
+    found = asked(facts, tmp_path, **more)
     assert not found.seccomp
-    assert found.lacking[0].startswith("own-seccomp: podman is another user's")
-
-
-def test_a_directory_that_others_may_write_to_holds_no_filter(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    found = asked(PODMAN, tmp_path)
-    assert not found.seccomp
-    assert "every user can write to it" in found.lacking[0]
+    assert found.lacking[0].startswith("own-seccomp: ")
+    assert why in found.lacking[0]
 
 
 @pytest.mark.parametrize("runtime", ["runsc", "kata"])

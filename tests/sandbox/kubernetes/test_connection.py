@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
-import anyio
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,7 +18,7 @@ from bridge.errors import ClusterRefusedError, SettingsError
 from bridge.sandbox.kubernetes.cluster import find_config
 from bridge.settings.kubernetes import Kubernetes
 from tests.fakes.api_server import ApiServer
-from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
+from tests.sandbox.kubernetes.rig import backend_on, echo
 
 
 def plugin(directory: Path, *tokens: str) -> Path:
@@ -45,13 +44,12 @@ async def test_a_plugins_token_is_renewed_once_it_has_expired(
     async with backend_on(
         server, tmp_path, exec={"apiVersion": asked, "command": command}
     ) as backend:
-        with anyio.fail_after(PATIENCE):
-            await echo(backend)
-            server.tokens = {"second"}
-            await echo(backend)
-            server.attach_tokens = {"third"}
-            server.tokens = {"second", "third"}
-            await echo(backend)
+        await echo(backend)
+        server.tokens = {"second"}
+        await echo(backend)
+        server.attach_tokens = {"third"}
+        server.tokens = {"second", "third"}
+        await echo(backend)
     info = json.loads((tmp_path / "asked").read_text())
     assert info["apiVersion"] == asked
     assert info["spec"] == {"interactive": False}
@@ -62,7 +60,7 @@ async def test_a_token_that_is_refused_is_an_error_with_its_own_code(
 ) -> None:
     server.tokens = {"right"}
     async with backend_on(server, tmp_path, token="wrong-one") as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError) as caught:
+        with pytest.raises(ClusterRefusedError) as caught:
             await echo(backend)
     assert caught.value.code == "cluster_refused"
     assert "wrong-one" not in str(caught.value)
@@ -110,9 +108,8 @@ async def test_a_client_certificate_is_who_the_bridge_is(certificates: Path, inl
         }
     server = ApiServer()
     server.tls = tuple(str(certificates / name) for name in ("server.crt", "server.key", "ca.crt"))
-    with anyio.fail_after(PATIENCE):
-        async with server.serving(), backend_on(server, certificates, None, **user) as backend:
-            await echo(backend)
+    async with server.serving(), backend_on(server, certificates, None, **user) as backend:
+        await echo(backend)
 
 
 def test_a_context_is_found_in_any_of_several_files(tmp_path: Path) -> None:

@@ -20,25 +20,19 @@ from tests.sandbox.kubernetes.rig import kubeconfig
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEngine(Engine):
-    """The cluster in an engine's place. Its pods have no limits."""
-
     server: ApiServer = field(repr=False)
 
     def ours(self) -> list[str]:
         return self.server.pods
 
     def kill_from_outside(self, sandbox: Sandbox) -> None:
-        """Kill a pod's process, as the kernel does."""
         anyio.from_thread.run_sync(self.server.kill, sandbox.id)
 
     def remove_from_outside(self, sandbox: Sandbox) -> None:
-        """Delete a pod, as an administrator does."""
         anyio.from_thread.run_sync(self.server.remove, sandbox.id)
 
 
 class OneEngine:
-    """Stands where the contract suite looks engines up by their names."""
-
     def __init__(self, engine: ClusterEngine) -> None:
         self._engine = engine
 
@@ -48,7 +42,6 @@ class OneEngine:
 
 @pytest.fixture(scope="session")
 def engine() -> str:
-    """Give the contract suite's name of the engine."""
     return "kubernetes"
 
 
@@ -84,6 +77,5 @@ async def shared_rig(
 
 @pytest.fixture
 async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    """Give the backend, and see that the test leaves nothing on the cluster."""
     yield shared_rig
     assert shared_rig.engine.ours() == []
