@@ -28,7 +28,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,31 +81,19 @@ def wanted_engines() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One engine as the tests reach it.
-
-    Attributes:
-        name: Its name in the test's id.
-        command: What the backend is told to use.
-        url: Its socket; empty for the fake.
-        environ: The environment the backend is given.
-        applies_limits: Whether memory limits are applied.
-        open_backend: What opens the backend, where the engine's name does not say which it is.
-    """
+    """One engine as the tests reach it; `open_backend` opens one that its name does not tell."""
 
     name: str
-    command: str
-    url: str
-    environ: Mapping[str, str]
-    image: str
+    command: str = ""
+    url: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
     applies_limits: bool = True
     open_backend: Callable[[], AbstractAsyncContextManager[Backend]] | None = None
 
     @property
     def oom_reports(self) -> tuple[bool | None, ...]:
-        """What may be said of a sandbox that ran out of memory.
-
-        podman 4's monitor misses it on cgroup v1, so it may not know; it may not deny it either.
-        """
+        # podman 4's monitor misses it on cgroup v1.
         return (True,) if self.command == "docker" else (True, None)
 
     @contextmanager
@@ -142,10 +130,10 @@ class Engine:
             client.kill(sandbox.id, "SIGKILL")
 
     def remove_from_outside(self, sandbox: Sandbox) -> None:
-        if not self.url:
-            os.kill(int(sandbox.id), 9)
-            return
-        self.remove_container(sandbox.id)
+        if self.url:
+            self.remove_container(sandbox.id)
+        else:
+            self.kill_from_outside(sandbox)
 
     def remove_container(self, container: str) -> None:
         with self.outside() as client, suppress(docker.errors.NotFound):
@@ -182,17 +170,10 @@ class EngineShelf:
         # What a host may hold and a sandbox may not.
         environ = {**os.environ, "CANARY_TOKEN": "x", "HTTP_PROXY": "http://user:password@proxy"}
         if name == "fake":
-            return Engine(name=name, command="", url="", environ={}, image="", applies_limits=False)
+            return Engine(name=name, applies_limits=False)
         if name == "bubblewrap":
-            return Engine(
-                name=name,
-                command="",
-                url="",
-                environ=environ,
-                image="",
-                # An ordinary user may have no control group to put it into.
-                applies_limits=os.getuid() == 0,
-            )
+            # An ordinary user may have no control group to put it into.
+            return Engine(name=name, environ=environ, applies_limits=os.getuid() == 0)
         if name == "ssh":
             near, server = self.get("docker"), self._stack.enter_context(ssh_server())
             address = {"DOCKER_HOST": f"ssh://there{near.url.removeprefix('unix://')}"}
@@ -309,20 +290,12 @@ def _copy_image(image: str, become: list[str], environ: Mapping[str, str]) -> No
     if there.returncode == 0:
         return
     with tempfile.TemporaryFile() as archive:
-        for argv, env in (
-            (["podman", "save", image], dict(os.environ)),
-            ([*become, "podman", "load"], dict(environ)),
-        ):
-            archive.seek(0)
-            subprocess.run(
-                argv,
-                env=env,
-                stdin=archive if "load" in argv else subprocess.DEVNULL,
-                stdout=archive if "save" in argv else subprocess.DEVNULL,
-                check=True,
-                timeout=COMMAND_SECONDS,
-                cwd="/",
-            )
+        save, load = ["podman", "save", image], [*become, "podman", "load"]
+        subprocess.run(save, stdout=archive, check=True, timeout=COMMAND_SECONDS)
+        archive.seek(0)
+        subprocess.run(
+            load, env=environ, stdin=archive, check=True, timeout=COMMAND_SECONDS, cwd="/"
+        )
 
 
 @contextmanager
@@ -365,7 +338,7 @@ def listens(path: Path) -> bool:
 
 
 def _services(runtime_dir: Path) -> list[Path]:
-    """Return the directories of services and connections; the profile of system calls is a file."""
+    # The profile of system calls is a file.
     return [each for each in runtime_dir.glob("*-*") if each.is_dir()]
 
 
@@ -377,27 +350,21 @@ class Rig:
 
 @asynccontextmanager
 async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
+    backend: AbstractAsyncContextManager[Backend]
     if engine.name == "fake":
-        fake = FakeBackend()
-        async with fake:
-            yield Rig(backend=fake, engine=engine)
-        assert not fake.live
-        return
-    if engine.open_backend is not None:
-        async with engine.open_backend() as made:
-            yield Rig(backend=made, engine=engine)
-        assert engine.ours() == []
-        return
-    if engine.name == "bubblewrap":
-        async with BubblewrapBackend(environ=engine.environ) as process_backend:
-            yield Rig(backend=process_backend, engine=engine)
-        return
-    backend = ContainerBackend(
-        engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ
-    )
-    async with backend:
-        yield Rig(backend=backend, engine=engine)
+        backend = FakeBackend()
+    elif engine.open_backend is not None:
+        backend = engine.open_backend()
+    elif engine.name == "bubblewrap":
+        backend = BubblewrapBackend(environ=engine.environ)
+    else:
+        backend = ContainerBackend(
+            engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ
+        )
+    async with backend as opened:
+        yield Rig(backend=opened, engine=engine)
     assert engine.ours() == []
+    assert not isinstance(backend, FakeBackend) or not backend.live
     assert _services(runtime_dir) == []
 
 
@@ -408,5 +375,4 @@ def is_bubblewrap(pid: int) -> bool:
 
 
 def open_descriptors() -> int:
-    here = Path("/proc/self/fd")
-    return len(list(here.iterdir())) if here.exists() else 0
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts

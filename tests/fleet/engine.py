@@ -71,8 +71,6 @@ def backend_on(kubeconfig: Path, **changed: object) -> KubernetesBackend:
 def engine_on(cluster: Cluster, kubeconfig: Path) -> ClusterEngine:
     return ClusterEngine(
         name="kubernetes",
-        command="",
-        url="",
         environ=environment(kubeconfig),
         image=RUNTIME_IMAGE,
         open_backend=lambda: backend_on(kubeconfig),

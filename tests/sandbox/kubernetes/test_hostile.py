@@ -8,12 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.errors import (
-    BridgeError,
-    ClusterRefusedError,
-    SandboxLostError,
-    SettingsError,
-)
+from bridge.errors import BridgeError, ClusterRefusedError, SandboxLostError, SettingsError
 from bridge.sandbox.kubernetes import backend as backend_module
 from bridge.sandbox.kubernetes import cluster as cluster_module
 from bridge.sandbox.kubernetes import pod
@@ -77,36 +72,29 @@ async def test_a_pod_that_floods_in_place_of_its_first_step_is_given_up(
 
 
 @pytest.mark.parametrize(
-    "command",
+    "script",
     [
-        ["sh", "-c", "echo no json"],
-        ["sh", "-c", "echo '{}'"],
-        ["sh", "-c", "echo 3"],
-        ["sh", "-c", """printf '{"status": {"clientCertificateData": "x"}}'"""],
-        ["false"],
-        ["/no/such/plugin"],
+        "echo no json",
+        "echo '{}'",
+        "echo 3",
+        """printf '{"status": {"clientCertificateData": "x"}}'""",
+        "exit 1",
+        "",
+        "exec sleep 600",
     ],
 )
-async def test_a_plugin_that_gives_no_token_is_an_error_with_its_own_code(
-    server: ApiServer, tmp_path: Path, command: list[str]
+async def test_a_plugin_that_gives_no_token_is_an_error_and_ended(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
-    plugin = {"apiVersion": V1, "command": command[0], "args": command[1:]}
+    monkeypatch.setattr(cluster_module, "PLUGIN_SECONDS", 0.5 if "sleep" in script else 30.0)
+    args = ["-c", f"echo $$ > {tmp_path}/pid; {script}"]
+    plugin = {"apiVersion": V1, "command": "sh" if script else "/no/such/plugin", "args": args}
     async with backend_on(server, tmp_path, exec=plugin) as backend:
         with pytest.raises(ClusterRefusedError):
             await echo(backend)
-
-
-async def test_a_plugin_that_never_answers_is_given_up(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_module, "PLUGIN_SECONDS", 0.5)
-    script = f"echo $$ > {tmp_path}/pid; exec sleep 600"
-    command = {"apiVersion": V1, "command": "sh", "args": ["-c", script]}
-    async with backend_on(server, tmp_path, exec=command) as backend:
-        with pytest.raises(ClusterRefusedError):
-            await echo(backend)
-    pid = int((tmp_path / "pid").read_text())
-    assert not await anyio.Path(f"/proc/{pid}").exists()
+    if script:
+        pid = int((tmp_path / "pid").read_text())
+        assert not await anyio.Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.parametrize("text", ["{", "a: [", "- 1", "3", "users: 3", "\0"])
@@ -129,17 +117,16 @@ async def test_a_context_without_a_user_is_a_mistake_of_settings(tmp_path: Path)
 
 
 async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: KubernetesBackend, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     confine = KubernetesBackend._confine
 
-    async def replaced(self: KubernetesBackend, *args: Any) -> None:
+    async def replace(self: KubernetesBackend, *args: Any) -> None:
         await confine(self, *args)
         for path in list(server.objects):
             if "/pods/" in path:
                 server.objects[path]["status"]["containerStatuses"][0]["restartCount"] = 1
 
-    monkeypatch.setattr(KubernetesBackend, "_confine", replaced)
-    async with backend_on(server, tmp_path) as backend:
-        with pytest.raises(SandboxLostError):
-            await echo(backend)
+    monkeypatch.setattr(KubernetesBackend, "_confine", replace)
+    with pytest.raises(SandboxLostError):
+        await echo(backend)

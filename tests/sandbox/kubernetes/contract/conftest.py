@@ -32,12 +32,12 @@ class ClusterEngine(Engine):
         anyio.from_thread.run_sync(self.server.remove, sandbox.id)
 
 
+@dataclass
 class OneEngine:
-    def __init__(self, engine: ClusterEngine) -> None:
-        self._engine = engine
+    engine: ClusterEngine
 
     def get(self, name: str) -> ClusterEngine:
-        return self._engine
+        return self.engine
 
 
 @pytest.fixture(scope="session")
@@ -50,18 +50,10 @@ async def engines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[One
     async with ApiServer().serving() as server:
         config = kubeconfig(server, tmp_path_factory.mktemp("cluster"))
         open_backend = partial(KubernetesBackend, Kubernetes(kubeconfig=config), environ={})
-        yield OneEngine(
-            ClusterEngine(
-                name="kubernetes",
-                command="",
-                url="",
-                environ={},
-                image="",
-                applies_limits=False,
-                open_backend=open_backend,
-                server=server,
-            )
+        made = ClusterEngine(
+            name="kubernetes", applies_limits=False, open_backend=open_backend, server=server
         )
+        yield OneEngine(made)
 
 
 @pytest.fixture(scope="module")
