@@ -154,7 +154,6 @@ class View:
         return None
 
     def resolve(self, path: str) -> str:
-        """Follow the links of an absolute path inside."""
         return follow(path, self._read)[0]
 
     def _read(self, inside: str) -> str | None:

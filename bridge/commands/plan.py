@@ -57,8 +57,6 @@ _SECRET_MEMBER = re.compile(r'"\w*(?:token|secret)\w*"\s*:\s*"([^"]+)"', re.I)
 
 @dataclass(frozen=True, kw_only=True)
 class CredentialFile:
-    """A file of credentials on the host."""
-
     path: str
     below: str  # Its path inside, below the home directory.
     variable: str = ""  # The variable that names it to the command, if any.

@@ -232,7 +232,6 @@ class Commands:
         principal: str = "",
         client: str = "",
     ) -> CommandResult:
-        """Run a command or pipeline of an existing profile."""
         profile = self.profiles[request.profile]
         run_progress, run_id = RunProgress(), uuid.uuid4().hex
         async with AsyncExitStack() as stack:
@@ -290,7 +289,6 @@ def _masked_options(request: CommandRequest, shown: Json) -> Json:
 
 
 def _masked_option(shown: str, before: Sequence[str], word: str) -> str:
-    """Mask the end of a word if an option names it as a password."""
     values = set(command_secrets([*before, word])) - set(command_secrets(before))
     for _, value in sorted(values, key=lambda found: -len(found[1])):
         if shown.endswith(value) and could_be_password(value):

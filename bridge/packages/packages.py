@@ -31,8 +31,6 @@ SETTINGS_FILE = "config.toml"  # For errors: programs may see them, so they name
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSet:
-    """The packages of one sandbox."""
-
     binds: tuple[Bind, ...] = ()
     paths: tuple[str, ...] = ()  # Additions to `sys.path`.
     target: PackageTarget | None = None  # The Python that they were resolved for.
@@ -42,7 +40,6 @@ class PackageSet:
     wheels: tuple[Path, ...] = ()  # The directories of the unpacked wheels.
 
     def lacks(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """Return the requirements, normalised, that the sandbox does not meet."""
         from bridge.packages.requirements import is_met
 
         return tuple(text for text in texts if not is_met(text, self.versions))
@@ -52,7 +49,6 @@ NOTHING = PackageSet()
 
 
 def packages_of(request: RunRequest) -> tuple[str, ...]:
-    """Return a run's requirements, normalised and sorted."""
     if not request.may_need_packages:
         return ()
     return tuple(one.text for one in _collect_wishes(request)[0])

@@ -30,8 +30,6 @@ _BLOCK = re.compile(r"(?m)^# /// script[ \t\r]*\n((?:^#(?: .*)?\r?\n)+)^# ///[ \
 
 
 class Wanted(NamedTuple):
-    """One normalised requirement, and its normalised name."""
-
     text: str
     name: str
 
@@ -42,7 +40,6 @@ class Script(NamedTuple):
 
 
 def parse_requirements(texts: Iterable[str]) -> tuple[Wanted, ...]:
-    """Return the requirements, sorted and without duplicates."""
     texts = tuple(texts)
     if len(texts) > MAX_REQUIREMENTS:
         message = f"{len(texts)} packages are requested; a run may have {MAX_REQUIREMENTS}."
@@ -68,7 +65,6 @@ def _parse_requirement(text: str) -> Wanted:
 
 
 def is_met(text: str, versions: Mapping[str, str]) -> bool:
-    """Return whether installed `versions` meet a normalised requirement."""
     requirement = Requirement(text)
     if requirement.marker is not None or requirement.extras:
         # Markers depend on the sandbox's Python, extras on more packages.
@@ -153,7 +149,6 @@ def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
 
 
 def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ...]:
-    """Return the version limits of packages that exactly one entry allows."""
     exact = [entry.name for entry in allow if "*" not in entry.name]
     found = []
     for name in sorted({*names, *exact}):

@@ -33,8 +33,6 @@ Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
 
 @dataclass
 class Resolver:
-    """Provides packages from `directory`."""
-
     dependencies: Dependencies
     directory: Path
     store: Store

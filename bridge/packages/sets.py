@@ -86,7 +86,6 @@ class StoredSet:
         return self._directory / "wheels" / package.sha256
 
     def touch(self, lock: Lock) -> bool:
-        """Record a use of the installed packages; return False if they are not installed."""
         with suppress(OSError):
             os.utime(self.tree(lock))
             return True
@@ -201,7 +200,6 @@ def _is_shared(place: Path) -> bool:
 
 
 def _evict(path: Path) -> bool:
-    """Remove a directory unless a bridge uses it; return whether it was removed."""
     with suppress(OSError), in_use(path, alone=True) as unused:
         if unused:
             # Rename it first, so that no bridge uses a half-removed set.

@@ -44,8 +44,6 @@ class Installed:
 
 @dataclass(frozen=True, kw_only=True)
 class PackageTarget:
-    """One Python on one kind of machine."""
-
     version: str  # "3.11.2".
     implementation: str  # "cpython", "pypy", ...
     abi: str  # The ABI tag ("cp313", "cp313t"); empty if unknown.

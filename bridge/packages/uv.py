@@ -296,7 +296,6 @@ def surroundings(
 
 
 def parse_answer(text: str) -> tuple[Locked, ...]:
-    """Return the packages of uv's lock file (PEP 751)."""
     try:
         packages = tomllib.loads(text).get("packages", [])
         if len(packages) > MAX_PACKAGES:

@@ -46,16 +46,12 @@ class Unfinished:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBlob:
-    """A content that is open for reading; `read` takes a size and a start, in bytes."""
-
     size: int
     read: Callable[[int, int], bytes]
     close: Callable[[], None]
 
 
 class Blobs:
-    """The directory of contents. The first write creates it."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
 

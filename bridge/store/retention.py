@@ -14,8 +14,6 @@ _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
 
 class StoredItem(NamedTuple):
-    """An item in the store: its owner, its time of creation, and its content's digest and size."""
-
     owner: str
     id: str
     created: float

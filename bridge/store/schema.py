@@ -170,7 +170,6 @@ class Databases:
             return engine
 
     def close(self, url: str) -> None:
-        """Close the connections to one database, once they are released."""
         with self._changing:
             engine, _ = self._engines.pop(url, (None, None))
             if engine is not None:

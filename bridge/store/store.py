@@ -34,8 +34,6 @@ BATCH = 500  # Contents that one transaction removes, so that other writers wait
 
 
 class Document(NamedTuple):
-    """The columns of a document without its data."""
-
     owner: str
     name: str
     updated: float
@@ -69,7 +67,6 @@ class Store:
             yield Transaction(connection)
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
-        """Return documents by name, from one snapshot, without importing SQLAlchemy."""
         names = list(names)
         documents: dict[str, bytes] | None = None
         if not (self.shared or "sqlalchemy" in sys.modules) and _exists(self._file):
@@ -116,7 +113,6 @@ class Store:
         return tuple(facts)
 
     def drop(self, digests: Iterable[str]) -> int:
-        """Remove the contents that no row refers to; return how many."""
         left, removed = sorted(set(digests)), 0
         while left:
             some, left = left[:BATCH], left[BATCH:]
@@ -127,7 +123,6 @@ class Store:
         return removed
 
     def close(self) -> None:
-        """Close this process's connections to the database until the next use."""
         if "bridge.store.schema" in sys.modules:
             sys.modules["bridge.store.schema"].databases.close(self._url)
 
@@ -193,7 +188,6 @@ class Transaction:
         return self.connection.execute(removed).rowcount > 0
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
-        """Return a kind's documents of one owner or of all, newest first."""
         return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
 
     def owners(self, kind: str) -> set[str]:
@@ -221,7 +215,6 @@ class Transaction:
         return self.connection.execute(ordered.where(*_where(kind, owner))).all()
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
-        """Return the digests, of all or of the given ones, that a row refers to."""
         if self.connection is None:
             return set()
         from bridge.store.schema import CONTENTS

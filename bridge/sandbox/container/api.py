@@ -93,7 +93,6 @@ class EngineApi:
         return cast("Mapping[str, Json] | None", seen)
 
     async def oci_runtime_of(self, container: str) -> str:
-        """Return the OCI runtime that a container was started with; empty if unknown."""
         if self.kind == "podman":
             path = f"/containers/{container}/json"
             seen = await self.ask("inspect a container", self._libpod, path)
@@ -118,13 +117,11 @@ class EngineApi:
         await self.ask("kill a container", kill, harmless=harmless)
 
     async def remove(self, container: str) -> None:
-        """Kill and remove a container, if it exists, with its volumes."""
         remove = partial(self.client.remove_container, force=True, v=True)
         harmless = (faults.is_gone, faults.is_being_removed)
         await self.ask("remove a container", remove, container, harmless=harmless)
 
     async def list_labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
-        """Return the id and labels of each container with a label, in any state."""
         look = partial(self.client.containers, all=True, filters={"label": label})
         containers = await self.ask("list containers", look)
         return [(str(c["Id"]), dict(c.get("Labels") or {})) for c in containers]

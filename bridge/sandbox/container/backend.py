@@ -292,7 +292,6 @@ class ContainerBackend(Backend):
         connection.proven = True
 
     async def _remove_leftovers(self, api: EngineApi) -> None:
-        """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
             if not await remove_with_retries(api, name):

@@ -30,8 +30,6 @@ _SCHEMES = ("unix", "tcp", "http", "https")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineEndpoint:
-    """An address where an engine may listen."""
-
     url: str  # In the docker SDK's form ("unix:///run/podman/podman.sock").
     origin: str  # Its source, for messages ("DOCKER_HOST").
     explicit: bool = False  # Whether the user names it; then it is the only one.
@@ -42,7 +40,6 @@ class EngineEndpoint:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the address may lead to another machine."""
         return self.remote or self.socket_path is None
 
     @property
@@ -58,7 +55,6 @@ class EngineEndpoint:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port, if it is not a local socket."""
         host, _, port = self.url.partition("://")[2].partition("/")[0].rpartition(":")
         return host.strip("[]"), int(port or 2375)
 
@@ -130,7 +126,6 @@ def _explicit(
 
 
 async def kind_of(command: str, run: SystemRunner) -> EngineKind:
-    """Return an executable's engine, by its name or its version's text."""
     if command == "docker" or command == "podman":
         return "docker" if command == "docker" else "podman"
     result = await run([command, "--version"], timeout=20.0)

@@ -243,7 +243,6 @@ def one_line(text: str) -> str:
 
 
 def _first_os_error(error: BaseException) -> OSError | None:
-    """Find the operating system's error inside the exceptions of requests and urllib3."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:

@@ -39,8 +39,6 @@ _EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=0755"
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """A sandbox's image, user and engine options."""
-
     image: str
     user: str  # "uid:gid" inside the container.
     oci_runtime: str  # For docker only; empty for its default. podman has no such option.
@@ -55,7 +53,6 @@ class Placement:
 
 
 def container_name(run_id: str, nonce: str) -> str:
-    """Return the name of a container before its creation, so that it can always be removed."""
     safe = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run_id)[:64]  # A UUID fits, within the engines' limits.
     return f"mcp-code-bridge-{safe}-{nonce}"
 

@@ -73,7 +73,6 @@ class ImageEngine:
         )
 
     async def names(self, repository: str) -> frozenset[str]:
-        """Return the names, tags included, of the images of a repository."""
         images = await self._api.ask("list images", self._api.client.images)
         return frozenset(
             name
@@ -89,7 +88,6 @@ class ImageEngine:
             raise ImageMissingError(message, code="image_pull_failed")
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
-        """Import a root filesystem as an image without a name; return its id."""
         words = [word for change in changes for word in ("--change", change)]
         # The slowest storage driver (vfs) unpacks a few hundred megabytes.
         words = [*self._command, "import", *words, str(tarball)]
@@ -108,7 +106,6 @@ class ImageEngine:
         labels: Mapping[str, str],
         progress: Progress,
     ) -> None:
-        """Build the stage `target` of the context's Containerfile, or raise `SandboxError`."""
         words = [*self._command, "build", "--force-rm", "--file", str(context / "Containerfile")]
         words += ["--target", target, "--tag", name]
         words += [word for each in labels.items() for word in ("--label", "=".join(each))]
@@ -189,8 +186,6 @@ async def ensure_present(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStatus:
-    """One image on one engine, for `image status`."""
-
     engine: EngineKind
     name: str
     present: bool  # If not, the other fields are empty.
@@ -237,7 +232,6 @@ async def describe(
 async def status(
     engine: ImageEngine, *, guest_digest: str, version: str, setting: str | None = None
 ) -> tuple[ImageStatus, ...]:
-    """Return the status of both flavours and of the runs' image on one engine."""
     chosen = await choose(setting, engine)
     names = dict.fromkeys([*(local_name(flavour) for flavour in FLAVOURS), chosen])
     described = partial(describe, engine, guest_digest=guest_digest, version=version)

@@ -122,7 +122,6 @@ def _choose(rows: list[Mapping[str, Any]], connection: str) -> Mapping[str, Any]
 
 
 def _rows(result: CompletedCommand) -> list[Mapping[str, Any]] | None:
-    """Return the objects of a JSON list; None for anything else."""
     if not result.ok:
         return None
     try:
@@ -140,7 +139,6 @@ def _remote_engine_down(info: CompletedCommand) -> EngineDownError:
 
 
 def _reason(result: CompletedCommand) -> str:
-    """Return the reason of a failure: podman's last "Error:" line, or its last line."""
     if result.timed_out:
         return "it did not finish in time"
     lines = [line.strip() for line in (result.stderr or result.stdout).splitlines()]
@@ -167,7 +165,6 @@ class MachineContext:
         return await self.run([self.podman, *arguments], timeout=30.0)
 
     async def command(self, verb: str, machine: str) -> CompletedCommand:
-        """Start or stop a machine in some 20 s; a first boot takes minutes."""
         argv = [self.podman, "machine", verb, machine]
         if self.progress is not None:
             self.progress(" ".join(argv))
@@ -181,7 +178,6 @@ class MachineContext:
         return decide(self.platform, info, connections, machines)
 
     async def report(self) -> str:
-        """Return the output of the commands that `decide` uses, for a bug report."""
         parts = []
         for arguments in (("--version",), _INFO, _CONNECTIONS, _MACHINES):
             result = await self.ask(*arguments)
@@ -220,7 +216,6 @@ class PodmanMachine:
 
     @asynccontextmanager
     async def using(self) -> AsyncIterator[None]:
-        """Keep the machine running; start a stopped one first."""
         self._active += 1
         try:
             await self.bring_up()

@@ -49,7 +49,6 @@ class SshTarget:
 
     @property
     def login(self) -> str:
-        """The command that logs in there, for messages."""
         return shlex.join(["ssh", *(["-p", self.port] if self.port else []), self.destination])
 
     def argv(self, socket: Path) -> list[str]:
@@ -104,7 +103,6 @@ def ssh_target(url: str, origin: str, engine: str, identity: str = "") -> SshTar
 def named_address(
     kind: Literal["docker", "podman"], environ: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Return the engine address that the environment names, and its source."""
     variable = "DOCKER_HOST" if kind == "docker" else "CONTAINER_HOST"
     if environ.get(variable):
         return environ[variable], variable

@@ -28,7 +28,6 @@ REMOVE_SECONDS = 30.0  # A removal takes 0.5 s; after a failure the next launch 
 
 
 def pauses() -> Iterator[float]:
-    """Yield polling intervals in seconds, each double the last."""
     pause = 0.01
     while True:
         yield pause

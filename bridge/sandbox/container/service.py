@@ -183,7 +183,6 @@ def ssh_forward(
 
 
 def make_owned(directory: Path) -> None:
-    """Make a private directory, which `reap_services` removes once this bridge is dead."""
     make_private(directory.parent)
     directory.mkdir(mode=0o700)
     (directory / _OWNER_FILE).write_text(str(current_owner()), encoding="utf-8")

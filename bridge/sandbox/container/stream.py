@@ -48,7 +48,6 @@ class FrameDecoder:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the last frame is complete."""
         return not self._left and not self._unread
 
     def decode(self, data: bytes) -> bytes:
@@ -109,7 +108,6 @@ class AttachedStream:
 
     @property
     def stderr(self) -> str:
-        """The end of the process's stderr, followed by the engine's messages."""
         parts = (self._decoder.stderr, self._decoder.engine_error)
         return "\n".join(part.decode("utf-8", "backslashreplace") for part in parts if part)
 

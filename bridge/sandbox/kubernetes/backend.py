@@ -72,7 +72,6 @@ class KubernetesBackend(Backend):
         return self._warm.problem if self._warm is not None else ""
 
     async def aclose(self) -> None:
-        """Delete this bridge's pods and close the connection."""
         warm, self._warm = self._warm, None
         if warm is None:
             return

@@ -73,8 +73,6 @@ def pod_name(run_id: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """The template of a bridge's pods."""
-
     settings: Kubernetes
     image: str
     user: str = ""  # "uid:gid" inside; empty for a random user for each pod.

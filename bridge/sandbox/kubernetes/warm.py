@@ -149,7 +149,6 @@ class WarmPods:
         await self.cluster.delete(f"{self.cluster.leases}/{self._owner}")
 
     async def renew(self) -> None:
-        """Renew this bridge's lease, or create it."""
         lease = {
             "metadata": {"name": self._owner, "labels": self._labels},
             "spec": {
@@ -182,7 +181,6 @@ class WarmPods:
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:
-    """Return the number of the service's warm pods that one bridge starts."""
     if name not in bridges:
         return 0
     each, left = divmod(most, len(bridges))
