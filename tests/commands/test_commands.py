@@ -302,18 +302,12 @@ async def test_a_stage_that_passes_a_limit_fails_by_it(
 
 
 @pytest.mark.guarantee("command-grants")
-async def test_without_bubblewrap_nothing_runs(there: Place) -> None:
-    settings = there.settings({"PATH": str(there.peek.parent)})
-    with raises_code("engine_not_found") as refused:
-        await run(settings, ["peek"])
-    assert "bubblewrap" in refused.value.remedy
-
-
-async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Place) -> None:
+async def test_without_bubblewrap_or_with_an_oci_runtime_nothing_runs(there: Place) -> None:
+    with raises_code("engine_not_found", match="bubblewrap"):
+        await run(there.settings({"PATH": str(there.peek.parent)}), ["peek"])
     settings = replace(there.settings(), oci_runtime="runsc")
-    with pytest.raises(SettingsError, match="bubblewrap cannot use runsc") as refused:
+    with pytest.raises(SettingsError, match='bubblewrap cannot use runsc.*runtime = "container"'):
         await run(settings, ["peek"])
-    assert 'runtime = "container"' in refused.value.remedy
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="whose the workspace is matters to root only")

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.commands.confinement import (
-    MAX_COMMAND_BYTES,
-    MAX_STAGES,
-    View,
-    check_stages,
-)
+from bridge.commands.confinement import MAX_COMMAND_BYTES, MAX_STAGES, View, check_stages
 from bridge.commands.line import parse_line
 from bridge.commands.runner import CommandOutput, judge
 from bridge.errors import InvalidRequestError
@@ -226,7 +221,7 @@ def test_the_answer_says_how_an_argument_leads_out(word: str, told: str) -> None
     assert told in _explain(word)
 
 
-def test_relative_paths_start_from_the_working_directory() -> None:
+def test_a_working_directory_is_where_relative_paths_start() -> None:
     assert _explain("../a", workdir="/workspace/sub") == ""
     assert "'../../a' is outside" in _explain("../../a", workdir="/workspace/sub")
 
@@ -316,14 +311,11 @@ def test_the_first_stage_that_did_not_succeed_is_named(
     assert verdict.summary == (told or verdict.summary)
 
 
-def test_running_out_of_memory_is_no_success_even_with_status_0() -> None:
+def test_memory_is_no_success_even_with_status_0_and_a_deadline_names_what_still_ran() -> None:
     stage = StageResult(words=("a",), exit_code=0, oom_killed=True)
     verdict = judge([stage, _stage()], PROFILE, timed_out=False, timeout=1)
     assert (verdict.status, verdict.reason) == ("error", "oom")
     assert "512 MiB" in verdict.summary
-
-
-def test_a_deadline_names_what_still_ran() -> None:
     verdict = judge([_stage(), _stage(None)], PROFILE, timed_out=True, timeout=2)
     assert (verdict.status, verdict.reason) == ("timeout", "timeout")
     assert "stage 2 of 2" in verdict.summary

@@ -147,7 +147,14 @@ def own_service(engine: Engine, **environ: str) -> Engine:
     return replace(engine, environ={**kept, **environ})
 
 
-class EngineShelf:
+def extend_configuration(variable: str, path: Path, more: str = "") -> str:
+    """Write a copy of the file that a variable names, with more at its end; return its path."""
+    given = os.environ.get(variable)
+    path.write_text(f"{Path(given).read_text() if given else ''}\n{more}\n")
+    return str(path)
+
+
+class EngineSet:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._ready: dict[str, Engine | str] = {}

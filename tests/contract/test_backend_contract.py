@@ -17,7 +17,7 @@ import pytest
 from bridge.errors import ChannelClosedError, SandboxError
 from bridge.model import MEBIBYTE, Limits
 from tests.contract.programs import BUSY, ECHO, FOREVER, READY_THEN, read_exactly, ready, spec
-from tests.contract.rig import EngineShelf, Rig, rig_on
+from tests.contract.rig import EngineSet, Rig, rig_on
 from tests.sandbox.process.rig import read_all
 
 
@@ -227,7 +227,7 @@ async def test_nothing_of_ours_is_reaped_while_we_live(rig: Rig) -> None:
         assert (await sandbox.wait()).signal == 9
 
 
-async def test_closing_twice_is_harmless(engine: str, engines: EngineShelf, tmp_path: Path) -> None:
+async def test_closing_twice_is_harmless(engine: str, engines: EngineSet, tmp_path: Path) -> None:
     async with rig_on(engines.get(engine), tmp_path / "run") as rig:
         await rig.backend.aclose()
         await rig.backend.aclose()

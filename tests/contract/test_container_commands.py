@@ -20,7 +20,7 @@ from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from tests.commands.command_rig import CANARY, ORDINARY_ID, SECRET, Place, place, run
-from tests.contract.rig import Engine, EngineShelf, on_engines
+from tests.contract.rig import Engine, EngineSet, on_engines
 
 LOOK = (
     "cat a.txt; echo x > out/made; echo x > made; cat {outside}; echo $TOKEN; echo $CANARY; "
@@ -81,7 +81,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(name: str, engines: EngineShelf, tmp_path: Path) -> Iterator[Bench]:
+def bench(name: str, engines: EngineSet, tmp_path: Path) -> Iterator[Bench]:
     with place() as there:
         yield Bench(engines.get(name), tmp_path / "run", there)
     assert engines.get(name).ours() == []

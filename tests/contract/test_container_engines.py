@@ -15,12 +15,12 @@ import pytest
 from bridge.errors import ImageMissingError
 from bridge.sandbox.ownership import OWNER_LABEL
 from tests.contract.programs import ECHO, echoes, on, spec
-from tests.contract.rig import Engine, EngineShelf
+from tests.contract.rig import Engine, EngineSet
 from tests.waiting import until
 
 
 async def test_images_are_reached_over_the_same_connection(
-    real_engine: str, engines: EngineShelf, tmp_path: Path
+    real_engine: str, engines: EngineSet, tmp_path: Path
 ) -> None:
     engine = engines.get(real_engine)
     async with on(replace(engine, image=""), tmp_path) as backend:
@@ -81,7 +81,7 @@ def exists(engine: Engine, container: str, *, stopped: bool = True) -> bool:
 
 
 async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
-    real_engine: str, engines: EngineShelf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    real_engine: str, engines: EngineSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = engines.get(real_engine)
     program = "import os\nos.write(1, b'ready')\nwhile True: pass"

@@ -16,7 +16,7 @@ from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.container.connection import NAMESPACE_IDS
 from bridge.settings import Settings, load
 from tests.contract.programs import STANDARD_LIBRARY, echoes, on, spec
-from tests.contract.rig import EngineShelf, own_service
+from tests.contract.rig import EngineSet, extend_configuration, own_service
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.raised import raises_code
 
@@ -26,12 +26,6 @@ ID_MAP = """
 print(open('/proc/self/uid_map').read(), flush=True)
 input()
 """
-
-
-def extended(variable: str, path: Path, more: str) -> str:
-    given = os.environ.get(variable)
-    path.write_text(f"{Path(given).read_text() if given else ''}\n{more}\n")
-    return str(path)
 
 
 @pytest.fixture
@@ -48,7 +42,7 @@ async def succeeds(engine: Engine, code: str) -> RunResult:
 
 @pytest.mark.guarantee("layers-seen")
 async def test_with_our_filter_programs_work_and_every_layer_is_seen(
-    real_engine: str, engines: EngineShelf, settings: Settings, tmp_path: Path
+    real_engine: str, engines: EngineSet, settings: Settings, tmp_path: Path
 ) -> None:
     found = engines.get(real_engine)
     async with (
@@ -70,7 +64,7 @@ async def test_with_our_filter_programs_work_and_every_layer_is_seen(
 @pytest.mark.guarantee("own-kernel")
 @pytest.mark.podman
 async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
-    engines: EngineShelf, settings: Settings, tmp_path: Path
+    engines: EngineSet, settings: Settings, tmp_path: Path
 ) -> None:
     found = own_service(engines.get("podman"))
     async with on(found, tmp_path / "run", oci_runtime="runsc") as backend:
@@ -87,7 +81,7 @@ async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
 @pytest.mark.guarantee("own-kernel")
 @pytest.mark.podman
 async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
-    engines: EngineShelf, tmp_path: Path
+    engines: EngineSet, tmp_path: Path
 ) -> None:
     runc = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     assert runc is not None
@@ -97,7 +91,7 @@ async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
     )
     spoof.chmod(0o755)
     more = f'[engine.runtimes]\nrunsc = ["{spoof}"]'
-    conf = extended("CONTAINERS_CONF", tmp_path / "containers.conf", more)
+    conf = extend_configuration("CONTAINERS_CONF", tmp_path / "containers.conf", more)
     found = own_service(engines.get("podman"), CONTAINERS_CONF=conf)
     guest = LaunchSpec(run_id="spoof", argv=BOOTSTRAP_ARGV, env={}, limits=Limits())
     async with on(found, tmp_path / "run", oci_runtime="runsc") as backend:
@@ -113,11 +107,11 @@ async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
 
 @pytest.mark.podman
 async def test_podman_maps_ids_where_it_has_some_to_give(
-    engines: EngineShelf, settings: Settings, tmp_path: Path
+    engines: EngineSet, settings: Settings, tmp_path: Path
 ) -> None:
     # The ordinary user has ids for one sandbox.
     user = os.environ["MCP_TEST_ROOTLESS_USER"]
-    conf = extended(
+    conf = extend_configuration(
         "CONTAINERS_STORAGE_CONF",
         tmp_path / "storage.conf",
         f'[storage.options]\nroot-auto-userns-user = "{user}"',

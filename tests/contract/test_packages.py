@@ -21,7 +21,7 @@ from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings, state
 from tests.contract.rig import Engine as EngineUnderTest
-from tests.contract.rig import EngineShelf, on_engines
+from tests.contract.rig import EngineSet, on_engines
 from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.packages.rig import Index, allowing, open_directory, wheel
 
@@ -137,7 +137,7 @@ async def follow_session(engine: Engine) -> None:
 @pytest.mark.guarantee("packages", "directories")
 @ENGINES
 async def test_packages_and_directories_are_there_and_nothing_else_is(
-    name: str, engines: EngineShelf, tmp_path: Path
+    name: str, engines: EngineSet, tmp_path: Path
 ) -> None:
     found = engines.get(name)
     with open_directory() as place, Index(place / "links") as index:
@@ -188,7 +188,7 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
 
 
 async def test_with_default_settings_programs_may_read_packages_whoever_the_bridge_is(
-    engines: EngineShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engines: EngineSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = engines.get("bubblewrap")
     wheel(tmp_path, "helper", "1.0")

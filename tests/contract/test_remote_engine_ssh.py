@@ -20,7 +20,7 @@ from bridge.sandbox.container import backend as module
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings, load
 from tests.contract.programs import ECHO, read_exactly, spec
-from tests.contract.rig import Engine, EngineShelf
+from tests.contract.rig import Engine, EngineSet
 from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists
 from tests.ssh_rig import SshServer, ssh_server
@@ -41,7 +41,7 @@ def server() -> Iterator[SshServer]:
 
 
 @pytest.fixture
-def docker(engines: EngineShelf) -> Engine:
+def docker(engines: EngineSet) -> Engine:
     return engines.get("docker")
 
 
@@ -89,7 +89,7 @@ def forwards(directory: Path) -> list[int]:
 @pytest.mark.podman
 @pytest.mark.parametrize("named", ["by name", "by default"])
 async def test_podmans_own_connection_is_forwarded(
-    server: SshServer, engines: EngineShelf, tmp_path: Path, named: str
+    server: SshServer, engines: EngineSet, tmp_path: Path, named: str
 ) -> None:
     podman = engines.get("podman")
     conf = tmp_path / "containers.conf"

@@ -72,9 +72,6 @@ async def launch_fails(kubeconfig: Path, **settings: Any) -> BridgeError:
     return caught.value
 
 
-# --- a pod or its node goes ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("program", [FOREVER, BUSY], ids=["asleep", "busy"])
 async def test_a_pod_past_its_deadline_is_told_as_that(
     cluster: Cluster, kubeconfig: Path, program: str
@@ -120,9 +117,6 @@ async def test_a_node_that_is_gone_leaves_no_pod_once_it_is_back(
             await off_loop(cluster.wait_for_nodes, len(cluster.nodes))
 
 
-# --- the API server -----------------------------------------------------------------------------
-
-
 async def test_an_api_server_that_is_restarted_ends_streams_and_serves_the_same_backend_again(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
@@ -147,9 +141,6 @@ async def test_an_account_without_rights_is_refused_with_what_it_needs(cluster: 
     error = await launch_fails(cluster.service_account_kubeconfig(NAMESPACE, "default"))
     assert isinstance(error, ClusterRefusedError)
     assert "pods/attach" in error.remedy
-
-
-# --- what cannot start --------------------------------------------------------------------------
 
 
 @contextmanager
@@ -205,8 +196,6 @@ async def test_a_runtime_class_reaches_the_node(cluster: Cluster, kubeconfig: Pa
     error = await launch_fails(kubeconfig, runtime_class="no-such-class")
     assert "no-such-class" in str(error)
 
-
-# --- the bridge goes ----------------------------------------------------------------------------
 
 DYING = """
 import anyio, os, sys

@@ -412,13 +412,17 @@ async def test_nothing_that_an_interpreter_would_run_by_itself_is_installed(benc
         "evil.pth": evil,
         "alpha-1.0.data/purelib/other.pth": evil,
         "alpha-1.0.data/data/third.pth": evil,
+        "big.PTH": evil,
         "sitecustomize.py": evil,
+        "SiteCustomize.so": evil,
         "usercustomize/__init__.py": evil,
+        "a/fine.pth": "",
     }
     wheel(bench.links, "alpha", "1.0", files=files)
     await bench.provide(bench.resolver(allowing(bench.links, "*")), "alpha")
     (place,) = installed(bench.path)
-    assert [name for name in tree(place) if "dist-info" not in name] == ["alpha.py"]
+    names = [name for name in tree(place) if "dist-info" not in name]
+    assert names == ["a/fine.pth", "alpha.py"]
     assert not trace.exists()
 
 

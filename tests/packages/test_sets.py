@@ -13,14 +13,7 @@ import pytest
 
 from bridge.errors import PackageRefusedError
 from bridge.packages import sets
-from bridge.packages.sets import (
-    Lock,
-    Locked,
-    StoredSet,
-    make_room,
-    tidy,
-    within,
-)
+from bridge.packages.sets import Lock, Locked, StoredSet, make_room, tidy, within
 from bridge.private_files import in_use
 from bridge.store import Store
 from tests.packages.rig import tree
@@ -141,16 +134,6 @@ def test_what_was_installed_becomes_plain_files_of_fixed_modes(tmp_path: Path) -
     tidy(tmp_path, ROOM)
     assert tree(tmp_path) == {"a/tool": "0o755", "a/shut.py": "0o644"}
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o755
-
-
-def test_nothing_that_an_interpreter_would_run_by_itself_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "usercustomize").mkdir()
-    (tmp_path / "a").mkdir()
-    evil = ("evil.pth", "other.PTH", "sitecustomize.py", "SiteCustomize.so")
-    for name in (*evil, "usercustomize/__init__.py", "a/fine.pth", "a/sitecustomize.py"):
-        (tmp_path / name).write_text("import os")
-    tidy(tmp_path, ROOM)
-    assert set(tree(tmp_path)) == {"a/fine.pth", "a/sitecustomize.py"}
 
 
 @pytest.mark.guarantee("packages")

@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
-import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -121,20 +123,23 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").read_bytes()
 
 
-def test_writers_take_turns(tmp_path: Path) -> None:
-    def add() -> None:
-        store = Store(tmp_path / "state")
-        for _ in range(10):
-            with store.writing() as kept:
-                found = int(kept.get("kind", "owner", "n") or b"0")
-                kept.put("kind", "owner", "n", str(found + 1).encode())
+def count_together(stores: Sequence[Store], times: int, pause: float = 0.0) -> bytes | None:
+    """Add to one number from a thread for each store; return it."""
 
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert get(Store(tmp_path / "state"), "n") == b"40"
+    def add(store: Store) -> None:
+        for _ in range(times):
+            with store.writing() as kept:
+                number = int(kept.get("kind", "owner", "n") or b"0")
+                time.sleep(pause)
+                kept.put("kind", "owner", "n", b"%d" % (number + 1))
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        list(threads.map(add, stores))
+    return get(stores[0], "n")
+
+
+def test_writers_take_turns(tmp_path: Path) -> None:
+    assert count_together([Store(tmp_path / "state") for _ in range(4)], 10) == b"40"
 
 
 @pytest.mark.parametrize("damage", [b"no database at all, but a text" * 50, b"SQLite format 3\0"])
