@@ -89,7 +89,7 @@ def place() -> Iterator[Place]:
         shutil.rmtree(root)
 
 
-async def peeked(
+async def run_peek(
     commands: Commands | Settings, asked: dict[str, Any], *words: str
 ) -> dict[str, Any]:
     result = await run(commands, ["peek", *words], stdin=json.dumps(asked))

@@ -31,9 +31,9 @@ from tests.commands.command_rig import (
     SECRET,
     Place,
     listener,
-    peeked,
     processes,
     run,
+    run_peek,
 )
 from tests.contract.rig import ordinary_user, usable_python
 from tests.raised import raises_code
@@ -76,11 +76,13 @@ async def test_a_command_sees_what_its_profile_grants_and_nothing_else(there: Pl
         asked = {key: [*inside.get(key, []), *items] for key, items in outside.items()}
         readonly = ["/home/sandbox/.aws/config", "/home/sandbox/x", "a.txt", "/usr/lib/x", "/x"]
         asked["write"] += readonly
-        seen = await peeked(settings, {**asked, "connect": port})
+        seen = await run_peek(settings, {**asked, "connect": port})
         control = there.outside({**outside, "connect": port}, {"CANARY": CANARY})
     _check_denials(outside, seen, control)
-    assert not [item for key in inside for item in inside[key] if not _worked(seen[key][str(item)])]
-    assert not any(_worked(seen["write"][path]) for path in readonly)
+    assert not [
+        item for key in inside for item in inside[key] if not _did_work(seen[key][str(item)])
+    ]
+    assert not any(_did_work(seen["write"][path]) for path in readonly)
     assert control["connect"] is True
     assert seen["connect"] is not True
     assert control["env"]["CANARY"] == CANARY
@@ -104,12 +106,12 @@ def _check_denials(
     # A socket of the local family goes nowhere; /etc/passwd is another file inside.
     harmless = (("families", 1), ("read", "/etc/passwd"))
     for key, item in ((key, item) for key, items in outside.items() for item in items):
-        assert _worked(control[key][str(item)]), f"no control: {key} {item}"
+        assert _did_work(control[key][str(item)]), f"no control: {key} {item}"
         if (key, item) not in harmless:
-            assert not _worked(seen[key][str(item)]), (key, item, seen[key][str(item)])
+            assert not _did_work(seen[key][str(item)]), (key, item, seen[key][str(item)])
 
 
-def _worked(came: object) -> bool:
+def _did_work(came: object) -> bool:
     return came is not None and not (isinstance(came, str) and "Error" in came.partition(":")[0])
 
 
@@ -139,8 +141,8 @@ async def test_secrets_do_not_show_wherever_a_command_puts_them(there: Place) ->
 async def test_only_the_executables_named_can_be_executed(there: Place) -> None:
     shutil.copy("/usr/bin/true", there.workspace / "brought")
     asked = {"execute": ["./brought", "/usr/bin/true"]}
-    seen = await peeked(there.settings(), asked)
-    named = await peeked(there.settings(executables=["peek", "true"]), asked)
+    seen = await run_peek(there.settings(), asked)
+    named = await run_peek(there.settings(executables=["peek", "true"]), asked)
     assert there.outside(asked, {})["execute"] == {"./brought": True, "/usr/bin/true": True}
     assert "PermissionError" in seen["execute"]["./brought"]
     assert "FileNotFoundError" in seen["execute"]["/usr/bin/true"]
@@ -154,7 +156,7 @@ async def test_a_network_is_the_internet_s_families_only_and_is_told(there: Plac
     with listener() as port:
         asked = {"connect": port, "families": families, "names": ["localhost"]}
         async with Commands(there.settings(network=True)) as commands:
-            seen = await peeked(commands, asked)
+            seen = await run_peek(commands, asked)
             result = await run(commands, ["peek"], stdin="{}")
     assert seen["connect"] is True
     assert seen["names"] == {"localhost": True}
@@ -314,7 +316,7 @@ async def test_without_bubblewrap_or_with_an_oci_runtime_nothing_runs(there: Pla
 async def test_a_bridge_of_root_s_never_runs_commands_as_root(there: Place) -> None:
     there.workspace.joinpath("out").chmod(0o700)
     async with Commands(there.settings(write=["out"])) as commands:
-        await peeked(commands, {"write": ["out/x"]})
+        await run_peek(commands, {"write": ["out/x"]})
         assert (there.workspace / "out" / "x").stat().st_uid == ORDINARY_ID
     os.chown(there.workspace, 0, 0)
     with pytest.raises(LaunchError) as refused:
@@ -327,7 +329,7 @@ SCRIPT = """
 import dataclasses, json, os, anyio
 from pathlib import Path
 from bridge.commands.runner import Commands
-from tests.commands.command_rig import peeked, place
+from tests.commands.command_rig import run_peek, place
 
 async def main():
     with place() as there:
@@ -338,7 +340,7 @@ async def main():
         control = there.outside({"read": asked["read"][2:], "write": ["made"]}, {})
         credentials = {"kind": "aws", "source": "files"}
         settings = there.settings(write=["out"], credentials=credentials)
-        seen = await peeked(settings, asked)
+        seen = await run_peek(settings, asked)
         owner = (there.workspace / "out" / "made").stat().st_uid
         print(json.dumps({"uid": os.getuid(), "owner": owner, "seen": seen, "control": control}))
 
@@ -402,5 +404,5 @@ async def test_a_command_that_cannot_be_recorded_does_not_run(there: Place) -> N
     log = AuditLog(there.root / "audit")
     async with Commands(there.settings(), audit_of=lambda run, _: RunAudit(log, run)) as commands:
         with pytest.raises(AuditError):
-            await peeked(commands, {"write": ["out/never"]})
+            await run_peek(commands, {"write": ["out/never"]})
     assert not (there.workspace / "out" / "never").exists()

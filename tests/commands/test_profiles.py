@@ -87,7 +87,7 @@ def test_a_key_that_cannot_be_is_an_error_with_its_place(table: dict[str, Any], 
             parse_commands(tables, "commands")
 
 
-def _granted(links: dict[str, str] | None = None, **table: Any) -> list[tuple[str, str, bool]]:
+def _grants_of(links: dict[str, str] | None = None, **table: Any) -> list[tuple[str, str, bool]]:
     found = grants(
         _profile(**table),
         realpath=lambda path: (links or {}).get(path, path),
@@ -97,7 +97,7 @@ def _granted(links: dict[str, str] | None = None, **table: Any) -> list[tuple[st
 
 
 def test_paths_are_granted_once_where_the_sandbox_has_them() -> None:
-    granted = _granted(
+    granted = _grants_of(
         read=["/srv/data", "sub", "/srv/ws/deep"], write=["out", "out/x", "/srv/data/cache"]
     )
     assert granted == [
@@ -106,7 +106,7 @@ def test_paths_are_granted_once_where_the_sandbox_has_them() -> None:
         ("/srv/ws/out", "/workspace/out", True),
         ("/srv/data/cache", "/srv/data/cache", True),
     ]
-    assert _granted(write=["."]) == [("/srv/ws", "/workspace", True)]
+    assert _grants_of(write=["."]) == [("/srv/ws", "/workspace", True)]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_paths_are_granted_once_where_the_sandbox_has_them() -> None:
 )
 def test_what_must_not_be_granted_is_refused(table: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
-        _granted({"/srv/ws/link": "/srv/secret"}, **table)
+        _grants_of({"/srv/ws/link": "/srv/secret"}, **table)
 
 
 def test_nothing_of_the_environment_is_passed_on_unless_named() -> None:

@@ -69,9 +69,9 @@ class Bench:
         """Commands in containers of the engine, whatever the settings say."""
         own = {"runtime": "container", "image": self.engine.image, "check_arguments": False}
         given = {**own, "executables": [*executables], **table}
-        return Commands(self.there.settings({"TOKEN": SECRET}, **given), self._open)
+        return Commands(self.there.settings({"TOKEN": SECRET}, **given), self._open_backend)
 
-    async def _open(self, settings: Settings, profile: CommandProfile) -> Backend:
+    async def _open_backend(self, settings: Settings, profile: CommandProfile) -> Backend:
         return ContainerBackend(
             self.engine.command,
             image="",

@@ -23,7 +23,7 @@ from bridge.settings import Settings, state
 from tests.contract.rig import Engine as EngineUnderTest
 from tests.contract.rig import EngineSet, on_engines
 from tests.engine_rig import ListFinder, engine_on, settings_in
-from tests.packages.rig import Index, allowing, open_directory, wheel
+from tests.packages.rig import Index, allow_from, open_directory, wheel
 
 ENGINES = on_engines("bubblewrap", "podman", "docker")
 
@@ -93,7 +93,9 @@ async def opened(found: EngineUnderTest, settings: Settings) -> AsyncIterator[En
 def settings_with(place: Path, index: Index, settings: Settings) -> Settings:
     return replace(
         settings,
-        dependencies=allowing(index.url, "rpds-py", "helper", "third", cache=str(place / "cache")),
+        dependencies=allow_from(
+            index.url, "rpds-py", "helper", "third", cache=str(place / "cache")
+        ),
         directories=tuple(
             Directory(
                 name=each, path=str(place / each), inside=f"/mnt/{each}", writable=each == "out"
@@ -199,7 +201,7 @@ async def test_with_default_settings_programs_may_read_packages_whoever_the_brid
         try:
             settings = settings_in(tmp_path)
             environ = {**settings.environ, "UV_DEFAULT_INDEX": index.url}
-            dependencies = allowing("", "helper")
+            dependencies = allow_from("", "helper")
             settings = replace(settings, dependencies=dependencies, environ=environ)
             async with opened(found, settings) as engine:
                 result = await run(engine, "import helper; helper.__file__", "helper")

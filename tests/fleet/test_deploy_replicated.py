@@ -81,7 +81,7 @@ async def client(deployed: Deployed, turn: int = 0) -> AsyncIterator[Any]:
         yield connected
 
 
-async def waited(is_so: Any, what: str) -> None:
+async def wait_in_thread(is_so: Any, what: str) -> None:
     """Wait in a thread, so that clients go on."""
     await anyio.to_thread.run_sync(lambda: wait_until(is_so, what, PATIENCE))
 
@@ -114,7 +114,7 @@ async def test_a_rolling_update_loses_no_run_and_no_session(replicated: Deployed
         session = (await run(connected, "seen = [0]", session="work"))["session"]["id"]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(hold)
-        await waited(lambda: has_begun(replicated, name), "the run is under way")
+        await wait_in_thread(lambda: has_begun(replicated, name), "the run is under way")
         tasks.start_soon(go_on)
         await anyio.to_thread.run_sync(
             replicated.kubectl, "rollout", "restart", f"deployment/{BRIDGE}"
@@ -124,7 +124,7 @@ async def test_a_rolling_update_loses_no_run_and_no_session(replicated: Deployed
         assert (told["status"], told["ready"]) == (503, False)
         assert first[0] not in replicated.addresses()
         await anyio.to_thread.run_sync(in_pod, replicated, name, "touch", "/tmp/go")
-        await waited(lambda: not {*first} & {*replicated.addresses()}, "both were replaced")
+        await wait_in_thread(lambda: not {*first} & {*replicated.addresses()}, "both were replaced")
         over.set()
     assert whole == ["whole"]
     assert numbers == [*range(len(numbers))] != []
@@ -138,7 +138,7 @@ def test_an_eviction_leaves_one_that_is_ready(replicated: Deployed) -> None:
     replicated.until_ready(2)
     path = f"/apis/policy/v1beta1/namespaces/{NAMESPACE}/poddisruptionbudgets/{BRIDGE}"
 
-    def allowed() -> int:
+    def how_many_may_go() -> int:
         status = json.loads(replicated.cluster.request("GET", path))["status"]
         return int(status["disruptionsAllowed"])
 
@@ -148,10 +148,10 @@ def test_an_eviction_leaves_one_that_is_ready(replicated: Deployed) -> None:
         pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}"
         replicated.cluster.request("POST", f"{pod}/eviction", asked)
 
-    wait_until(lambda: allowed() == 1, "one may be evicted", PATIENCE)
+    wait_until(lambda: how_many_may_go() == 1, "one may be evicted", PATIENCE)
     one, other = (str(pod["metadata"]["name"]) for pod in replicated.bridges())
     evict(one)
     with pytest.raises(urllib.error.HTTPError) as refused:
         evict(other)
     assert refused.value.code == 429
-    wait_until(lambda: allowed() == 1, "the other one may be evicted", PATIENCE)
+    wait_until(lambda: how_many_may_go() == 1, "the other one may be evicted", PATIENCE)

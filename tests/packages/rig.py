@@ -64,7 +64,7 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
     return made
 
 
-def allowing(index: Path | str, *allow: str, **more: object) -> Dependencies:
+def allow_from(index: Path | str, *allow: str, **more: object) -> Dependencies:
     table = {"allow": list(allow), **({"index": str(index)} if str(index) else {}), **more}
     return parse_dependencies(table, "config.toml: dependencies")
 

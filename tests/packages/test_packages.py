@@ -29,7 +29,7 @@ from bridge.settings.dependencies import Dependencies
 from tests.e2e.rig import BRIDGE
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
-from tests.packages.rig import allowing, open_directory, wheel
+from tests.packages.rig import allow_from, open_directory, wheel
 
 SCRIPT = "# /// script\n# dependencies = ['Polars==1.*']\n# requires-python = '>=3.9'\n# ///\n1"
 
@@ -70,7 +70,7 @@ async def test_without_settings_every_package_is_refused_with_the_text_to_add(
 
 
 async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> None:
-    strict = replace(settings, profile="strict", dependencies=allowing("/wheels", "polars"))
+    strict = replace(settings, profile="strict", dependencies=allow_from("/wheels", "polars"))
     async with opened(strict) as engine:
         with pytest.raises(PackageRefusedError, match="'strict' allows no packages"):
             await engine.run(RunRequest(code="1", packages=("polars",)))
@@ -93,7 +93,7 @@ async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
     links.mkdir()
     wheel(links, "alpha", "1.0")
     cache = tmp_path / "cache"
-    settings = replace(settings, dependencies=allowing(links, "alpha", cache=str(cache)))
+    settings = replace(settings, dependencies=allow_from(links, "alpha", cache=str(cache)))
     asked = RunRequest(code="import sys; '/packages' in sys.path", packages=("alpha",))
     async with opened(settings) as engine:
         # The fake backend has no mounts; the program receives the same facts of them.

@@ -18,7 +18,7 @@ from bridge.packages.requirements import (
     script_metadata,
 )
 from bridge.packages.target import PackageTarget, target_of
-from tests.packages.rig import TARGET, allowing
+from tests.packages.rig import TARGET, allow_from
 
 
 def script(*lines: str) -> str:
@@ -95,7 +95,7 @@ def test_of_many_keys_that_mean_nothing_the_first_are_looked_at() -> None:
         script_metadata(script(*others[1:], "dependencie = []"))
 
 
-ALLOW = allowing("/wheels", "polars", "pandas==2.*", "types-*", "Zope.Interface").allow
+ALLOW = allow_from("/wheels", "polars", "pandas==2.*", "types-*", "Zope.Interface").allow
 
 
 def test_what_is_not_listed_is_refused_with_what_is_near_and_the_line_to_add() -> None:
@@ -117,7 +117,7 @@ def test_a_version_outside_of_its_entry_is_refused_and_what_is_needed_has_none()
 
 
 def test_one_word_allows_the_usual_packages_for_data_work() -> None:
-    allow = allowing("/wheels", "@data", "attrs").allow
+    allow = allow_from("/wheels", "@data", "attrs").allow
     check_wanted(parse_requirements(["pandas", "Scikit_Learn", "attrs", "Pillow"]), allow, "c")
     assert len(allow) > 40
     with pytest.raises(PackageRefusedError, match="torch is not allowed here"):
@@ -126,7 +126,7 @@ def test_one_word_allows_the_usual_packages_for_data_work() -> None:
 
 def test_a_resolver_is_told_what_versions_are_left() -> None:
     assert constraints(["polars"], ALLOW) == ("pandas==2.*",)
-    several = allowing("/wheels", "a==1.*", "a==2.*", "b*<3").allow
+    several = allow_from("/wheels", "a==1.*", "a==2.*", "b*<3").allow
     assert constraints(["a", "bee"], several) == ("bee<3",)
 
 

@@ -22,7 +22,7 @@ ROOM = 10_000_000
 SIZE = 1000
 
 
-def aged(path: Path, seconds: float) -> Path:
+def make_old(path: Path, seconds: float) -> Path:
     then = time.time() - seconds
     os.utime(path, (then, then))
     return path
@@ -69,8 +69,8 @@ def test_what_was_used_longest_ago_is_evicted_whatever_its_age_with_wheels_of_no
 ) -> None:
     old, used = kept(tmp_path, "a", "b"), kept(tmp_path, "b", "c")
     newest = kept(tmp_path, "d")
-    aged(old, 120)
-    aged(used, 100)
+    make_old(old, 120)
+    make_old(used, 100)
     room = 4 * (SIZE + 100_000)
     make_room(tmp_path / "kept", room)
     assert (old.is_dir(), wheels(tmp_path)) == (True, 4)
@@ -85,7 +85,7 @@ def test_what_was_used_longest_ago_is_evicted_whatever_its_age_with_wheels_of_no
 
 
 def test_a_set_that_a_sandbox_has_mounted_is_not_evicted_by_any_bridge(tmp_path: Path) -> None:
-    mounted, other = aged(kept(tmp_path, "a"), 1e6), aged(kept(tmp_path, "b"), 1e5)
+    mounted, other = make_old(kept(tmp_path, "a"), 1e6), make_old(kept(tmp_path, "b"), 1e5)
     with in_use(mounted) as held:
         assert held
         make_room(tmp_path / "kept", 0)
@@ -97,7 +97,7 @@ def test_a_set_that_a_sandbox_has_mounted_is_not_evicted_by_any_bridge(tmp_path:
 def test_nothing_is_evicted_while_a_bridge_installs_wheels_that_are_in_no_set_yet(
     tmp_path: Path,
 ) -> None:
-    old = aged(kept(tmp_path, "a"), 1e6)
+    old = make_old(kept(tmp_path, "a"), 1e6)
     with in_use(tmp_path / "kept/wheels"):
         make_room(tmp_path / "kept", 0)
     assert old.is_dir()
@@ -110,7 +110,7 @@ def test_where_there_are_no_hard_links_a_set_is_a_copy_and_counts(
         raise PermissionError
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    place = aged(kept(tmp_path, "a"), 1e6)
+    place = make_old(kept(tmp_path, "a"), 1e6)
     assert disk(tmp_path / "kept") == 2 * SIZE
     make_room(tmp_path / "kept", 0)
     assert not place.exists()
@@ -120,7 +120,7 @@ def test_what_a_killed_bridge_left_goes_when_nobody_can_be_at_it(tmp_path: Path)
     one = StoredSet(tmp_path / "kept", Store(tmp_path), ["a"])
     left, busy = one.begin(), one.begin()
     (left / "half").write_text("x")
-    aged(left, 7201)
+    make_old(left, 7201)
     make_room(tmp_path / "kept", ROOM)
     assert (left.exists(), busy.exists()) == (False, True)
 

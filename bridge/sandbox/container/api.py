@@ -173,7 +173,7 @@ async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
     """Connect to an engine; `asked` is its expected kind, for errors."""
 
     def open_client() -> tuple[docker.APIClient, EngineKind]:
-        headers = ping(endpoint)
+        headers = ping_engine(endpoint)
         kind: EngineKind = "podman" if "Libpod-Api-Version" in headers else "docker"
         # Ping first: the SDK does not close a socket that cannot connect.
         return _client(endpoint, headers.get("Api-Version", "1.40")), kind
@@ -187,7 +187,7 @@ async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
     return EngineApi(client, kind, endpoint)
 
 
-def ping(endpoint: EngineEndpoint) -> Mapping[str, str]:
+def ping_engine(endpoint: EngineEndpoint) -> Mapping[str, str]:
     """Return the headers of an engine's answer to a ping; raise OSError without one. Blocks."""
     with closing(HTTPConnection("engine")) as http:
         http.sock = endpoint.connect(HELLO_SECONDS)

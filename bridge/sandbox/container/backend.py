@@ -31,7 +31,7 @@ from bridge.errors import (
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi, ping
+from bridge.sandbox.container.api import EngineApi, ping_engine
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.connection import Connector, EngineConnection
 from bridge.sandbox.container.facts import runtime_name
@@ -271,7 +271,7 @@ class ContainerBackend(Backend):
         except BridgeError as error:
             return str(error)
         try:
-            await anyio.to_thread.run_sync(ping, connection.endpoint, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(ping_engine, connection.endpoint, abandon_on_cancel=True)
         except (OSError, ValueError):
             if connection.service is not None and connection.endpoint.remote:
                 return str(connection.service.failure())

@@ -204,7 +204,7 @@ class Connector:
             if service is not None and not service.running:
                 self._give_up()
             if self.connection is None:
-                self.connection = await self._open()
+                self.connection = await self._connect_first()
             return self.connection
 
     async def retire(self, dead: EngineConnection) -> None:
@@ -228,7 +228,7 @@ class Connector:
             self._retired.append(self.connection)
             self.connection = None
 
-    async def _open(self) -> EngineConnection:
+    async def _connect_first(self) -> EngineConnection:
         kind = self._kind = self._kind or await engines.kind_of(self.engine, self.run)
         refused: SandboxError | None = None
         for endpoint in await self._endpoints(kind):

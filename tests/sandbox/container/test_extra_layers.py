@@ -28,7 +28,7 @@ PODMAN = replace(ROOT, kind="podman", kernel="6.1.0-9-amd64", storage="overlay")
 DOCKER = replace(PODMAN, kind="docker")
 
 
-def asked(
+def layers_for(
     facts: EngineFacts,
     runtime_dir: Path,
     *,
@@ -43,7 +43,7 @@ def asked(
 
 def test_docker_is_given_our_filter_itself_wherever_it_is(tmp_path: Path) -> None:
     for local in (True, False):
-        found = asked(DOCKER, tmp_path / "run", local=local)
+        found = layers_for(DOCKER, tmp_path / "run", local=local)
         assert {on: json.loads(text) for on, text in found.seccomp.items()} == {
             on: oci_profile(on) for on in PURPOSES
         }
@@ -54,7 +54,7 @@ def test_docker_is_given_our_filter_itself_wherever_it_is(tmp_path: Path) -> Non
 def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None:
     """Named after what is in it, so that bridges of two versions do not write over each other."""
     directory = tmp_path / "run"
-    path = Path(asked(PODMAN, directory).seccomp["program"])
+    path = Path(layers_for(PODMAN, directory).seccomp["program"])
     assert json.loads(path.read_text()) == oci_profile()
     assert path.stat().st_mode & 0o777 == 0o600
     before = path.stat().st_ino
@@ -62,7 +62,7 @@ def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None
     assert path.stat().st_ino == before
     path.write_text("{}")
     assert write_profile(directory, "program").read_text() == profile_text("program")
-    files = {on: Path(name) for on, name in asked(PODMAN, directory).seccomp.items()}
+    files = {on: Path(name) for on, name in layers_for(PODMAN, directory).seccomp.items()}
     assert json.loads(files["networked"].read_text()) == oci_profile("networked")
     assert set(directory.iterdir()) == set(files.values())
 
@@ -79,9 +79,9 @@ def test_podman_is_given_a_file_that_is_this_users_alone(tmp_path: Path) -> None
 def test_a_podman_that_cannot_use_our_filter_keeps_its_own_and_says_so(
     tmp_path: Path, facts: EngineFacts, mode: int, more: dict[str, Any], why: str
 ) -> None:
-    assert asked(PODMAN, tmp_path, owner=os.getuid()).seccomp
+    assert layers_for(PODMAN, tmp_path, owner=os.getuid()).seccomp
     tmp_path.chmod(mode)
-    found = asked(facts, tmp_path, **more)
+    found = layers_for(facts, tmp_path, **more)
     assert not found.seccomp
     assert found.lacking[0].startswith("own-seccomp: ")
     assert why in found.lacking[0]
@@ -90,7 +90,7 @@ def test_a_podman_that_cannot_use_our_filter_keeps_its_own_and_says_so(
 @pytest.mark.parametrize("runtime", ["runsc", "kata"])
 def test_a_kernel_of_its_own_needs_no_filter_of_the_hosts(tmp_path: Path, runtime: str) -> None:
     """gVisor, told to use one, answers EPERM to what should be unknown: then no thread starts."""
-    assert asked(PODMAN, tmp_path, runtime=runtime) == ExtraLayers()
+    assert layers_for(PODMAN, tmp_path, runtime=runtime) == ExtraLayers()
 
 
 @pytest.mark.parametrize(

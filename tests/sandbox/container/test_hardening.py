@@ -24,7 +24,7 @@ from tests.sandbox.golden import is_golden
 TESTDATA = Path(__file__).parent / "testdata"
 
 
-def recorded(name: str) -> dict[str, Any]:
+def read_recording(name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads((TESTDATA / name).read_text(encoding="utf-8")))
 
 
@@ -46,10 +46,10 @@ ROOT = EngineFacts(
 
 
 def test_facts_of_real_engines() -> None:
-    assert docker_facts(recorded("docker-20.10-info.json")) == ROOT
-    facts = podman_facts(recorded("podman-4.3-root-info.json"))
+    assert docker_facts(read_recording("docker-20.10-info.json")) == ROOT
+    facts = podman_facts(read_recording("podman-4.3-root-info.json"))
     assert facts == replace(ROOT, kind="podman", version="4.3.1")
-    facts = podman_facts(recorded("podman-4.3-rootless-info.json"))
+    facts = podman_facts(read_recording("podman-4.3-rootless-info.json"))
     assert facts.rootless
     assert (facts.limits_memory, facts.limits_pids, facts.limits_cpu) == (False, False, False)
     assert not facts.obeys_ulimits
@@ -163,7 +163,7 @@ def test_what_is_claimed_and_called_weaker_is_this(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("user", "owner"),
-    [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("nobody", ""), ("", "")],
+    [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("daemon", ""), ("", "")],
 )
 def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
     config = container_config(SPEC, DOCKER, replace(PLACEMENT, user=user))

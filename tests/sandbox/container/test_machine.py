@@ -34,7 +34,7 @@ RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"
 
 
-def recorded(name: str) -> CompletedCommand:
+def read_recording(name: str) -> CompletedCommand:
     value = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
     return CompletedCommand(
         exit_code=value["exit_code"],
@@ -46,9 +46,11 @@ def recorded(name: str) -> CompletedCommand:
 def plan(
     info: str, machines: str, connections: str = "macos_connections", platform: str = "darwin"
 ) -> MachinePlan:
-    if not concerns_machine(platform, {}, recorded(info)):
+    if not concerns_machine(platform, {}, read_recording(info)):
         return MachinePlan("none")
-    return decide(platform, recorded(info), recorded(connections), recorded(machines))
+    return decide(
+        platform, read_recording(info), read_recording(connections), read_recording(machines)
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,17 +110,17 @@ def test_no_machine_replaces_another_engine_and_none_is_made_or_guessed(
 
 
 def test_the_default_machine_is_used_though_its_marked_connection_is_for_root() -> None:
-    rows = json.loads(recorded("macos_connections").stdout)
+    rows = json.loads(read_recording("macos_connections").stdout)
     rows[0]["Default"], rows[1]["Default"] = False, True
     connections = CompletedCommand(exit_code=0, stdout=json.dumps(rows))
-    info, machines = recorded("macos_info_refused"), recorded("macos_list_stopped")
+    info, machines = read_recording("macos_info_refused"), read_recording("macos_list_stopped")
     assert decide("darwin", info, connections, machines) == MachinePlan("start", MACHINE)
 
 
 @pytest.mark.parametrize("variable", ["CONTAINER_HOST", "CONTAINER_CONNECTION"])
 def test_an_engine_named_in_the_environment_is_not_replaced_by_a_machine(variable: str) -> None:
     env = {variable: "ssh://user@build.example/run/podman.sock"}
-    assert not concerns_machine("darwin", env, recorded("macos_info_refused"))
+    assert not concerns_machine("darwin", env, read_recording("macos_info_refused"))
 
 
 def test_a_missing_podman_is_its_own_error() -> None:
@@ -128,9 +130,9 @@ def test_a_missing_podman_is_its_own_error() -> None:
 
 def test_a_podman_that_hangs_is_not_taken_for_a_stopped_machine() -> None:
     hung = CompletedCommand(exit_code=None, timed_out=True)
-    machines = recorded("macos_list_running")
+    machines = read_recording("macos_list_running")
     with pytest.raises(EngineDownError, match="did not answer in time"):
-        decide("darwin", hung, recorded("macos_connections"), machines)
+        decide("darwin", hung, read_recording("macos_connections"), machines)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,10 @@ def test_a_podman_that_hangs_is_not_taken_for_a_stopped_machine() -> None:
     ],
 )
 def test_only_machines_of_a_list_count(text: str, error: str) -> None:
-    info, connections = recorded("macos_info_refused"), recorded("linux_connections_empty")
+    info, connections = (
+        read_recording("macos_info_refused"),
+        read_recording("linux_connections_empty"),
+    )
     with pytest.raises(EngineDownError, match=error):
         decide("darwin", info, connections, CompletedCommand(exit_code=0, stdout=text))
 
@@ -183,13 +188,13 @@ class FakePodman(SystemRunner):
             return CompletedCommand(exit_code=0, stdout="podman version 5.6.0")
         absent = self.state == "absent"
         if words.startswith("system connection list"):
-            return recorded("linux_connections_empty" if absent else "macos_connections")
+            return read_recording("linux_connections_empty" if absent else "macos_connections")
         if words.startswith("machine list"):
-            return recorded("linux_list_empty" if absent else f"macos_list_{self.state}")
+            return read_recording("linux_list_empty" if absent else f"macos_list_{self.state}")
         self.told.append(words)
         verb = "ps" if words.startswith("ps") else words.split()[1]
         self.before.pop(verb, lambda: None)()
-        result = recorded(str(getattr(self, verb)))
+        result = read_recording(str(getattr(self, verb)))
         if on_line is not None:
             for line in result.stdout.splitlines():
                 on_line(line)
@@ -202,7 +207,7 @@ class FakePodman(SystemRunner):
         if self.state == "starting" and self.booting <= 0:
             self.state = "running"
         said = {"running": "macos_info_ok", "absent": "macos_info_no_connection"}
-        return recorded(said.get(self.state, "macos_info_refused"))
+        return read_recording(said.get(self.state, "macos_info_refused"))
 
 
 class Clock:

@@ -56,13 +56,13 @@ async def test_a_pod_that_floods_in_place_of_its_first_step_is_given_up(
     heard = 0
     receive = PodStream.receive
 
-    async def counted(self: PodStream) -> bytes:
+    async def count_bytes(self: PodStream) -> bytes:
         nonlocal heard
         data = await receive(self)
         heard += len(data)
         return data
 
-    monkeypatch.setattr(PodStream, "receive", counted)
+    monkeypatch.setattr(PodStream, "receive", count_bytes)
     monkeypatch.setattr(backend_module, "CONFINE_SECONDS", 3.0)
     flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
     monkeypatch.setattr(pod, "COMMAND", ("/usr/bin/python3", "-c", flood))
