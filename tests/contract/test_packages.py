@@ -17,11 +17,9 @@ import pytest
 from bridge.errors import InvalidRequestError, PackageRefusedError
 from bridge.model import Directory, RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.sandbox.container.backend import ContainerBackend
-from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings, state
 from tests.contract.rig import Engine as EngineUnderTest
-from tests.contract.rig import EngineSet, on_engines
+from tests.contract.rig import EngineSet, on_engines, rig_on
 from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.packages.rig import Index, allow_from, open_directory, wheel
 
@@ -76,17 +74,10 @@ def native_wheel(directory: Path) -> None:
 
 @asynccontextmanager
 async def opened(found: EngineUnderTest, settings: Settings) -> AsyncIterator[Engine]:
-    backend: BubblewrapBackend | ContainerBackend = (
-        BubblewrapBackend(environ=found.environ)
-        if found.name == "bubblewrap"
-        else ContainerBackend(
-            found.command,
-            image=found.image,
-            runtime_dir=settings.state_dir / "run",
-            environ=found.environ,
-        )
-    )
-    async with engine_on(backend, settings, finder=ListFinder()) as engine:
+    async with (
+        rig_on(found, settings.state_dir / "run") as rig,
+        engine_on(rig.backend, settings, finder=ListFinder()) as engine,
+    ):
         yield engine
 
 

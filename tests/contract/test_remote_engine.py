@@ -6,14 +6,14 @@ import socket
 import ssl
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from bridge.sandbox.container.backend import ContainerBackend
 from tests.certificates import certify
-from tests.contract.programs import ECHO, spec
+from tests.contract.programs import ECHO, on, read_exactly, spec
 from tests.contract.rig import EngineSet
 
 
@@ -80,17 +80,13 @@ async def test_a_remote_engine_works_too(engines: EngineSet, tmp_path: Path) -> 
     environ |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
     data = bytes(range(256)) * 8192
     try:
-        async with ContainerBackend(
-            "docker", image=engine.image, runtime_dir=tmp_path / "run", environ=environ
-        ) as backend:
+        async with on(replace(engine, environ=environ), tmp_path / "run") as backend:
             async with (
                 backend.launch(spec(ECHO)) as sandbox,
                 anyio.create_task_group() as group,
             ):
                 group.start_soon(sandbox.send, data)
-                received = b""
-                while len(received) < len(data):
-                    received += await sandbox.receive()
+                received = await read_exactly(sandbox, len(data))
             assert received == data
     finally:
         relay.close()

@@ -19,7 +19,7 @@ from bridge.sandbox.backend import Bind, CommandSpec
 from bridge.sandbox.container import backend as module
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings, load
-from tests.contract.programs import ECHO, read_exactly, spec
+from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import Engine, EngineSet
 from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists
@@ -61,17 +61,9 @@ def address(engine: Engine) -> str:
 async def opened(
     engine: Engine, environ: Mapping[str, str], directory: Path
 ) -> AsyncIterator[ContainerBackend]:
-    async with ContainerBackend(
-        engine.command, image=engine.image, runtime_dir=directory / "run", environ=environ
-    ) as backend:
+    async with on(replace(engine, environ=environ), directory / "run") as backend:
         yield backend
     assert not list((directory / "run").glob("ssh-*"))
-
-
-async def echo(backend: ContainerBackend) -> None:
-    async with backend.launch(spec(ECHO)) as sandbox:
-        await sandbox.send(b"far away")
-        assert await read_exactly(sandbox, 8) == b"far away"
 
 
 def forwards(directory: Path) -> list[int]:
@@ -102,7 +94,7 @@ async def test_podmans_own_connection_is_forwarded(
     if named == "by name":
         environ["CONTAINER_CONNECTION"] = "far"
     async with opened(podman, environ, tmp_path) as backend:
-        await echo(backend)
+        await echoes(backend)
         assert (await backend.probe()).details["found at"].startswith("podman's connection")
 
 
@@ -113,11 +105,11 @@ async def test_one_forward_serves_all_and_is_started_again_when_it_ended(
         [first] = forwards(tmp_path)
     os.kill(first, signal.SIGKILL)
     await until(lambda: not exists(first))
-    await echo(far)
+    await echoes(far)
     [second] = forwards(tmp_path)
     server.cut()
     await until(lambda: not exists(second))
-    await echo(far)
+    await echoes(far)
     await far.aclose()
     assert forwards(tmp_path) == []
 
@@ -138,7 +130,7 @@ async def test_a_host_key_that_changed_is_refused(server: SshServer, far: Contai
     server.new_host_key()
     server.start()
     with pytest.raises(EngineDownError, match=r"another host key.*ssh-keygen -R"):
-        await echo(far)
+        await echoes(far)
 
 
 async def test_what_is_of_this_machine_is_refused(
@@ -167,7 +159,7 @@ async def check_refusal(backend: ContainerBackend, image: str, directory: Path) 
         with pytest.raises(SettingsError, match="runs on another machine"):
             async with backend.launch(replace(spec(ECHO), **refusal)):
                 pass
-    await echo(backend)
+    await echoes(backend)
 
 
 def settings(server: SshServer, engine: Engine, home: Path, **more: str) -> Settings:

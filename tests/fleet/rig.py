@@ -53,10 +53,7 @@ def settings_in(
 ) -> Settings:
     """Return the settings of a bridge on the cluster, with nothing of this machine's user.
 
-    Args:
-        warm: Sandboxes that wait, attached.
-        waiting: Pods that wait, for any bridge of the service.
-        flags: Further settings.
+    `warm` sandboxes wait attached, and `waiting` pods wait for any bridge of the service.
     """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "config.toml"

@@ -99,9 +99,8 @@ async def test_a_rolling_update_loses_no_run_and_no_session(replicated: Deployed
 
     async def hold() -> None:
         async with client_of(first[0]) as connected:
-            await (
-                connected.list_tools()
-            )  # which it does after a result otherwise, of a bridge that ended
+            # The client does this after a result otherwise, of a bridge that ended.
+            await connected.list_tools()
             whole.append(await value(connected, HOLD, timeout=HOLD_SECONDS))
 
     async def go_on() -> None:

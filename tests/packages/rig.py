@@ -36,11 +36,7 @@ def wheel(
     tag: str = PURE,
     entries: Iterable[zipfile.ZipInfo] = (),
 ) -> Path:
-    """Write a wheel whose one module says its version, or that has other files.
-
-    Args:
-        entries: What else is in it, each holding its own name.
-    """
+    """Write a wheel whose one module says its version, or that has other files and entries."""
     path = directory / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
@@ -81,13 +77,7 @@ def open_directory() -> Iterator[Path]:
 
 
 class Index:
-    """A simple index of the wheels in a directory.
-
-    Attributes:
-        url: With the password that it demands, if it does.
-        asked: Paths, in order.
-        answers: What is served instead of the real thing, by path.
-    """
+    """A simple index of the wheels in a directory; `answers` replace real ones, by path."""
 
     def __init__(self, directory: Path, login: str = "", *, hashes: bool = True) -> None:
         self.directory = directory

@@ -46,6 +46,9 @@ class Bench:
         store = Store(self.path / "state")
         return Resolver(dependencies, self.path / "kept", store, environ, "config.toml", executable)
 
+    def allow_all(self) -> Resolver:
+        return self.resolver(allow_from(self.links, "*"))
+
     async def provide(self, made: Resolver, *texts: str) -> list[str]:
         place, _ = await made.provide(parse_requirements(texts), TARGET, self.say)
         return [] if place is None else sorted(path.name for path in place.glob("*.py"))
@@ -175,9 +178,8 @@ async def test_what_something_allowed_needs_is_allowed_within_the_versions_that_
 
 async def test_what_would_have_to_be_built_is_refused_by_name(bench: Bench) -> None:
     (bench.links / "alpha-1.0.tar.gz").write_bytes(b"never opened")
-    made = bench.resolver(allow_from(bench.links, "*"))
     with pytest.raises(PackageUnavailableError, match=r"alpha==1\.0 has no usable wheels"):
-        await bench.provide(made, "alpha")
+        await bench.provide(bench.allow_all(), "alpha")
 
 
 @pytest.mark.parametrize("what", ["beta-1.0.tar.gz", "beta-1.0-py3-none-any.whl", "git"])
@@ -220,8 +222,7 @@ async def test_nothing_is_looked_for_that_was_not_allowed(bench: Bench) -> None:
 
 
 async def test_a_requirement_for_another_python_is_left_out(bench: Bench) -> None:
-    made = bench.resolver(allow_from(bench.links, "*"))
-    assert await bench.provide(made, "tomli; python_version >= '3.11'") == []
+    assert await bench.provide(bench.allow_all(), "tomli; python_version >= '3.11'") == []
     assert installed_sets(bench.path) == []
 
 
@@ -229,15 +230,13 @@ async def test_runs_that_want_the_same_find_it_once_and_bridges_do_not_disturb_e
     bench: Bench,
 ) -> None:
     wheel(bench.links, "alpha", "1.0")
-    bridges = [bench.resolver(allow_from(bench.links, "*")) for _ in range(2)]
+    bridges = [bench.allow_all() for _ in range(2)]
     async with anyio.create_task_group() as tasks:
         for made in (*bridges, *bridges):
             tasks.start_soon(bench.provide, made, "alpha")
     assert sorted(bench.told) == ["installing alpha"] * 2 + ["resolving alpha"] * 2
     assert len(installed_sets(bench.path)) == 1
-    assert await bench.provide(bench.resolver(allow_from(bench.links, "*")), "alpha") == [
-        "alpha.py"
-    ]
+    assert await bench.provide(bench.allow_all(), "alpha") == ["alpha.py"]
 
 
 async def test_what_was_allowed_when_it_was_found_is_judged_again(bench: Bench) -> None:
@@ -255,7 +254,7 @@ async def test_versions_are_looked_for_anew_when_they_are_old_and_kept_if_nobody
     bench: Bench,
 ) -> None:
     wheel(bench.links, "alpha", "1.0")
-    await bench.provide(bench.resolver(allow_from(bench.links, "*")), "alpha")
+    await bench.provide(bench.allow_all(), "alpha")
     with Store(bench.path / "state").writing() as kept:
         ((name, data),) = kept.all("packages", "")
         kept.put("packages", "", name, json.dumps({**json.loads(data), "made": 1000.0}).encode())
@@ -320,7 +319,7 @@ async def test_packages_join_an_environment_as_one_resolution(bench: Bench) -> N
         Installed(name="other", version="1.0"),
         Installed(name="user", version="1.0", requires=("base",)),
     ]
-    made = bench.resolver(allow_from(bench.links, "*"))
+    made = bench.allow_all()
     for text, names in {
         "fits": {"fits": "1.0"},
         "base": {},
@@ -354,7 +353,7 @@ async def test_a_wrong_name_is_answered_with_the_right_one(
     bench: Bench, wrong: str, right: str
 ) -> None:
     with pytest.raises(PackageUnavailableError) as refusal:
-        await bench.provide(bench.resolver(allow_from(bench.links, "*")), wrong)
+        await bench.provide(bench.allow_all(), wrong)
     assert right in refusal.value.remedy
 
 
@@ -399,7 +398,7 @@ async def test_a_wheel_of_another_name_does_not_come_under_an_allowed_one(bench:
 async def test_a_hostile_wheel_leaves_nothing(bench: Bench, name: str) -> None:
     place = entry(name.format(here=bench.path))
     wheel(bench.links, "alpha", "1.0", entries=[place, entry("alpha/link", 0o120777)])
-    await bench.provide(bench.resolver(allow_from(bench.links, "*")), "alpha")
+    await bench.provide(bench.allow_all(), "alpha")
     (into,) = installed_sets(bench.path)
     found = [path for path in below(bench.path) if into not in path.parents]
     assert not any("evil" in path.name for path in found)
@@ -421,7 +420,7 @@ async def test_nothing_that_an_interpreter_would_run_by_itself_is_installed(benc
         "a/fine.pth": "",
     }
     wheel(bench.links, "alpha", "1.0", files=files)
-    await bench.provide(bench.resolver(allow_from(bench.links, "*")), "alpha")
+    await bench.provide(bench.allow_all(), "alpha")
     (place,) = installed_sets(bench.path)
     names = [name for name in tree(place) if "dist-info" not in name]
     assert names == ["a/fine.pth", "alpha.py"]

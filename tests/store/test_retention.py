@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,12 +26,7 @@ def next_item(owner: str, size: int) -> StoredItem:
     return StoredItem(owner, "", float("inf"), f"{99:064x}", size)
 
 
-def bounds(
-    total: int, oldest: int = -1, entries: int = 50, owner_entries: int = 20
-) -> RetentionLimits:
-    return RetentionLimits(
-        total_bytes=total, oldest=oldest, entries=entries, owner_entries=owner_entries
-    )
+bounds = partial(RetentionLimits, oldest=-1, entries=50, owner_entries=20)
 
 
 INCOMING = st.none() | st.builds(
@@ -52,7 +49,7 @@ def test_what_stays_is_within_all_bounds_with_room_for_what_comes(
     held = [
         held_by(owner, place, digest, sizes[digest]) for place, (owner, digest) in enumerate(made)
     ]
-    goes = items_to_remove(held, bounds(total, oldest, most, 8), more)
+    goes = items_to_remove(held, bounds(total, oldest=oldest, entries=most, owner_entries=8), more)
     if goes is None:
         assert more is not None
         return

@@ -13,9 +13,12 @@ import pytest
 from bridge.sandbox.backend import Sandbox
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
+from tests.contract.conftest import rig
 from tests.contract.rig import Engine, Rig, open_descriptors, rig_on
 from tests.fakes.api_server import ApiServer
 from tests.sandbox.kubernetes.rig import kubeconfig
+
+__all__ = ["rig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +37,9 @@ class ClusterEngine(Engine):
 
 @dataclass
 class OneEngine:
-    engine: ClusterEngine
+    engine: Engine
 
-    def get(self, name: str) -> ClusterEngine:
+    def get(self, name: str) -> Engine:
         return self.engine
 
 
@@ -65,9 +68,3 @@ async def shared_rig(
     async with rig_on(engines.get(""), Path(tmp_path_factory.mktemp("rig"))) as made:
         yield made
     assert open_descriptors() <= before + 8, "sockets or pipes were left open"
-
-
-@pytest.fixture
-async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    yield shared_rig
-    assert shared_rig.engine.ours() == []
