@@ -61,15 +61,15 @@ def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> Non
             raise _unknown_name(words[0], ", ".join(sorted(names)))
 
 
-def _unknown_name(name: str, known: str) -> InvalidRequestError:
+def _unknown_name(name: str, names: str) -> InvalidRequestError:
     message = f"{name!r:.100} is not among the executables of this profile."
-    remedy = f"It has: {known}."
+    remedy = f"It has: {names}."
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
         message = f"{name!r:.100}: a command line sets no variables."
-        remedy = f"Pass `env`, if the profile allows it, and start with one of: {known}."
+        remedy = f"Pass `env`, if the profile allows it, and start with one of: {names}."
     elif "/" in name:
         message = f"{name!r:.100}: executables are named without a path."
-        remedy = f"Name one of: {known}."
+        remedy = f"Name one of: {names}."
     return InvalidRequestError(message, remedy=remedy)
 
 

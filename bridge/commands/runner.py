@@ -290,7 +290,7 @@ def _masked_options(request: CommandRequest, shown: Json) -> Json:
 
 def _masked_option(shown: str, before: Sequence[str], word: str) -> str:
     values = set(command_secrets([*before, word])) - set(command_secrets(before))
-    for _, value in sorted(values, key=lambda found: -len(found[1])):
+    for _, value in sorted(values, key=lambda pair: -len(pair[1])):
         if shown.endswith(value) and could_be_password(value):
             return shown[: len(shown) - len(value)] + mask(value)
     return shown

@@ -137,9 +137,9 @@ def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str)
         raise _refuse(tuple(dict.fromkeys(missing)), allow, place)
 
 
-def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
+def check_resolved(versions: Mapping[str, str], allow: Sequence[Allowed]) -> None:
     """Check the versions of resolved packages. Dependencies of allowed packages are allowed."""
-    for name, version in found.items():
+    for name, version in versions.items():
         entries = entries_for(name, allow)
         allowed = (SpecifierSet(entry.versions or "").contains(version, True) for entry in entries)
         if entries and not any(allowed):
@@ -150,12 +150,12 @@ def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
 
 def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ...]:
     exact = [entry.name for entry in allow if "*" not in entry.name]
-    found = []
+    limits = []
     for name in sorted({*names, *exact}):
         entries = entries_for(name, allow)
         if len(entries) == 1 and entries[0].versions:
-            found.append(f"{name}{entries[0].versions}")
-    return tuple(found)
+            limits.append(f"{name}{entries[0].versions}")
+    return tuple(limits)
 
 
 def _refuse(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> PackageRefusedError:
@@ -164,8 +164,8 @@ def _refuse(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> Pac
         message = f"No packages are allowed here, so {_some(names)} cannot be used."
         remedy = f"The person who runs the bridge can allow them in {place}: [dependencies] with "
         return PackageRefusedError(message, remedy=f"{remedy}allow = [{quoted}].")
-    known = [entry.name for entry in allow]
-    near = dict.fromkeys(match for name in names for match in get_close_matches(name, known, n=2))
+    allowed = [entry.name for entry in allow]
+    near = dict.fromkeys(match for name in names for match in get_close_matches(name, allowed, n=2))
     are, what = ("is", "it") if len(names) == 1 else ("are", "them")
     message = f"{_some(names)} {are} not allowed here."
     message += f" Near: {_some([*near])}." if near else ""

@@ -61,7 +61,7 @@ class Resolver:
         texts = [one.text for one in wanted]
         index = self.dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
-        kept = StoredSet(self.directory, self.store, [*texts, target.digest, index, *around])
+        stored = StoredSet(self.directory, self.store, [*texts, target.digest, index, *around])
 
         async def find(uv: Uv) -> tuple[Locked, ...]:
             await say(f"resolving {', '.join(texts)}"[:200])
@@ -70,30 +70,32 @@ class Resolver:
 
         try:
             with anyio.fail_after(self.dependencies.timeout):
-                async with self._finding.setdefault(kept.name, anyio.Lock()):
-                    lock = await self._provide(kept, find, target, say)
+                async with self._finding.setdefault(stored.name, anyio.Lock()):
+                    lock = await self._provide(stored, find, target, say)
         except TimeoutError:
             seconds = self.dependencies.timeout
             message = f"{', '.join(texts):.200} could not be installed within {seconds:g} s."
             remedy = "Try again, or raise `timeout` of [dependencies]."
             raise PackageUnavailableError(message, remedy=remedy) from None
-        return kept.tree(lock) if lock.packages else None, lock
+        return stored.tree(lock) if lock.packages else None, lock
 
     def _stale(self, lock: Lock) -> bool:
         days = self.dependencies.lock_days
         return bool(days) and time.time() - lock.made > days * _DAY
 
-    async def _provide(self, kept: StoredSet, find: Find, target: PackageTarget, say: Say) -> Lock:
-        old = await anyio.to_thread.run_sync(kept.read)
+    async def _provide(
+        self, stored: StoredSet, find: Find, target: PackageTarget, say: Say
+    ) -> Lock:
+        old = await anyio.to_thread.run_sync(stored.read)
         try:
             if old is not None:  # `allow` may have changed since.
                 check_resolved(old.versions, self.dependencies.allow)
         except PackageRefusedError:
             old = None
-        there = old is not None and (not old.packages or kept.touch(old))
+        there = old is not None and (not old.packages or stored.touch(old))
         if old is not None and there and not self._stale(old):
             return old
-        place = await anyio.to_thread.run_sync(kept.begin)
+        place = await anyio.to_thread.run_sync(stored.begin)
         try:
             cache = self.directory / "uv"
             uv = Uv(self.dependencies, self.environ, place, target, say, self.executable, cache)
@@ -102,9 +104,9 @@ class Resolver:
                 lock = Lock(packages=await find(uv), made=time.time())
                 check_resolved(lock.versions, self.dependencies.allow)
             if not there:  # If the set is too large, later runs do not resolve it again.
-                await anyio.to_thread.run_sync(kept.remember, lock)
-            await self._install(kept, lock, uv, say, place)
-            await anyio.to_thread.run_sync(kept.remember, lock)
+                await anyio.to_thread.run_sync(stored.remember, lock)
+            await self._install(stored, lock, uv, say, place)
+            await anyio.to_thread.run_sync(stored.remember, lock)
         except PackageUnavailableError as error:
             if old is None or not there:
                 raise
@@ -117,7 +119,7 @@ class Resolver:
         await anyio.to_thread.run_sync(room)
         return lock
 
-    async def _install(self, kept: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
+    async def _install(self, stored: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
         most = self.dependencies.max_bytes
         sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
         try:
@@ -127,16 +129,16 @@ class Resolver:
                 # No other bridge may evict the new wheels before they are in a set.
                 wheels = in_use(self.directory / "wheels", wait=True)
                 await anyio.to_thread.run_sync(stack.enter_context, wheels)
-                missing = [each for each in lock.packages if not kept.wheel(each).exists()]
+                missing = [each for each in lock.packages if not stored.wheel(each).exists()]
                 into = place / "installed"
                 if missing:
                     await say(f"installing {', '.join(each.name for each in missing)}"[:200])
                     await uv.install(missing, into)
                 for each in missing:
                     made = into / each.sha256
-                    await anyio.to_thread.run_sync(kept.keep_wheel, each, made, most)
-                if lock.packages and not kept.touch(lock):
-                    await anyio.to_thread.run_sync(kept.keep, lock, place, most)
+                    await anyio.to_thread.run_sync(stored.keep_wheel, each, made, most)
+                if lock.packages and not stored.touch(lock):
+                    await anyio.to_thread.run_sync(stored.keep, lock, place, most)
         except PackageRefusedError as error:
             if "max_bytes" in error.message and "largest" not in error.message:
                 # The unpacking was stopped, so the error has no sizes.
@@ -154,30 +156,30 @@ async def _find(
         # If this fails, some installed packages must be replaced.
         with suppress(PackageUnavailableError):
             return _select(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
-    found = await uv.resolve(texts, limits)
+    resolved = await uv.resolve(texts, limits)
     more: set[str] = set()
-    while new := _broken_by(found, installed) - {each.name for each in found} - more:
+    while new := _broken_by(resolved, installed) - {each.name for each in resolved} - more:
         more |= new
         try:
-            found = await uv.resolve([*texts, *sorted(more)], limits, explain=False)
+            resolved = await uv.resolve([*texts, *sorted(more)], limits, explain=False)
         except PackageUnavailableError as error:
             logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
             break
-    return _select(found, installed)
+    return _select(resolved, installed)
 
 
-def _select(found: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
-    broken = _broken_by(found, installed)
-    return tuple(one for one in found if one.name in broken or not _has(one, installed))
+def _select(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
+    broken = _broken_by(resolved, installed)
+    return tuple(one for one in resolved if one.name in broken or not _has(one, installed))
 
 
 def _has(package: Locked, installed: Mapping[str, Installed]) -> bool:
     return package.name in installed and installed[package.name].version == package.version
 
 
-def _broken_by(found: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
+def _broken_by(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
     """Return the installed packages that depend, transitively, on a replaced one."""
-    replaced = {each.name for each in found if not _has(each, installed)} & installed.keys()
+    replaced = {each.name for each in resolved if not _has(each, installed)} & installed.keys()
     broken: set[str] = set()
     while more := {
         one.name

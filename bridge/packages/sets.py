@@ -102,8 +102,8 @@ class StoredSet:
 
     def read(self) -> Lock | None:
         try:
-            with self._store.reading() as kept:
-                document = json.loads(kept.get(_KIND, "", self.name) or b"null")
+            with self._store.reading() as transaction:
+                document = json.loads(transaction.get(_KIND, "", self.name) or b"null")
             packages = tuple(Locked(**each) for each in document["packages"])
             return Lock(**{**document, "packages": packages})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -111,9 +111,9 @@ class StoredSet:
 
     @_explain_failure()
     def remember(self, lock: Lock) -> None:
-        with self._store.writing() as kept:
-            kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
-            kept.prune(_KIND, most=2000)
+        with self._store.writing() as transaction:
+            transaction.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
+            transaction.prune(_KIND, most=2000)
 
     @_explain_failure()
     def keep_wheel(self, package: Locked, made: Path, max_bytes: int) -> None:

@@ -78,7 +78,7 @@ def installed_in(listed: object) -> tuple[Installed, ...]:
     """Return the packages of a guest's list that have valid names and versions."""
     from packaging.version import InvalidVersion, Version
 
-    found = []
+    installed = []
     for entry in listed if isinstance(listed, list) else []:
         match entry:
             case [str(name), str(version), [*requires]] if _NAME.fullmatch(name):
@@ -86,10 +86,10 @@ def installed_in(listed: object) -> tuple[Installed, ...]:
                     # No index has a distribution's local version, after "+".
                     public = Version(version).public
                     names = (normalised(each) for each in requires if isinstance(each, str))
-                    found.append(
+                    installed.append(
                         Installed(name=normalised(name), version=public, requires=(*names,))
                     )
-    return tuple(sorted(found[:2000], key=lambda one: one.name))
+    return tuple(sorted(installed[:2000], key=lambda one: one.name))
 
 
 def target_of(facts: Mapping[str, Any]) -> PackageTarget:

@@ -240,8 +240,8 @@ class Uv:
             return PackageUnavailableError(" ".join(parts), remedy=remedy)
         if explain and [*texts] != names:
             with suppress(PackageUnavailableError, PackageRefusedError):
-                found = await self.resolve(names, limits, alone=True)
-                there = ", ".join(f"{package.name} {package.version}" for package in found)
+                newest = await self.resolve(names, limits, alone=True)
+                there = ", ".join(f"{package.name} {package.version}" for package in newest)
                 parts.append(f"The newest that fit this sandbox: {there[:400]}.")
         remedy = "Request versions that exist and fit together, or leave the versions open."
         return PackageUnavailableError(" ".join(parts), remedy=remedy)
@@ -278,17 +278,17 @@ def surroundings(
     environ: Mapping[str, str], dependencies: Dependencies, place: Path
 ) -> dict[str, str]:
     """Return uv's environment; it has the index's address, which may hold a password."""
-    found = {name: environ[name] for name in _NETWORK if environ.get(name)}
+    passed = {name: environ[name] for name in _NETWORK if environ.get(name)}
     if not dependencies.index:
-        found |= {name: value for name, value in environ.items() if _USERS.fullmatch(name)}
+        passed |= {name: value for name, value in environ.items() if _USERS.fullmatch(name)}
     else:
-        found |= {"HOME": str(place), "XDG_CONFIG_HOME": str(place), "NETRC": "/dev/null"}
-        found["XDG_DATA_HOME"] = str(place)
+        passed |= {"HOME": str(place), "XDG_CONFIG_HOME": str(place), "NETRC": "/dev/null"}
+        passed["XDG_DATA_HOME"] = str(place)
         if dependencies.directory is None:
-            found["UV_DEFAULT_INDEX"] = dependencies.index
+            passed["UV_DEFAULT_INDEX"] = dependencies.index
     return {
         "UV_HTTP_RETRIES": "1",
-        **found,
+        **passed,
         "PATH": "/nonexistent",
         "TMPDIR": str(place),
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -56,13 +56,13 @@ def items_to_remove(
     return over + removed
 
 
-def _over_limits(kept: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
+def _over_limits(items: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
     """Return the items beyond the limit on items, then those beyond the limit on bytes."""
     removed = [
-        kept[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in kept], most)
+        items[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in items], most)
     ]
     hidden = set(removed)
-    rest = [one for one in kept if one not in hidden]
+    rest = [one for one in items if one not in hidden]
     things = [_as_thing(one, one.digest, one.size) for one in rest]
     return removed + [rest[at] for at in surplus(things, most_bytes)]
 

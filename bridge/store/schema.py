@@ -143,8 +143,8 @@ class Databases:
             make: Returns a new engine; None for SQLite's.
         """
         with self._changing:
-            engine, known = self._engines.get(url, (None, None))
-            if engine is not None and known == file:
+            engine, known_file = self._engines.get(url, (None, None))
+            if engine is not None and known_file == file:
                 self._engines.move_to_end(url)
                 return engine
             if engine is not None:

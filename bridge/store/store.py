@@ -72,8 +72,8 @@ class Store:
         if not (self.shared or "sqlalchemy" in sys.modules) and _exists(self._file):
             documents = _read_without_sqlalchemy(self._file, kind, owner, names)
         if documents is None:
-            with self.reading() as kept:
-                documents = dict(kept.all(kind, owner, names))
+            with self.reading() as transaction:
+                documents = dict(transaction.all(kind, owner, names))
         return documents
 
     @contextmanager
@@ -92,9 +92,9 @@ class Store:
         """Open a write transaction for rows that refer to a content; publish it at the end."""
         try:
             self.blobs.prepare(unfinished, digest)
-            with self.writing(durable=durable) as kept:
-                yield kept
-                self.blobs.publish(kept.connection, unfinished, digest, durable=durable)
+            with self.writing(durable=durable) as transaction:
+                yield transaction
+                self.blobs.publish(transaction.connection, unfinished, digest, durable=durable)
         except BaseException as error:
             # The content may be published although the rows are rolled back. A server has it since
             # `prepare`, before the caller checked the quota.
@@ -116,10 +116,10 @@ class Store:
         left, removed = sorted(set(digests)), 0
         while left:
             some, left = left[:BATCH], left[BATCH:]
-            with self.writing() as kept:
-                used = kept.used(some)
+            with self.writing() as transaction:
+                used = transaction.used(some)
                 unused = (digest for digest in some if digest not in used)
-                removed += sum(self.blobs.remove(kept.connection, one) for one in unused)
+                removed += sum(self.blobs.remove(transaction.connection, one) for one in unused)
         return removed
 
     def close(self) -> None:

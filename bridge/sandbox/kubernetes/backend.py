@@ -233,8 +233,8 @@ class KubernetesBackend(Backend):
         own = self._environ.get("HOSTNAME", "")
         if own and cluster.config.fname is None:
             with suppress(SandboxError):
-                if found := await cluster.get(f"{cluster.pods}/{own}"):
-                    uid = found["metadata"]["uid"]
+                if bridge_pod := await cluster.get(f"{cluster.pods}/{own}"):
+                    uid = bridge_pod["metadata"]["uid"]
                     return [{"apiVersion": "v1", "kind": "Pod", "name": own, "uid": uid}]
         return []
 

@@ -174,10 +174,10 @@ class WarmPods:
         age = timedelta(seconds=LEASE_SECONDS)
         return renewed is not None and abs(self.cluster.now() - renewed) < age
 
-    def _is_old(self, found: Document) -> bool:
-        made = _moment(found["metadata"].get("creationTimestamp"))
+    def _is_old(self, document: Document) -> bool:
+        made = _moment(document["metadata"].get("creationTimestamp"))
         age = timedelta(seconds=self._settings.warm_seconds)
-        return faults.has_ended(found) or (made is not None and self.cluster.now() - made > age)
+        return faults.has_ended(document) or (made is not None and self.cluster.now() - made > age)
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:
@@ -195,5 +195,5 @@ def _moment(text: str | None) -> datetime | None:
         return None
 
 
-def _label(found: Document, name: str) -> str:
-    return str((found["metadata"].get("labels") or {}).get(name, ""))
+def _label(document: Document, name: str) -> str:
+    return str((document["metadata"].get("labels") or {}).get(name, ""))
