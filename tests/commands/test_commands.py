@@ -264,17 +264,13 @@ async def test_one_deadline_ends_all_stages_and_leaves_nothing(there: Place) -> 
     assert early.stdout == "hello\nworld\n"
 
 
-def _is_sleep(line: str) -> bool:
-    return line.startswith("sleep")
-
-
 @pytest.mark.guarantee("command-ends")
 async def test_a_cancelled_command_leaves_nothing(there: Place) -> None:
     mark = f"987654.{os.getpid()}5"
     async with Commands(there.settings(executables=TOOLS)) as commands:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, commands, ["sleep", mark], ["sleep", mark])
-            await until(lambda: sum(map(_is_sleep, processes(mark))) == 2)
+            await until(lambda: sum(line.startswith("sleep") for line in processes(mark)) == 2)
             tasks.cancel_scope.cancel()
         assert processes(mark) == []
         result = await run(commands, ["cat"], stdin="next")

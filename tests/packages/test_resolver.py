@@ -23,6 +23,7 @@ from bridge.packages.target import Installed
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
 from tests.packages.rig import PATH, TARGET, Index, allow_from, entry, tree, wheel
+from tests.sandbox.process.rig import exists
 from tests.waiting import until
 
 pytestmark = pytest.mark.guarantee("packages")
@@ -65,10 +66,6 @@ def script(tmp_path: Path, code: str) -> str:
     path.write_text(f"#!{sys.executable}\n{code}\n")
     path.chmod(0o755)
     return str(path)
-
-
-def below(directory: Path) -> list[Path]:
-    return list(directory.rglob("*"))
 
 
 def installed_sets(tmp_path: Path) -> list[Path]:
@@ -130,7 +127,7 @@ async def test_an_index_is_used_as_the_settings_name_it_and_nothing_of_the_users
             await bench.provide(made, "nothing")
         assert "s3cret" not in str(refusal.value)
         assert str(index.url) not in str(refusal.value)
-    kept = [path.read_bytes() for path in below(bench.path) if path.is_file()]
+    kept = [path.read_bytes() for path in bench.path.rglob("*") if path.is_file()]
     assert kept
     assert not any(b"s3cret" in data for data in kept)
 
@@ -218,7 +215,7 @@ async def test_nothing_is_looked_for_that_was_not_allowed(bench: Bench) -> None:
     made = bench.resolver(allow_from("/wheels", "polars"))
     with pytest.raises(PackageRefusedError, match="Near: polars"):
         await bench.provide(made, "polarz")
-    assert below(bench.path) == [bench.links]
+    assert [*bench.path.rglob("*")] == [bench.links]
 
 
 async def test_a_requirement_for_another_python_is_left_out(bench: Bench) -> None:
@@ -291,7 +288,7 @@ async def test_a_full_cache_refuses_nothing_and_two_bridges_share_it(
         tasks.start_soon(in_pairs, bridges[0], names)
         tasks.start_soon(in_pairs, bridges[1], names[::-1])
     await bench.provide(bench.resolver(dependencies), "p0", "p6")
-    stored = [path for path in below(bench.path / "kept/wheels") if path.suffix == ".bin"]
+    stored = [path for path in (bench.path / "kept/wheels").rglob("*") if path.suffix == ".bin"]
     assert len(stored) <= 3
 
 
@@ -400,9 +397,9 @@ async def test_a_hostile_wheel_leaves_nothing(bench: Bench, name: str) -> None:
     wheel(bench.links, "alpha", "1.0", entries=[place, entry("alpha/link", 0o120777)])
     await bench.provide(bench.allow_all(), "alpha")
     (into,) = installed_sets(bench.path)
-    found = [path for path in below(bench.path) if into not in path.parents]
+    found = [path for path in bench.path.rglob("*") if into not in path.parents]
     assert not any("evil" in path.name for path in found)
-    assert not any(path.is_symlink() for path in below(into))
+    assert not any(path.is_symlink() for path in into.rglob("*"))
 
 
 async def test_nothing_that_an_interpreter_would_run_by_itself_is_installed(bench: Bench) -> None:
@@ -522,15 +519,7 @@ async def test_a_uv_that_nobody_waits_for_is_killed_with_all_it_started(bench: B
         tasks.start_soon(bench.provide, made, "alpha")
         await until(lambda: said.exists() and said.read_text().endswith("\n"))
         tasks.cancel_scope.cancel()
-    await until(lambda: not any(map(_runs, said.read_text().split())))
-
-
-def _runs(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+    await until(lambda: not any(map(exists, map(int, said.read_text().split()))))
 
 
 async def test_uv_has_a_deadline(bench: Bench) -> None:
