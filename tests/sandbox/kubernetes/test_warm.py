@@ -44,12 +44,8 @@ async def tended(
     server: ApiServer, directory: Path, table: Kubernetes = WARM
 ) -> AsyncIterator[KubernetesBackend]:
     await anyio.Path(directory).mkdir(exist_ok=True)
-
-    async def drain() -> None:
-        return None
-
     async with backend_on(server, directory, table) as backend, anyio.create_task_group() as tasks:
-        tasks.start_soon(backend.tend, drain)
+        tasks.start_soon(backend.tend, anyio.lowlevel.checkpoint)
         yield backend
         tasks.cancel_scope.cancel()
 
