@@ -161,7 +161,7 @@ class ContainerBackend(Backend):
             await machine.stop_when_idle()
 
     async def reap(self) -> int:
-        await reap_services(self._connector.runtime_dir)
+        await anyio.to_thread.run_sync(reap_services, self._connector.runtime_dir)
         connection = await self._connector.ensure_connection()
         await self._remove_leftovers(connection.api)
         reaped = 0

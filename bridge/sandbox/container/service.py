@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 from anyio.abc import Process
 
 from bridge.errors import EngineDownError, LaunchError, SandboxError
@@ -203,12 +202,8 @@ def make_private(directory: Path) -> Path:
     return directory
 
 
-async def reap_services(runtime_dir: Path) -> int:
-    """Remove the directories of dead bridges and end their services; return their number."""
-    return await anyio.to_thread.run_sync(_reap_services, runtime_dir)
-
-
-def _reap_services(runtime_dir: Path) -> int:
+def reap_services(runtime_dir: Path) -> int:
+    """Remove dead bridges' directories and end their services; return their number. Blocks."""
     judge = current_owner()
     reaped = 0
     try:

@@ -152,7 +152,7 @@ async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> No
         bridge.wait()
     await until(lambda: not exists(pid))
     # Its directory stays, until the next bridge starts.
-    assert await reap_services(tmp_path / "run") == 1
+    assert await anyio.to_thread.run_sync(reap_services, tmp_path / "run") == 1
     assert names_in(tmp_path / "run") == []
 
 
@@ -168,6 +168,6 @@ async def test_only_dead_bridges_services_are_reaped(tmp_path: Path, word: str) 
     left = start([sys.executable, "-c", "import signal; signal.pause()", served])
     assert left.stdout is not None
     with left.stdout:
-        assert await reap_services(tmp_path) == 1
+        assert await anyio.to_thread.run_sync(reap_services, tmp_path) == 1
         assert await anyio.to_thread.run_sync(left.wait) == -signal.SIGKILL
     assert names_in(tmp_path) == ["podman-live", "podman-odd"]
