@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 from hypothesis import settings
 
@@ -46,6 +49,14 @@ MEASURED_TESTS = (
 """Those of the modules that decide and do no I/O, whose coverage the Makefile judges. Measuring it
 makes what runs nearly twice as long, so it is paused for all other tests."""
 
+HANG_SECONDS = 300.0  # More than a test takes on a machine that does other things too.
+BOUNDED = (
+    *(f"tests/{name}/" for name in ("commands", "contract", "packages")),
+    *("tests/sandbox/container/", "tests/sandbox/kubernetes/"),
+    *("tests/fleet/test_contract", "tests/fleet/test_deploy", "tests/fleet/test_failures"),
+    "tests/fleet/test_runs",
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Stop the coverage that pytest-cov starts early in a worker of pytest-xdist.
@@ -69,6 +80,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
         if not item.nodeid.startswith(MEASURED_TESTS):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """End a test of `BOUNDED` that hangs, wherever it waits."""
+    test = pyfuncitem.obj
+    if iscoroutinefunction(test) and pyfuncitem.nodeid.startswith(BOUNDED):
+
+        @wraps(test)
+        async def bounded(**arguments: object) -> None:
+            with anyio.fail_after(HANG_SECONDS):
+                await test(**arguments)
+
+        pyfuncitem.obj = bounded
+    return (yield)
 
 
 def is_other_case(item: pytest.Item) -> bool:

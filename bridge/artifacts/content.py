@@ -18,8 +18,8 @@ from pathlib import Path
 
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from bridge.model import Artifact
+from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
-from bridge.store.store import StoreError
 
 HEAD = 4096  # Bytes that are looked at.
 

@@ -1,7 +1,7 @@
-"""A command line as stages of words, by the shell's rules of quoting and none of its powers. Pure.
+"""Splits a command line into stages of words, by the quoting rules of POSIX `sh`. Pure.
 
-Quotes, backslashes and an unquoted `|` mean what they mean in POSIX `sh`. All else that a shell
-would act on is refused, with what to do instead: its author meant it to happen.
+It refuses every other character that a shell would act on, with an alternative, because the author
+expects its effect.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from bridge.errors import InvalidRequestError
 _QUOTE = "If it is meant as plain text, put it in single quotes."
 
 _REFUSED = {
-    ";": ("parts commands", "Make one call for each command."),
-    "&": ("parts commands or sends one to the background", "Make one call for each command."),
+    ";": ("separates commands", "Make one call for each command."),
+    "&": ("separates commands or runs one in the background", "Make one call for each command."),
     "<": ("reads from a file", "Pass the text as `stdin`, or name the file as an argument."),
     ">": ("writes to a file", "Output is returned; to keep it, use an option of the command."),
     "(": ("starts a subshell", "Make one call for each command."),
@@ -37,11 +37,11 @@ _NO_EFFECT = {
     "|&": "There is no shell here, so |& does nothing. Each stage's stderr is returned.",
 }
 
-# What is left of them where they are no whole token.
+# These characters remain alone if their token has no end.
 _UNFINISHED = {
     "'": "A single quote is opened and never closed.",
     '"': "A double quote is opened and never closed.",
-    "\\": "The command line ends in a backslash with nothing behind it.",
+    "\\": "The command line ends in a backslash with nothing after it.",
 }
 
 _TOKEN = re.compile(
@@ -66,10 +66,9 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
                 raise InvalidRequestError(_NO_EFFECT[token[0]])
             stages.append([])
         elif not token["blank"]:
-            meant = _resolve_token(token, begins=not within_word)
             if not within_word:
                 stages[-1].append("")
-            stages[-1][-1] += meant
+            stages[-1][-1] += _resolve_token(token, begins=not within_word)
         within_word = not (token["bar"] or token["blank"])
     if not all(stages):
         raise InvalidRequestError("There is no command on one side of a |.")
@@ -93,10 +92,10 @@ def _resolve_token(token: re.Match[str], *, begins: bool) -> str:
     return text
 
 
-def _unescape(found: re.Match[str]) -> str:
-    if found["expanded"]:
-        raise _shell_error(found["expanded"], " within double quotes")
-    return found["escaped"].removeprefix("\n")
+def _unescape(match: re.Match[str]) -> str:
+    if match["expanded"]:
+        raise _shell_error(match["expanded"], " within double quotes")
+    return match["escaped"].removeprefix("\n")
 
 
 def _shell_error(character: str, where: str = "") -> InvalidRequestError:

@@ -1,6 +1,6 @@
-"""Plans a `run_command` request: what a backend starts for it.
+"""Plans a `run_command` request: the launch of each stage.
 
-Looks at the host's files for it: the paths and executables of a profile, its credentials.
+It reads the host's files: a profile's paths, executables and credentials.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
 from bridge.settings.time_zone import time_zone
 
-SHORTEST_SECRET = 4  # Characters; a shorter value would be found in everything.
-MAX_SECRET_BYTES = 16 * 1024  # Of one value; as much of a command's output is held back at most.
+SHORTEST_SECRET = 4  # Characters; a shorter value would match everywhere.
+MAX_SECRET_BYTES = (
+    16 * 1024
+)  # A file may have a value of any size; redaction delays as much output.
 
 AWS_SECRETS = (
     "AWS_ACCESS_KEY_ID",
@@ -35,7 +37,7 @@ AWS_SECRETS = (
     "AWS_SECURITY_TOKEN",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
 )
-# What the AWS command line reads, but for secrets and files; each service has an endpoint too.
+# The AWS command line's other variables; each service has an endpoint variable too.
 AWS_PLAIN = frozenset("AWS_" + name for name in """
 ACCOUNT_ID ACCOUNT_ID_ENDPOINT_MODE CA_BUNDLE CLI_AUTO_PROMPT CLI_FILE_ENCODING CLI_HISTORY_FILE
 CLI_OUTPUT_ENCODING CLI_S3_MV_VALIDATE_SAME_S3_PATHS DATA_PATH DEFAULT_OUTPUT DEFAULT_PROFILE
@@ -55,17 +57,15 @@ _SECRET_MEMBER = re.compile(r'"\w*(?:token|secret)\w*"\s*:\s*"([^"]+)"', re.I)
 
 @dataclass(frozen=True, kw_only=True)
 class CredentialFile:
-    """A file of the host that holds credentials."""
-
     path: str
-    below: str  # Where it is put, below the home inside.
-    variable: str = ""  # What names it to the command, if anything.
-    whole: bool = False  # Whether all of it is one secret.
+    below: str  # Its path inside, below the home directory.
+    variable: str = ""  # The variable that names it to the command, if any.
+    whole: bool = False  # Whether the whole file is one secret.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a command finds; `secrets` are not shown, each with the name of where it was found."""
+    """A command's environment; `secrets` are redacted values with the names of their origins."""
 
     variables: Mapping[str, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
@@ -75,7 +75,7 @@ class Environment:
 def credential_files(
     profile: CommandProfile, environ: Mapping[str, str], home: str, cached: Iterable[str]
 ) -> tuple[CredentialFile, ...]:
-    """Return where credentials may be found; `cached` are file names in ~/.aws/sso/cache."""
+    """Return the files that may have credentials; `cached` names files in ~/.aws/sso/cache."""
     if profile.credentials is None or profile.credentials.source == "env":
         return ()
     aws = PurePosixPath(home) / ".aws"
@@ -85,15 +85,15 @@ def credential_files(
         ("AWS_WEB_IDENTITY_TOKEN_FILE", "web-identity-token", "", True),
         ("AWS_CA_BUNDLE", "ca-bundle.pem", "", False),
     )
-    found = [
+    files = [
         CredentialFile(path=path, below=f".aws/{name}", variable=variable, whole=whole)
         for variable, name, usual, whole in named
         if (path := environ.get(variable) or usual)
     ]
     for name in cached:
         path = str(aws / "sso" / "cache" / name)
-        found.append(CredentialFile(path=path, below=f".aws/sso/cache/{name}"))
-    return tuple(found)
+        files.append(CredentialFile(path=path, below=f".aws/sso/cache/{name}"))
+    return tuple(files)
 
 
 def secrets_in(file: CredentialFile, data: bytes) -> frozenset[str]:
@@ -110,19 +110,19 @@ def environment(
     home: str,
     files: Mapping[CredentialFile, bytes],
 ) -> Environment:
-    """Return a command's environment; refuse a secret that cannot be kept out of the output."""
+    """Return a command's environment; refuse a secret that redaction cannot handle."""
     plain, secret = list(profile.env), list(profile.secrets)
     if profile.credentials is not None:
         plain += AWS_PLAIN | {each for each in environ if each.startswith("AWS_ENDPOINT_URL_")}
         if profile.credentials.source != "files":
             secret += AWS_SECRETS
     values = {name: environ[name] for name in secret if environ.get(name)}
-    found = list(values.items())
+    secrets = list(values.items())
     for file, data in files.items():
         texts = secrets_in(file, data)
-        found += [(file.below, text) for text in texts if len(text) >= SHORTEST_SECRET]
+        secrets += [(file.below, text) for text in texts if len(text) >= SHORTEST_SECRET]
     hidden: dict[str, str] = {}
-    for name, value in found:
+    for name, value in secrets:
         size = len(value.encode(errors="surrogatepass"))
         if len(value) < SHORTEST_SECRET or size > MAX_SECRET_BYTES:
             message = (
@@ -152,7 +152,7 @@ def environment(
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPlan:
-    """A request that can be carried out; `hints` say of each stage why its arguments may fail."""
+    """A valid request; each stage has a hint on arguments that lead outside, or ""."""
 
     profile: CommandProfile
     specs: tuple[LaunchSpec, ...]
@@ -163,7 +163,7 @@ class CommandPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandCheck:
-    """What `doctor` says of one profile, without running a command."""
+    """The result of `doctor` for one profile, which runs no command."""
 
     name: str
     ok: bool
@@ -173,7 +173,7 @@ class CommandCheck:
 
 
 class Planner:
-    """Makes plans, in threads. What one profile may write, no other may execute."""
+    """Makes plans; it blocks. No profile may execute files that another one may write."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -214,7 +214,7 @@ class Planner:
             replace(
                 stage,
                 run_id=f"{run_id}-{number}",
-                # In a container the entry itself is what is looked up.
+                # A container looks up the profile's entry itself.
                 argv=words if tools else (entries[words[0]], *words[1:]),
                 command=replace(command, file=tools.get(words[0], "")),
             )
@@ -232,7 +232,7 @@ class Planner:
         )
 
     def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
-        """Return what `doctor` tells of a profile; what is wrong is what a run would say."""
+        """Check a profile for `doctor`, with the errors that a run would raise."""
         try:
             require_own_kernel(self._settings, profile)
             self._resolve(profile)
@@ -246,16 +246,15 @@ class Planner:
         where = "bubblewrap"
         if profile.runtime == "container":
             where = f"containers of {profile.image}"
-            notes.append("its image and executables are looked up when a command is run")
+            notes.append("its image and executables are only checked when a command runs")
         if not tried:
-            left_out = "MCP_BRIDGE_RUNTIME or its order leave it out"
-            notes.append(f"what it runs in was not tried: {left_out}")
+            notes.append("its backend was not tried: MCP_BRIDGE_RUNTIME leaves it out")
         names = ", ".join(entry.rpartition("/")[2] for entry in profile.executables)
         summary = f"{names} in {where}, workspace {profile.workspace}"
         return CommandCheck(name=profile.name, ok=True, summary=summary, notes=tuple(notes))
 
     def _resolve(self, profile: CommandProfile) -> tuple[tuple[Bind, ...], tuple[Executable, ...]]:
-        """Return what a profile grants and its executables: all there, and out of reach."""
+        """Return a profile's grants and executables; refuse missing ones, and those at risk."""
         granted = self._grants(profile)
         writers = self._writers(profile, granted)
         for grant in granted:
@@ -267,7 +266,7 @@ class Planner:
             _check_fixed(profile, path, writers)
             there = Path(grant.source)
             if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
-                message = f"{profile.place}: {what}, {grant.source}, is not there."
+                message = f"{profile.place}: {what}, {grant.source}, does not exist."
                 raise SettingsError(message, remedy="Create it, or change the profile.")
         return granted, self._find(profile, writers)
 
@@ -281,44 +280,44 @@ class Planner:
     def _writers(
         self, profile: CommandProfile, granted: tuple[Bind, ...]
     ) -> list[tuple[str, list[str]]]:
-        """Return who may write to what: commands of each profile, and programs."""
-        found = [("the profile", granted)]
+        """Return the directories that commands of each profile, and programs, may write to."""
+        grants_of = [("the profile", granted)]
         for other in self._settings.commands.values():
             if other.name != profile.name:
-                # One that grants what it may not runs nothing.
+                # A profile with a forbidden grant runs nothing.
                 with suppress(SettingsError):
-                    found.append((other.place, self._grants(other)))
-        places = [(name, [each.source for each in all_ if each.writable]) for name, all_ in found]
+                    grants_of.append((other.place, self._grants(other)))
+        writable = [(name, [each.source for each in al if each.writable]) for name, al in grants_of]
         offered = [one.path for one in self._settings.offered_directories if one.writable]
-        return [*places, ("[directories]", offered)]
+        return [*writable, ("[directories]", offered)]
 
     def _find(
         self, profile: CommandProfile, writers: Iterable[tuple[str, list[str]]]
     ) -> tuple[Executable, ...]:
         if profile.runtime == "container":
             return ()
-        found = self._executables.get(profile.name)
-        if found is None:
+        tools = self._executables.get(profile.name)
+        if tools is None:
             path = self._environ.get("PATH") or os.defpath
             own_home = str(self._home)
-            found = find_executables(profile.executables, path, home=own_home, place=profile.place)
-            self._executables[profile.name] = found
-        # What runs inside could put something else into their place, for the next bridge to run.
-        for tool in found:
+            tools = find_executables(profile.executables, path, home=own_home, place=profile.place)
+            self._executables[profile.name] = tools
+        # A command could replace an executable, which the next bridge would run.
+        for tool in tools:
             ways = [*tool.executes, *(way for _, place in tool.links for way in _way(place))]
             for name, changeable in writers:
                 if any(is_within(way, changeable) for way in ways):
                     message = f"{profile.place}: {tool.name} lies where {name} may write."
                     raise SettingsError(message, remedy="Move one of the two.")
-        return found
+        return tools
 
     def _environment(self, profile: CommandProfile) -> Environment:
         files = self._credentials(profile)
         made = environment(profile, self._environ, home=HOME, files=files)
         if len(made.secrets) > MAX_SECRETS:
-            message = f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can "
-            message += f"be kept out of output; at most {MAX_SECRETS:,} can."
-            remedy = "Pass fewer of them, or smaller files of credentials."
+            message = f"{profile.place} has {len(made.secrets):,} secrets; at most "
+            message += f"{MAX_SECRETS:,} can be kept out of output."
+            remedy = "Pass fewer secrets, or smaller files of credentials."
             raise SettingsError(message, remedy=remedy)
         return made
 
@@ -328,15 +327,15 @@ class Planner:
         if profile.credentials is not None and cache.is_dir():
             tokens = sorted(cache.glob("*.json"), key=lambda each: -each.stat().st_mtime)
             cached = [token.name for token in tokens[:20]]
-        found: dict[CredentialFile, bytes] = {}
+        contents: dict[CredentialFile, bytes] = {}
         for file in credential_files(profile, self._environ, str(self._home), cached):
             try:
                 if Path(file.path).is_file():
-                    found[file] = Path(file.path).read_bytes()
+                    contents[file] = Path(file.path).read_bytes()
             except OSError as error:
                 message = f"{profile.place}: credentials cannot be read."
                 raise SettingsError(message, host_detail=f"{file.path}: {error}.") from error
-        return found
+        return contents
 
 
 def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandCheck]:
@@ -347,13 +346,13 @@ def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandC
 def _check_fixed(
     profile: CommandProfile, path: str, writers: Iterable[tuple[str, list[str]]]
 ) -> None:
-    """Check that no command can turn what is granted into a link to something else."""
+    """Check that no command can replace a granted path by a link."""
     way = _way(path)
     for name, changeable in writers:
         for top in changeable:
             if any(place != top and is_within(place, (top,)) for place in way):
                 message = f"{profile.place}: {path} lies below {top}, where {name} may"
-                message += " write, and could be turned into a link to anything."
+                message += " write, so a command could replace it by a link."
                 remedy = "Keep the two apart, or grant the same directory in both."
                 raise SettingsError(message, remedy=remedy)
 
@@ -410,7 +409,7 @@ def _command(
             HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
             for file, data in made.files.items()
         ),
-        # Where the AWS command line caches the roles it assumes.
+        # The AWS command line's cache of assumed roles.
         writable=(f"{HOME}/.aws/cli",) if by_files else (),
         executables=executables,
         network=profile.network,
@@ -422,7 +421,7 @@ def _real(path: str) -> str:
     try:
         return os.path.realpath(path)
     except OSError as error:
-        # It changes while it is looked at.
+        # The path changes meanwhile.
         raise SettingsError(f"{path} cannot be looked up: {error.strerror}.") from error
 
 

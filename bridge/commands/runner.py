@@ -1,8 +1,7 @@
-"""Runs `run_command`, from a request to its result, with the stages of a pipeline.
+"""Runs the stages of a `run_command` request, and judges its result.
 
-Between stages nothing is gathered: the rest waits in the kernel's pipes. A stage succeeds with
-status 0. One that is not the last also succeeds when the stage after it ended first (`yes |
-head -1`). The first stage that did not succeed is the one that failed.
+A stage succeeds with status 0, or if the next stage ended first (`yes | head -1`). The first stage
+without success decides the result.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from bridge.tasks import background_task
 
 
 class CommandOutput:
-    """Keeps a stream's head and tail within `limit` bytes, and no half of a secret."""
+    """The redacted head and tail of a stream, within `limit` bytes."""
 
     def __init__(self, limit: int, redactor: Redactor) -> None:
         self._half = limit // 2
@@ -65,7 +64,7 @@ class CommandOutput:
     def dropped(self) -> int:
         return self._lost + max(0, len(self._tail) - self._half)
 
-    def feed(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         self._keep(self._cleared.feed(data))
 
     def finish(self) -> None:
@@ -74,7 +73,7 @@ class CommandOutput:
     def text(self) -> str:
         if not self.dropped:
             return bytes(self._head + self._tail).decode("utf-8", "backslashreplace")
-        # A cut may have gone through a character.
+        # The cut may split a character.
         head = self._head.decode("utf-8", "ignore")
         tail = self._tail[-self._half :].decode("utf-8", "ignore")
         return f"{head}\n[... {self.dropped:,} bytes dropped ...]\n{tail}"
@@ -84,19 +83,19 @@ class CommandOutput:
         self._head += data[:room]
         self._tail += data[room:]
         excess = len(self._tail) - self._half
-        # At twice the size only, so that each byte is moved once on average.
+        # Only at twice the size, so that each byte moves once on average.
         if excess > self._half:
             del self._tail[:excess]
             self._lost += excess
 
 
 class Pipeline:
-    """The stages of one command. They run in parallel, or in turn where they may write.
+    """The stages of one command. They run in parallel, or in turn if they may write.
 
     Attributes:
-        ends: How each stage ended; None for one that was ended from here.
-        stages: The sandboxes of those that were started.
-        refused: Whether what a stage wrote could not be given to the next.
+        ends: How each stage ended; None if the bridge ended it.
+        stages: The sandboxes of started stages.
+        refused: Whether a stage's output could not be sent to the next stage.
     """
 
     def __init__(self, plan: CommandPlan) -> None:
@@ -111,8 +110,7 @@ class Pipeline:
         self.output = CommandOutput(limit, plan.redactor)
         self.errors = [CommandOutput(limit, plan.redactor) for _ in plan.specs]
 
-    async def run(self, backend: Backend, stdin: bytes) -> None:
-        """Run all stages to their end or the deadline."""
+    async def run_stages(self, backend: Backend, stdin: bytes) -> None:
         async with AsyncExitStack() as stack:
             with anyio.move_on_after(self._plan.timeout) as deadline:
                 every = list(range(len(self._plan.specs)))
@@ -132,18 +130,18 @@ class Pipeline:
         for number in numbers:
             spec, errors = self._plan.specs[number], self.errors[number]
             assert spec.command is not None
-            heard = replace(spec, command=replace(spec.command, on_error=errors.feed))
+            heard = replace(spec, command=replace(spec.command, on_error=errors.add))
             self.stages.append(await stack.enter_async_context(backend.launch(heard)))
         self.isolation = common([stage.isolation for stage in self.stages])
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._feed, self.stages[numbers[0]], stdin)
+                tasks.start_soon(self._write_stdin, self.stages[numbers[0]], stdin)
                 for number in numbers:
                     tasks.start_soon(self._follow, number)
         except ExceptionGroup as group:
             raise first_error(group) from None
 
-    async def _feed(self, stage: Sandbox, data: bytes) -> None:
+    async def _write_stdin(self, stage: Sandbox, data: bytes) -> None:
         with suppress(ChannelClosedError):  # the command stopped reading
             await stage.send(data)
             stage.end_input()
@@ -154,7 +152,7 @@ class Pipeline:
             following = self.stages[number + 1]
         while data := await stage.receive():
             if number + 1 == len(self._plan.specs):
-                self.output.feed(data)
+                self.output.add(data)
             elif following is None:
                 self._passed += data
                 if len(self._passed) > MAX_PASSED_BYTES:
@@ -189,12 +187,12 @@ OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
 
 
 class Commands:
-    """Runs the commands of the configuration's profiles. Leaving closes the backends.
+    """Runs commands of the configured profiles.
 
     Args:
-        choose: Opens what a profile's commands run in.
-        audit_of: The records of one command, by its run's id and owner; none without.
-        queue: What commands and runs wait in; one of their own without.
+        choose: Opens a profile's backend.
+        audit_of: Returns the audit of one command, by its run's id and owner.
+        queue: The queue that commands share with runs.
     """
 
     def __init__(
@@ -209,7 +207,7 @@ class Commands:
         self._audit_of = audit_of
         self._queue = queue or RunQueue(MOST_RUNS)
         self._choose = choose
-        # By image as well: a backend is opened for one image.
+        # A backend is for one image.
         self._backends: dict[tuple[Runtime, str], Backend] = {}
         self._planner = Planner(settings)
         self._lock = anyio.Lock()
@@ -234,7 +232,6 @@ class Commands:
         principal: str = "",
         client: str = "",
     ) -> CommandResult:
-        """Run a command or pipeline of an existing profile."""
         profile = self.profiles[request.profile]
         run_progress, run_id = RunProgress(), uuid.uuid4().hex
         async with AsyncExitStack() as stack:
@@ -258,12 +255,11 @@ class Commands:
                 "env": {name: shown(value) for name, value in request.env.items()},
             }
             audit = self._audit_of(run_id, principal)
-            # Before it runs.
             await audit.commanded(begun, partial(_masked_options, request))
             end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:
-                    await pipeline.run(backend, stdin)
+                    await pipeline.run_stages(backend, stdin)
                 except BridgeError as error:
                     raise with_profile_remedy(error, profile) from error
             wall = time.monotonic() - started
@@ -293,9 +289,8 @@ def _masked_options(request: CommandRequest, shown: Json) -> Json:
 
 
 def _masked_option(shown: str, before: Sequence[str], word: str) -> str:
-    """Return a word as it is shown, with a mask for its end if that is what an option names."""
     values = set(command_secrets([*before, word])) - set(command_secrets(before))
-    for _, value in sorted(values, key=lambda found: -len(found[1])):
+    for _, value in sorted(values, key=lambda pair: -len(pair[1])):
         if shown.endswith(value) and could_be_password(value):
             return shown[: len(shown) - len(value)] + mask(value)
     return shown
@@ -307,7 +302,7 @@ def _stdin(text: str) -> bytes:
     except UnicodeEncodeError:
         raise InvalidRequestError("`stdin` is no valid text.") from None
     if len(data) > MAX_STDIN_BYTES:
-        message = f"`stdin` has {len(data):,} bytes; at most {MAX_STDIN_BYTES:,} are taken."
+        message = f"`stdin` has {len(data):,} bytes; at most {MAX_STDIN_BYTES:,} are allowed."
         raise InvalidRequestError(message, remedy="Put it into a file of the workspace.")
     return data
 
@@ -330,8 +325,8 @@ def _result(
         )
     )
     verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
-    told = [hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint]
-    remedy = "".join(told[:1]) if verdict.reason == "exit" else verdict.remedy
+    hints = [hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint]
+    remedy = "".join(hints[:1]) if verdict.reason == "exit" else verdict.remedy
     return CommandResult(
         run_id=run_id,
         profile=plan.profile.name,
@@ -365,7 +360,7 @@ def judge(
         running = [_stage_name(stages, number) for number, over in enumerate(ended, 1) if not over]
         which = f"; still running: {', '.join(running)}" if running else ""
         summary = f"The time limit of {timeout:g} s passed{which}."
-        remedy = "Ask for less at once, or for more time"
+        remedy = "Do less in one call, or allow more time"
         remedy += f" (`timeout`, at most {profile.max_timeout:g})."
         return CommandVerdict("timeout", summary, "timeout", remedy=remedy)
     for number, stage in enumerate(stages, 1):
@@ -394,7 +389,7 @@ def _judge_failure(stage: StageResult, name: str, profile: CommandProfile) -> Co
         }.get(signal, "")
         summary = f"{name} was ended by {signal.name}{hint}."
     elif stage.exit_code is None:
-        summary = f"{name} was lost: nothing is known of its end."
+        summary = f"{name} was lost: its end is unknown."
     else:
         summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
     exit_code = stage.exit_code if reason == "exit" else None

@@ -1,4 +1,4 @@
-"""Packages for a run: requested, resolved before there is a sandbox, and where that finds them."""
+"""A run's packages, which are resolved and installed before the sandbox starts."""
 
 from __future__ import annotations
 
@@ -25,24 +25,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INSIDE = "/packages"  # Where a sandbox has them.
-SETTINGS_FILE = "config.toml"  # As it is called in errors, which programs may see: not where it is.
+INSIDE = "/packages"  # Their directory in a sandbox.
+SETTINGS_FILE = "config.toml"  # For errors: programs may see them, so they name no host path.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSet:
-    """The packages that a sandbox has."""
-
     binds: tuple[Bind, ...] = ()
-    paths: tuple[str, ...] = ()  # What is joined to where imports look.
-    target: PackageTarget | None = None  # The Python that it is for, as it was known then.
-    # Of all packages in the sandbox, the image's too.
+    paths: tuple[str, ...] = ()  # Additions to `sys.path`.
+    target: PackageTarget | None = None  # The Python that they were resolved for.
+    # The versions of all packages in the sandbox, including the image's.
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    pins: tuple[str, ...] = ()  # What fixes those that were resolved.
-    wheels: tuple[Path, ...] = ()  # The directories that it is made of.
+    pins: tuple[str, ...] = ()  # Requirements that fix the resolved versions.
+    wheels: tuple[Path, ...] = ()  # The directories of the unpacked wheels.
 
     def lacks(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """Return the requirements, normalised, that the sandbox does not meet."""
         from bridge.packages.requirements import is_met
 
         return tuple(text for text in texts if not is_met(text, self.versions))
@@ -52,16 +49,14 @@ NOTHING = PackageSet()
 
 
 def packages_of(request: RunRequest) -> tuple[str, ...]:
-    """Return all that a run asks for, normalised and in order: equal for equal wishes."""
     if not request.may_need_packages:
         return ()
     return tuple(one.text for one in _collect_wishes(request)[0])
 
 
 def _collect_wishes(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
-    """Return the requirements, and which Python the program demands."""
-    # Imported when needed: `packaging` takes 15 ms or more, and most bridges are never asked for a
-    # package.
+    """Return the requirements, and the Python versions that the program accepts."""
+    # `packaging` takes 15 ms to import, and most runs request no package.
     from bridge.packages.requirements import Script, parse_requirements, script_metadata
 
     script = script_metadata(request.code) if SCRIPT_OPENING in request.code else Script()
@@ -77,7 +72,7 @@ class PackageSandboxes(Protocol):
 
 
 class Packages:
-    """Resolves the packages that runs ask for. Does no I/O before one does."""
+    """Resolves the packages of runs. The first request does the first I/O."""
 
     def __init__(self, settings: Settings, sandboxes: PackageSandboxes) -> None:
         self._settings = settings
@@ -91,7 +86,7 @@ class Packages:
     async def resolve(
         self, request: RunRequest, run: RunCaller, pins: tuple[str, ...] = ()
     ) -> PackageSet:
-        """Return a run's packages, installed; `pins` fix the versions of a session."""
+        """Install a run's packages; `pins` fix the versions of a session."""
         if not request.may_need_packages:
             return NOTHING
         wanted, python = _collect_wishes(request)
@@ -116,15 +111,15 @@ class Packages:
         )
         versions = {one.name: one.version for one in installed} | lock.versions
         fixed = tuple(f"{name}=={version}" for name, version in lock.versions.items())
-        found = PackageSet(target=target, versions=versions, pins=fixed)
+        packages = PackageSet(target=target, versions=versions, pins=fixed)
         if tree is None:
-            return found
+            return packages
         bind = Bind(source=str(tree), inside=INSIDE, executable=True)
         wheels = tuple(self._directory / "wheels" / one.sha256 for one in lock.packages)
-        return replace(found, binds=(bind,), paths=(INSIDE,), wheels=wheels)
+        return replace(packages, binds=(bind,), paths=(INSIDE,), wheels=wheels)
 
     def compile_later(self, packages: PackageSet) -> None:
-        """Have a set compiled in the background, for the runs that follow."""
+        """Compile a set in the background, for later runs."""
         target, tree = packages.target, "".join(bind.source for bind in packages.binds)
         if target is None or not tree or tree in self._compiled or not target.abi:
             return
@@ -148,8 +143,9 @@ class Packages:
         settings = self._settings
         if not settings.packages_allowed:
             message = f"The profile {settings.profile!r} allows no packages."
-            remedy = "Do without, or run the bridge with another profile; one that extends it may "
-            raise PackageRefusedError(message, remedy=f"{remedy}say allow_packages = true.")
+            remedy = "Use no packages, or run the bridge with another profile, such as one that "
+            remedy += "extends it with allow_packages = true."
+            raise PackageRefusedError(message, remedy=remedy)
         from bridge.packages.requirements import check_wanted
 
         check_wanted(wanted, settings.dependencies.allow, SETTINGS_FILE)
@@ -163,7 +159,7 @@ class Packages:
         return self._resolver
 
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
-        """Check that a sandbox has the known Python, and its packages; learn another Python."""
+        """Check that a sandbox has the packages and their Python; forget a changed Python."""
         if packages.target is None:
             return
         from bridge.packages.target import target_of
@@ -172,13 +168,13 @@ class Packages:
         if target != packages.target:
             self._target = None
             message = "The sandbox has another Python than the one that packages were found for."
-            raise PackageUnavailableError(message, remedy="Run it again: the new one is known now.")
+            raise PackageUnavailableError(message, remedy="Run it again with the new Python.")
         binds = facts.get("binds")
-        found = binds.get(INSIDE) if packages.binds and isinstance(binds, dict) else None
-        if isinstance(found, dict) and found.get("empty") is True:
+        bind = binds.get(INSIDE) if packages.binds and isinstance(binds, dict) else None
+        if isinstance(bind, dict) and bind.get("empty") is True:
             message = "The sandbox does not have the packages that it was given."
             remedy = (
-                "The engine's machine does not see this one's files: share the directory with it "
-                "(`podman machine init --volume`), or set `cache` of [dependencies] to one that is."
+                "The engine's machine does not see this machine's files. Share the directory "
+                "(`podman machine init --volume`), or set `cache` of [dependencies]."
             )
             raise PackageUnavailableError(message, remedy=remedy)

@@ -1,4 +1,4 @@
-"""From what a program asks for to a directory with it: the recorded choice, else uv."""
+"""Turns requirements into a directory of packages, by a recorded resolution or by uv."""
 
 from __future__ import annotations
 
@@ -33,16 +33,13 @@ Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
 
 @dataclass
 class Resolver:
-    """Provides packages. Makes no I/O until it is asked."""
-
     dependencies: Dependencies
-    directory: Path  # Where packages are kept.
+    directory: Path
     store: Store
-    # The bridge's environment: how the network is reached, and where uv is.
-    environ: Mapping[str, str]
+    environ: Mapping[str, str]  # The bridge's own, for the network and uv.
     place: str  # The settings file, for errors.
     executable: str = ""  # Replaces the uv of this machine.
-    # By set: of several runs one finds it.
+    # By set: one of several concurrent runs resolves it.
     _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def provide(
@@ -54,17 +51,17 @@ class Resolver:
         installed: Sequence[Installed] = (),
         pins: Sequence[str] = (),
     ) -> tuple[Path | None, Lock]:
-        """Return a directory with what is asked for, and what that is; no directory for nothing.
+        """Return a directory of the requested packages, and its lock; None for no packages.
 
         Args:
-            installed: What the sandbox has without it.
-            pins: Requirements that ask for nothing and fix the versions of a session.
+            installed: The sandbox's own packages.
+            pins: Constraints that fix the versions of a session.
         """
         check_wanted(wanted, self.dependencies.allow, self.place)
         texts = [one.text for one in wanted]
         index = self.dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
-        kept = StoredSet(self.directory, self.store, [*texts, target.digest, index, *around])
+        stored = StoredSet(self.directory, self.store, [*texts, target.digest, index, *around])
 
         async def find(uv: Uv) -> tuple[Locked, ...]:
             await say(f"resolving {', '.join(texts)}"[:200])
@@ -73,30 +70,32 @@ class Resolver:
 
         try:
             with anyio.fail_after(self.dependencies.timeout):
-                async with self._finding.setdefault(kept.name, anyio.Lock()):
-                    lock = await self._provide(kept, find, target, say)
+                async with self._finding.setdefault(stored.name, anyio.Lock()):
+                    lock = await self._provide(stored, find, target, say)
         except TimeoutError:
             seconds = self.dependencies.timeout
-            message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
-            remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
+            message = f"{', '.join(texts):.200} could not be installed within {seconds:g} s."
+            remedy = "Try again, or raise `timeout` of [dependencies]."
             raise PackageUnavailableError(message, remedy=remedy) from None
-        return kept.tree(lock) if lock.packages else None, lock
+        return stored.tree(lock) if lock.packages else None, lock
 
     def _stale(self, lock: Lock) -> bool:
         days = self.dependencies.lock_days
         return bool(days) and time.time() - lock.made > days * _DAY
 
-    async def _provide(self, kept: StoredSet, find: Find, target: PackageTarget, say: Say) -> Lock:
-        old = await anyio.to_thread.run_sync(kept.read)
+    async def _provide(
+        self, stored: StoredSet, find: Find, target: PackageTarget, say: Say
+    ) -> Lock:
+        old = await anyio.to_thread.run_sync(stored.read)
         try:
             if old is not None:  # `allow` may have changed since.
                 check_resolved(old.versions, self.dependencies.allow)
         except PackageRefusedError:
             old = None
-        there = old is not None and (not old.packages or kept.touch(old))
+        there = old is not None and (not old.packages or stored.touch(old))
         if old is not None and there and not self._stale(old):
             return old
-        place = await anyio.to_thread.run_sync(kept.begin)
+        place = await anyio.to_thread.run_sync(stored.begin)
         try:
             cache = self.directory / "uv"
             uv = Uv(self.dependencies, self.environ, place, target, say, self.executable, cache)
@@ -104,14 +103,14 @@ class Resolver:
             if lock is None or self._stale(lock):
                 lock = Lock(packages=await find(uv), made=time.time())
                 check_resolved(lock.versions, self.dependencies.allow)
-            if not there:  # What is too large is not resolved again.
-                await anyio.to_thread.run_sync(kept.remember, lock)
-            await self._install(kept, lock, uv, say, place)
-            await anyio.to_thread.run_sync(kept.remember, lock)
+            if not there:  # If the set is too large, later runs do not resolve it again.
+                await anyio.to_thread.run_sync(stored.remember, lock)
+            await self._install(stored, lock, uv, say, place)
+            await anyio.to_thread.run_sync(stored.remember, lock)
         except PackageUnavailableError as error:
             if old is None or not there:
                 raise
-            logger.warning("the packages chosen before are used again: %s", error.message)
+            logger.warning("the earlier packages are used again: %s", error.message)
             return old
         finally:
             with anyio.CancelScope(shield=True):
@@ -120,29 +119,29 @@ class Resolver:
         await anyio.to_thread.run_sync(room)
         return lock
 
-    async def _install(self, kept: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
+    async def _install(self, stored: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
         most = self.dependencies.max_bytes
         sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
         try:
             if sum(sizes.values()) > most:
                 raise too_large(most, sizes)
             with ExitStack() as stack:
-                # From here on no other bridge may evict wheels that are in no set yet.
+                # No other bridge may evict the new wheels before they are in a set.
                 wheels = in_use(self.directory / "wheels", wait=True)
                 await anyio.to_thread.run_sync(stack.enter_context, wheels)
-                missing = [each for each in lock.packages if not kept.wheel(each).exists()]
+                missing = [each for each in lock.packages if not stored.wheel(each).exists()]
                 into = place / "installed"
                 if missing:
                     await say(f"installing {', '.join(each.name for each in missing)}"[:200])
                     await uv.install(missing, into)
                 for each in missing:
                     made = into / each.sha256
-                    await anyio.to_thread.run_sync(kept.keep_wheel, each, made, most)
-                if lock.packages and not kept.touch(lock):
-                    await anyio.to_thread.run_sync(kept.keep, lock, place, most)
+                    await anyio.to_thread.run_sync(stored.keep_wheel, each, made, most)
+                if lock.packages and not stored.touch(lock):
+                    await anyio.to_thread.run_sync(stored.keep, lock, place, most)
         except PackageRefusedError as error:
             if "max_bytes" in error.message and "largest" not in error.message:
-                # What was unpacked tells no sizes, since it was stopped.
+                # The unpacking was stopped, so the error has no sizes.
                 raise too_large(most, sizes) from None
             raise
 
@@ -150,37 +149,37 @@ class Resolver:
 async def _find(
     uv: Uv, wanted: Sequence[Wanted], installed: Mapping[str, Installed], limits: Sequence[str]
 ) -> tuple[Locked, ...]:
-    """Return what has to join the environment, by name, so that all of it fits together."""
+    """Return the packages to add to the installed ones."""
     texts = [one.text for one in wanted]
     if installed:
         fixed = [f"{one.name}=={one.version}" for one in installed.values()]
-        # Else some of it has to be replaced.
+        # If this fails, some installed packages must be replaced.
         with suppress(PackageUnavailableError):
             return _select(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
-    found = await uv.resolve(texts, limits)
+    resolved = await uv.resolve(texts, limits)
     more: set[str] = set()
-    while new := _broken_by(found, installed) - {each.name for each in found} - more:
+    while new := _broken_by(resolved, installed) - {each.name for each in resolved} - more:
         more |= new
         try:
-            found = await uv.resolve([*texts, *sorted(more)], limits, explain=False)
+            resolved = await uv.resolve([*texts, *sorted(more)], limits, explain=False)
         except PackageUnavailableError as error:
             logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
             break
-    return _select(found, installed)
+    return _select(resolved, installed)
 
 
-def _select(found: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
-    broken = _broken_by(found, installed)
-    return tuple(one for one in found if one.name in broken or not _has(one, installed))
+def _select(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
+    broken = _broken_by(resolved, installed)
+    return tuple(one for one in resolved if one.name in broken or not _has(one, installed))
 
 
 def _has(package: Locked, installed: Mapping[str, Installed]) -> bool:
     return package.name in installed and installed[package.name].version == package.version
 
 
-def _broken_by(found: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
-    """Return the installed packages that need one which is replaced, in turn too."""
-    replaced = {each.name for each in found if not _has(each, installed)} & installed.keys()
+def _broken_by(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
+    """Return the installed packages that depend, transitively, on a replaced one."""
+    replaced = {each.name for each in resolved if not _has(each, installed)} & installed.keys()
     broken: set[str] = set()
     while more := {
         one.name

@@ -1,11 +1,11 @@
-"""Packages on disk: each wheel once, and sets of them, which are what programs see.
+"""Packages on disk: each wheel once, and sets of wheels, which programs see.
 
-    wheels/<sha256>/   one wheel, unpacked
-    sets/<digest>/     hard links to the files of the wheels of a set
-    sets/work-*/       where a bridge's uv works meanwhile
-    uv/                uv's cache, with what indexes answered
+- `wheels/<sha256>/`: one unpacked wheel
+- `sets/<digest>/`: hard links to the files of a set's wheels
+- `sets/work-*/`: a working directory of uv
+- `uv/`: uv's cache, with answers of indexes
 
-A wheel and a set are complete before they have their names. Only bytecode is added to them later.
+A wheel or set is complete before it gets its name. Later only bytecode is added.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from bridge.guest.protocol.distributions import LIGHTER
 from bridge.private_files import in_use
 from bridge.store import Store
 
-MAX_ENTRIES = 50_000  # Files and directories; packages may have any number, large sets half of it.
-KEPT_SECONDS = 60.0  # A sandbox may not have mounted a set yet that was used this recently.
+MAX_ENTRIES = 50_000  # Packages may have any number of files; large sets have half of this.
+KEPT_SECONDS = 60.0  # The sandbox of a set that was used this recently may not have mounted it yet.
 
 _KIND = "packages"
 _WORK = "work-"
@@ -41,7 +41,7 @@ _WORK = "work-"
 
 @dataclass(frozen=True, kw_only=True)
 class Locked:
-    """One chosen package: the wheel's hash, and its bytes; 0 where the index does not say."""
+    """One resolved package: its wheel's hash and size in bytes, 0 if unknown."""
 
     name: str
     version: str
@@ -51,7 +51,7 @@ class Locked:
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Which packages a set of requirements comes to, found out at `made`."""
+    """The resolution of requirements, at the time `made`."""
 
     packages: tuple[Locked, ...]
     made: float
@@ -66,18 +66,13 @@ def _explain_failure() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"Packages cannot be kept: {error.strerror or error}."
-        remedy = "The person who runs the bridge can set `cache` of [dependencies], or make room"
-        raise PackageUnavailableError(message, remedy=f"{remedy} there.") from None
+        message = f"Packages cannot be stored: {error.strerror or error}."
+        remedy = "The bridge's user can set `cache` of [dependencies], or free space there."
+        raise PackageUnavailableError(message, remedy=remedy) from None
 
 
 class StoredSet:
-    """One set. Methods block, and are for threads, but for `tree` and `touch`.
-
-    Args:
-        directory: Of all wheels and sets; made when needed.
-        texts: What the set is of; equal for the same set only.
-    """
+    """One set, which `texts` identify. All methods but `tree` and `touch` block."""
 
     def __init__(self, directory: Path, store: Store, texts: Iterable[str]) -> None:
         self._directory = directory
@@ -91,7 +86,6 @@ class StoredSet:
         return self._directory / "wheels" / package.sha256
 
     def touch(self, lock: Lock) -> bool:
-        """Record that the installed packages are used; return False if they are not there."""
         with suppress(OSError):
             os.utime(self.tree(lock))
             return True
@@ -99,7 +93,7 @@ class StoredSet:
 
     @_explain_failure()
     def begin(self) -> Path:
-        # The programs of a bridge that is root are another user, who must be able to read packages.
+        # Programs of root's bridge run as another user, who must be able to read packages.
         for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
             path.mkdir(parents=True, exist_ok=True)
             if path.stat().st_uid == os.geteuid():
@@ -108,8 +102,8 @@ class StoredSet:
 
     def read(self) -> Lock | None:
         try:
-            with self._store.reading() as kept:
-                document = json.loads(kept.get(_KIND, "", self.name) or b"null")
+            with self._store.reading() as transaction:
+                document = json.loads(transaction.get(_KIND, "", self.name) or b"null")
             packages = tuple(Locked(**each) for each in document["packages"])
             return Lock(**{**document, "packages": packages})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -117,20 +111,20 @@ class StoredSet:
 
     @_explain_failure()
     def remember(self, lock: Lock) -> None:
-        with self._store.writing() as kept:
-            kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
-            kept.prune(_KIND, most=2000)
+        with self._store.writing() as transaction:
+            transaction.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
+            transaction.prune(_KIND, most=2000)
 
     @_explain_failure()
     def keep_wheel(self, package: Locked, made: Path, max_bytes: int) -> None:
         tidy(made, max_bytes)
-        # Another bridge may have been faster, with the same.
+        # Another bridge may have stored it first.
         if not self.wheel(package).exists():
             made.rename(self.wheel(package))
 
     @_explain_failure()
     def keep(self, lock: Lock, work: Path, max_bytes: int) -> None:
-        """Keep a set of wheels that are there, for programs from now on, unless it is too large."""
+        """Make the set from stored wheels; raise PackageRefusedError if it is too large."""
         made, tree = work / "set", self.tree(lock)
         sizes, entries = {}, 0
         for package in lock.packages:
@@ -147,10 +141,10 @@ class StoredSet:
 
 
 def link_tree(source: Path, into: Path) -> None:
-    """Make a directory's files appear in another one, as hard links where that is possible."""
+    """Link a directory's files into another one; copy those that cannot be linked."""
     for place, _, files in os.walk(source):
         below = into / Path(place).relative_to(source)
-        # Two wheels may have a file and a directory of one name; then the first stays.
+        # If one wheel has a file and another a directory of that name, the first one stays.
         with suppress(FileExistsError, NotADirectoryError):
             below.mkdir(parents=True, exist_ok=True)
             for name in files:
@@ -160,14 +154,14 @@ def link_tree(source: Path, into: Path) -> None:
                 except FileExistsError:
                     continue
                 except OSError:
-                    # No hard links here, or no further ones of this file.
+                    # The file system has no hard links, or allows no more of this file.
                     shutil.copy2(Path(place, name), path)
 
 
 def make_room(directory: Path, most: int) -> None:
-    """Evict the sets used longest ago, and wheels of no set, until the rest fits. Blocks."""
+    """Evict the least recently used sets, and unused wheels, beyond `most` bytes. Blocks."""
     with in_use(directory / "wheels", alone=True) as alone:
-        # Another bridge is installing: its wheels have no set yet. The next one makes room.
+        # If another bridge is installing, its wheels have no set yet.
         if alone:
             _make_room(directory, most, time.time())
 
@@ -179,10 +173,10 @@ def _make_room(directory: Path, most: int, now: float) -> None:
             used = path.stat().st_mtime
             if not path.name.startswith(_WORK):
                 sets.append((used, path))
-            elif now - used > 7200:  # A dead bridge left it: no run waits as long.
+            elif now - used > 7200:  # It is a dead bridge's: no run waits this long.
                 shutil.rmtree(path, ignore_errors=True)
     wheels = {path: _size(path) for path in (directory / "wheels").iterdir()}
-    # Where there are no hard links, a set takes room of its own.
+    # Without hard links a set takes space of its own.
     copies = {path: _size(path) for _, path in sets if path is not None and not _is_shared(path)}
     total = sum(wheels.values()) + sum(copies.values())
     for used, oldest in sorted(sets, key=lambda each: each[0]):
@@ -206,10 +200,9 @@ def _is_shared(place: Path) -> bool:
 
 
 def _evict(path: Path) -> bool:
-    """Remove a directory unless a bridge uses it; return whether it is gone."""
     with suppress(OSError), in_use(path, alone=True) as unused:
         if unused:
-            # Out of sight first: half a set must never be taken for one.
+            # Rename it first, so that no bridge uses a half-removed set.
             away = path.parent.parent / "sets" / f"{_WORK}{path.name}"
             path.rename(away)
             shutil.rmtree(away, ignore_errors=True)
@@ -218,12 +211,12 @@ def _evict(path: Path) -> bool:
 
 
 def tidy(tree: Path, max_bytes: int) -> None:
-    """Make an unpacked wheel plain files of fixed modes that everybody may read. Blocks.
+    """Give an unpacked wheel's files fixed modes that all users can read. Blocks.
 
-    What an interpreter would run at its start is removed; a link or a device is refused.
+    It removes files that an interpreter runs at its start, and refuses links and devices.
     """
     for path in tree.iterdir():
-        # What an interpreter with `site` would run at its start, and uv's own lock file.
+        # Files that `site` runs at start, and uv's lock file.
         if re.fullmatch(
             r".*\.pth|(site|user)customize(\..*)?|\.lock", path.name, flags=re.IGNORECASE
         ):
@@ -233,13 +226,13 @@ def tidy(tree: Path, max_bytes: int) -> None:
     for place, directories, files in os.walk(tree):
         for name in (*directories, *files):
             path = Path(place, name)
-            found = path.lstat()
-            if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
                 message = f"{path.relative_to(tree)!s:.100} is neither a file nor a directory."
-                raise PackageRefusedError(message, remedy="Ask for another version.")
-            path.chmod(0o755 if found.st_mode & 0o111 else 0o644)
+                raise PackageRefusedError(message, remedy="Request another version.")
+            path.chmod(0o755 if status.st_mode & 0o111 else 0o644)
             entries += 1
-            size += found.st_size
+            size += status.st_size
     if entries > MAX_ENTRIES or size > max_bytes:
         raise too_large(max_bytes)
 
@@ -247,7 +240,7 @@ def tidy(tree: Path, max_bytes: int) -> None:
 def too_large(
     most: int, sizes: Mapping[str, int] | None = None, what: str = "to download"
 ) -> PackageRefusedError:
-    """Return the refusal of packages beyond `most` bytes; `sizes` has them by package."""
+    """Return the refusal of packages beyond `most` bytes; `sizes` are by package."""
     message = (
         f"The packages are larger than a run's may be (`max_bytes`: {_mib(most)}), or have more "
         f"than {MAX_ENTRIES:,} files."
@@ -258,8 +251,8 @@ def too_large(
         message += f" Together they have {_mib(sum(sizes.values()))} {what}; the largest: {named}."
     names = {package.partition(" ")[0] for package in sizes or ()}
     lighter = [f'for {name} "{LIGHTER[name]}"' for name in sorted(names & LIGHTER.keys())]
-    ask = ", ".join(lighter) or "for less"
-    remedy = f"Ask {ask}; or the person who runs the bridge raises `max_bytes`."
+    ask = f"Ask {', '.join(lighter)}" if lighter else "Request less"
+    remedy = f"{ask}, or have the bridge's user raise `max_bytes`."
     return PackageRefusedError(message, remedy=remedy)
 
 
@@ -268,10 +261,10 @@ def _mib(size: int) -> str:
 
 
 def within(place: Path, most: int) -> bool:
-    """Return whether what uv has written is within `most` bytes, and a bound on files. Blocks."""
+    """Return whether a directory is within `most` bytes and a bound on files. Blocks."""
     size = entries = 0.0
-    for found in _entries(place):
-        size += found.st_size / found.st_nlink if stat.S_ISREG(found.st_mode) else 0
+    for status in _entries(place):
+        size += status.st_size / status.st_nlink if stat.S_ISREG(status.st_mode) else 0
         entries += 1
         if size > most or entries > 3 * MAX_ENTRIES:
             return False
@@ -285,20 +278,20 @@ def digest_of(texts: Iterable[str]) -> str:
 def _entries(place: Path) -> Iterator[os.stat_result]:
     for directory, directories, files in os.walk(place):
         for name in (*directories, *files):
-            # What is gone again meanwhile counts no more.
+            # uv may remove files meanwhile.
             with suppress(OSError):
                 yield os.lstat(os.path.join(directory, name))  # noqa: PTH118 - many, joined at once
 
 
-Compile = Callable[[Path], Awaitable[bytes | None]]  # Returns what a sandbox compiled of a wheel.
+Compile = Callable[[Path], Awaitable[bytes | None]]  # Returns a sandbox's bytecode of a wheel.
 
 
 async def compile_set(
     tree: Path, wheels: Sequence[Path], tag: str, most: int, compiled: Compile
 ) -> None:
-    """Add missing bytecode to a set and its wheels; `tag` is the Python's in file names."""
+    """Add missing bytecode to a set and its wheels; `tag` is the Python's cache tag."""
     for wheel in wheels:
-        # It may be evicted.
+        # Another bridge may evict the wheel.
         with suppress(OSError):
             metadata = next(wheel.glob("*.dist-info"), None)
             if metadata is None:
@@ -307,7 +300,7 @@ async def compile_set(
             if (tree / marker).exists():
                 continue
             with in_use((wheel / marker).parent, alone=True) as alone:
-                # Otherwise another bridge compiles it, and a later run finds that.
+                # If not alone, another bridge compiles it, for a later run.
                 if alone and not (wheel / marker).exists():
                     await _compile(wheel, tag, most, compiled)
                     (wheel / marker).touch(mode=0o644)
@@ -322,7 +315,7 @@ async def _compile(wheel: Path, tag: str, most: int, compiled: Compile) -> None:
 
 
 async def add_fonts(tree: Path, listed: Compile) -> None:
-    """Add matplotlib's list of fonts to a set that has matplotlib, as a sandbox makes it."""
+    """Add matplotlib's list of fonts, which a sandbox makes, to a set with matplotlib."""
     place = tree / ".matplotlib"
     if not (tree / "matplotlib").is_dir() or place.exists():
         return
@@ -334,7 +327,10 @@ async def add_fonts(tree: Path, listed: Compile) -> None:
 
 
 def add_bytecode(wheel: Path, data: bytes, tag: str, most: int) -> int:
-    """Write compiled files next to their sources; return how many are new. `data` may lie."""
+    """Write compiled files next to their sources; return how many are new.
+
+    `data` comes from a sandbox, which may be hostile.
+    """
     added = 0
     sources = {
         str(Path(place, name).relative_to(wheel))
@@ -359,7 +355,7 @@ def add_bytecode(wheel: Path, data: bytes, tag: str, most: int) -> int:
 
 
 def _read_pairs(data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents in what a sandbox returned, up to the first that is malformed."""
+    """Yield names and contents, up to the first malformed pair."""
     with suppress(zlib.error):
         rest = memoryview(zlib.decompressobj().decompress(data, most))
         while len(rest) > 4:

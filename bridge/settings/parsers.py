@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from bridge.settings import globs
-from bridge.store.store import SCHEMES, ServerUrl, server_url
+from bridge.store.database import SCHEMES, ServerUrl, server_url
 
 ENGINES = ("podman", "docker")
 

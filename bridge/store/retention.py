@@ -14,8 +14,6 @@ _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
 
 class StoredItem(NamedTuple):
-    """An item in the store: its owner, its time of creation, and its content's digest and size."""
-
     owner: str
     id: str
     created: float
@@ -49,7 +47,7 @@ def items_to_remove(
     if incoming in removed:
         return None
     if removed:
-        # A tenth more goes, so that removals are rare; shares are of the rest.
+        # Remove a tenth more, so that removals are rare. Shares are those of the rest.
         most_bytes = bounds.total_bytes - bounds.total_bytes // 10
         removed = _over_limits(left, most_bytes, bounds.entries - bounds.entries // 10)
     if incoming in removed:
@@ -58,13 +56,13 @@ def items_to_remove(
     return over + removed
 
 
-def _over_limits(kept: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
-    """Return the items beyond the number of items, and of the rest those beyond their bytes."""
+def _over_limits(items: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
+    """Return the items beyond the limit on items, then those beyond the limit on bytes."""
     removed = [
-        kept[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in kept], most)
+        items[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in items], most)
     ]
     hidden = set(removed)
-    rest = [one for one in kept if one not in hidden]
+    rest = [one for one in items if one not in hidden]
     things = [_as_thing(one, one.digest, one.size) for one in rest]
     return removed + [rest[at] for at in surplus(things, most_bytes)]
 

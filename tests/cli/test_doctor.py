@@ -29,7 +29,7 @@ from bridge.model import Directory
 from bridge.sandbox.backend import Probe
 from bridge.settings import Settings, load
 from tests.cli.desk import desk
-from tests.packages.rig import allowing, wheel
+from tests.packages.rig import allow_from, wheel
 from tests.postgresql import PASSWORD, Server
 from tests.waiting import typing_answers
 
@@ -169,7 +169,7 @@ async def test_packages_are_tried_with_the_index_of_programs(tmp_path: Path) -> 
     assert "none are allowed" in describe_packages(await check_packages(settings))
     told = {}
     for allow in ("alpha==1.*", "beta", "types-*"):
-        dependencies = allowing(tmp_path, "gamma-*", allow)
+        dependencies = allow_from(tmp_path, "gamma-*", allow)
         check = await check_packages(replace(settings, dependencies=dependencies))
         told[allow] = describe_packages(check)
         assert f"allowed: gamma-*, {allow}\n" in told[allow]
@@ -177,7 +177,7 @@ async def test_packages_are_tried_with_the_index_of_programs(tmp_path: Path) -> 
     assert told["alpha==1.*"].startswith("packages: ok\n")
     assert told["beta"].startswith("packages: FAIL: beta cannot be resolved. uv says: ")
     assert told["types-*"].startswith("packages: ok\n")
-    closed = replace(settings, profile="strict", dependencies=allowing(tmp_path, "alpha"))
+    closed = replace(settings, profile="strict", dependencies=allow_from(tmp_path, "alpha"))
     assert "the profile strict allows none" in describe_packages(await check_packages(closed))
 
 

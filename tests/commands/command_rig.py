@@ -31,8 +31,6 @@ CANARY = "canary-5b1f"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Directories of the host."""
-
     root: Path  # Holds the others, and nothing that is granted.
     home: Path
     workspace: Path
@@ -91,7 +89,7 @@ def place() -> Iterator[Place]:
         shutil.rmtree(root)
 
 
-async def peeked(
+async def run_peek(
     commands: Commands | Settings, asked: dict[str, Any], *words: str
 ) -> dict[str, Any]:
     result = await run(commands, ["peek", *words], stdin=json.dumps(asked))

@@ -10,10 +10,14 @@ import pytest
 
 from scripts.fleet.cluster import Cluster
 from scripts.fleet.running import running_cluster
+from tests.contract.conftest import rig
 from tests.contract.rig import Rig, open_descriptors, rig_on
 from tests.fleet.deploy_rig import give_images
-from tests.fleet.engine import ClusterEngine, engine_on
+from tests.fleet.engine import engine_on
 from tests.fleet.rig import BRIDGE, NAMESPACE, prepare_namespace
+from tests.sandbox.kubernetes.contract.conftest import OneEngine
+
+__all__ = ["rig"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,16 +44,6 @@ def deploy_images(cluster: Cluster) -> None:
     give_images(cluster)
 
 
-class OneEngine:
-    """Stands where the contract suite looks engines up by their names."""
-
-    def __init__(self, engine: ClusterEngine) -> None:
-        self._engine = engine
-
-    def get(self, name: str) -> ClusterEngine:
-        return self._engine
-
-
 @pytest.fixture(scope="session")
 def engine() -> str:
     return "kubernetes"
@@ -66,10 +60,3 @@ async def shared_rig(engines: OneEngine, tmp_path_factory: Any) -> AsyncIterator
     async with rig_on(engines.get(""), tmp_path_factory.mktemp("rig") / "run") as made:
         yield made
     assert open_descriptors() <= before, "sockets or pipes were left open"
-
-
-@pytest.fixture
-async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    """Give the backend, and see that the test leaves nothing on the cluster."""
-    yield shared_rig
-    assert shared_rig.engine.ours() == []

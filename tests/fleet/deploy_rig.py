@@ -93,14 +93,11 @@ class Deployed:
         return [pod for pod in pods(self.cluster) if not _is_bridge(pod)]
 
     def addresses(self) -> list[str]:
-        """Return where the Service sends clients: its pods that are ready."""
         path = f"/api/v1/namespaces/{NAMESPACE}/endpoints/{BRIDGE}"
         subsets = json.loads(self.cluster.request("GET", path)).get("subsets", ())
         return [str(one["ip"]) for each in subsets for one in each.get("addresses", ())]
 
     def until_ready(self, count: int) -> list[str]:
-        """Wait until there are just so many bridges, all ready; return their addresses."""
-
         def so_many() -> bool:
             return len(self.addresses()) == count == len(self.bridges())
 

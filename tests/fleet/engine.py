@@ -31,7 +31,6 @@ class ClusterEngine(Engine):
         return (True, None)
 
     def ours(self) -> list[str]:
-        """Return the pods that are left, those being deleted not counted."""
         return [
             str(pod["metadata"]["name"])
             for pod in pods(self.cluster)
@@ -54,7 +53,6 @@ class ClusterEngine(Engine):
 
 
 def container_of(cluster: Cluster, name: str) -> tuple[Node, str]:
-    """Return the node of a pod and the id of its container there."""
     (pod,) = [found for found in pods(cluster) if found["metadata"]["name"] == name]
     (node,) = [node for node in cluster.nodes if node.name == pod["spec"]["nodeName"]]
     (status,) = pod["status"]["containerStatuses"]
@@ -73,8 +71,6 @@ def backend_on(kubeconfig: Path, **changed: object) -> KubernetesBackend:
 def engine_on(cluster: Cluster, kubeconfig: Path) -> ClusterEngine:
     return ClusterEngine(
         name="kubernetes",
-        command="",
-        url="",
         environ=environment(kubeconfig),
         image=RUNTIME_IMAGE,
         open_backend=lambda: backend_on(kubeconfig),

@@ -41,7 +41,6 @@ AS_OF_1_20 = {
 
 
 def prepare_namespace(cluster: Cluster) -> None:
-    """Make the namespace and the bridge's account in it, from the files of `deploy/`."""
     for name in ("namespace.yaml", "rbac.yaml"):
         cluster.kubectl("apply", "-f", DEPLOY / "base" / name)
     # Pods are refused until a controller has made the namespace's default account.
@@ -54,10 +53,7 @@ def settings_in(
 ) -> Settings:
     """Return the settings of a bridge on the cluster, with nothing of this machine's user.
 
-    Args:
-        warm: Sandboxes that wait, attached.
-        waiting: Pods that wait, for any bridge of the service.
-        flags: Further settings.
+    `warm` sandboxes wait attached, and `waiting` pods wait for any bridge of the service.
     """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "config.toml"

@@ -36,11 +36,7 @@ def wheel(
     tag: str = PURE,
     entries: Iterable[zipfile.ZipInfo] = (),
 ) -> Path:
-    """Write a wheel whose one module says its version, or that has other files.
-
-    Args:
-        entries: What else is in it, each holding its own name.
-    """
+    """Write a wheel whose one module says its version, or that has other files and entries."""
     path = directory / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
@@ -64,8 +60,7 @@ def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
     return made
 
 
-def allowing(index: Path | str, *allow: str, **more: object) -> Dependencies:
-    """Return settings that allow packages from an index; an empty one is uv's own."""
+def allow_from(index: Path | str, *allow: str, **more: object) -> Dependencies:
     table = {"allow": list(allow), **({"index": str(index)} if str(index) else {}), **more}
     return parse_dependencies(table, "config.toml: dependencies")
 
@@ -82,13 +77,7 @@ def open_directory() -> Iterator[Path]:
 
 
 class Index:
-    """A simple index of the wheels in a directory.
-
-    Attributes:
-        url: With the password that it demands, if it does.
-        asked: Paths, in order.
-        answers: What is served instead of the real thing, by path.
-    """
+    """A simple index of the wheels in a directory; `answers` replace real ones, by path."""
 
     def __init__(self, directory: Path, login: str = "", *, hashes: bool = True) -> None:
         self.directory = directory

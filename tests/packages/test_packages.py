@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,35 +13,17 @@ import pytest
 
 from bridge.callers.client import RunCaller
 from bridge.clock import Clock
-from bridge.errors import (
-    InvalidRequestError,
-    PackageRefusedError,
-    PackageUnavailableError,
-)
+from bridge.errors import InvalidRequestError, PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol.distributions import DATA, MODULES
 from bridge.model import RunRequest
 from bridge.packages.packages import INSIDE, packages_of
-from bridge.runs import Engine
 from bridge.settings import Settings
-from bridge.settings.dependencies import Dependencies
 from tests.e2e.rig import BRIDGE
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
-from tests.packages.rig import allowing, open_directory, wheel
+from tests.packages.rig import allow_from, open_directory, wheel
 
 SCRIPT = "# /// script\n# dependencies = ['Polars==1.*']\n# requires-python = '>=3.9'\n# ///\n1"
-
-Open = Callable[[Settings], AbstractAsyncContextManager[Engine]]
-
-
-@pytest.fixture
-def opened(backend: FakeBackend) -> Open:
-    @asynccontextmanager
-    async def open_one(settings: Settings) -> AsyncIterator[Engine]:
-        async with engine_on(backend, settings, finder=ListFinder()) as engine:
-            yield engine
-
-    return open_one
 
 
 def test_what_the_call_and_the_text_ask_for_is_one_wish() -> None:
@@ -55,11 +35,11 @@ def test_what_the_call_and_the_text_ask_for_is_one_wish() -> None:
 
 
 async def test_without_settings_every_package_is_refused_with_the_text_to_add(
-    settings: Settings, opened: Open, backend: FakeBackend, tmp_path: Path
+    settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
     cache = tmp_path / "cache"
     settings = replace(settings, dependencies=replace(settings.dependencies, cache=cache))
-    async with opened(settings) as engine:
+    async with engine_on(backend, settings, finder=ListFinder()) as engine:
         for request in (RunRequest(code="1", packages=("polars",)), RunRequest(code=SCRIPT)):
             with pytest.raises(PackageRefusedError) as refusal:
                 await engine.run(request)
@@ -69,37 +49,40 @@ async def test_without_settings_every_package_is_refused_with_the_text_to_add(
     assert not cache.exists()
 
 
-async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> None:
-    strict = replace(settings, profile="strict", dependencies=allowing("/wheels", "polars"))
-    async with opened(strict) as engine:
-        with pytest.raises(PackageRefusedError, match="'strict' allows no packages"):
-            await engine.run(RunRequest(code="1", packages=("polars",)))
+OTHER_PYTHON = "# /// script\n# requires-python = '>=3.99'\n# ///\nprint('ran')"
 
 
-async def test_a_program_for_another_python_is_refused_before_it_runs(
-    settings: Settings, opened: Open, tmp_path: Path
+@pytest.mark.parametrize(
+    ("profile", "request_", "why"),
+    [
+        ("strict", RunRequest(code="1", packages=("polars",)), "'strict' allows no packages"),
+        ("default", RunRequest(code=OTHER_PYTHON), r"requires Python >=3\.99; the sandbox has"),
+    ],
+    ids=["profile", "python"],
+)
+async def test_a_program_is_refused_by_a_strict_profile_and_by_its_python(
+    settings: Settings, backend: FakeBackend, profile: str, request_: RunRequest, why: str
 ) -> None:
-    code = "# /// script\n# requires-python = '>=3.99'\n# ///\nprint('ran')"
-    settings = replace(settings, dependencies=Dependencies(cache=tmp_path / "cache"))
-    async with opened(settings) as engine:
-        with pytest.raises(PackageRefusedError, match=r"requires Python >=3\.99; the sandbox has"):
-            await engine.run(RunRequest(code=code))
+    settings = replace(settings, profile=profile, dependencies=allow_from("/wheels", "polars"))
+    async with engine_on(backend, settings, finder=ListFinder()) as engine:
+        with pytest.raises(PackageRefusedError, match=why):
+            await engine.run(request_)
 
 
 async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
-    settings: Settings, opened: Open, tmp_path: Path
+    settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
     links = tmp_path / "links"
     links.mkdir()
     wheel(links, "alpha", "1.0")
     cache = tmp_path / "cache"
-    settings = replace(settings, dependencies=allowing(links, "alpha", cache=str(cache)))
+    settings = replace(settings, dependencies=allow_from(links, "alpha", cache=str(cache)))
     asked = RunRequest(code="import sys; '/packages' in sys.path", packages=("alpha",))
-    async with opened(settings) as engine:
+    async with engine_on(backend, settings, finder=ListFinder()) as engine:
         # The fake backend has no mounts; the program receives the same facts of them.
         result = await engine.run(asked)
         assert result.result is True, result.error
-        packages = await engine.packages.resolve(asked, _silent())
+        packages = await engine.packages.resolve(asked, RunCaller(None, Clock()))
         assert [bind.inside for bind in packages.binds] == [INSIDE]
         assert packages.target is not None
         real = {**asdict(packages.target), "platform": "linux", "python": packages.target.version}
@@ -111,10 +94,6 @@ async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
         with pytest.raises(PackageUnavailableError, match="another Python") as found:
             engine.packages.check(packages, {**real, "python": "3.9.1"})
         assert "Run it again" in found.value.remedy
-
-
-def _silent() -> RunCaller:
-    return RunCaller(None, Clock())
 
 
 MORE = ("attrs", "cryptography", "pymupdf", "xgboost-cpu", "markdown", "click", "tomli", "tiktoken")

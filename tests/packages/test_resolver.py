@@ -22,16 +22,15 @@ from bridge.packages.resolver import Resolver
 from bridge.packages.target import Installed
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
-from tests.packages.rig import PATH, TARGET, Index, allowing, entry, tree, wheel
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.packages.rig import PATH, TARGET, Index, allow_from, entry, tree, wheel
+from tests.sandbox.process.rig import exists
+from tests.waiting import until
 
 pytestmark = pytest.mark.guarantee("packages")
 
 
 @dataclass
 class Bench:
-    """A directory, one of wheels below it, and what the user was told."""
-
     path: Path
     links: Path
     told: list[str]
@@ -47,6 +46,9 @@ class Bench:
     ) -> Resolver:
         store = Store(self.path / "state")
         return Resolver(dependencies, self.path / "kept", store, environ, "config.toml", executable)
+
+    def allow_all(self) -> Resolver:
+        return self.resolver(allow_from(self.links, "*"))
 
     async def provide(self, made: Resolver, *texts: str) -> list[str]:
         place, _ = await made.provide(parse_requirements(texts), TARGET, self.say)
@@ -66,11 +68,7 @@ def script(tmp_path: Path, code: str) -> str:
     return str(path)
 
 
-def below(directory: Path) -> list[Path]:
-    return list(directory.rglob("*"))
-
-
-def installed(tmp_path: Path) -> list[Path]:
+def installed_sets(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "kept").glob("sets/*"))
 
 
@@ -91,7 +89,7 @@ async def test_what_is_found_is_for_the_sandboxes_python_and_found_once(bench: B
         "0.1",
         requires=["gamma; sys_platform == 'linux'", "no; os_name == 'nt'"],
     )
-    dependencies = allowing(bench.links, "alpha==1.*", "beta", "gamma", "old")
+    dependencies = allow_from(bench.links, "alpha==1.*", "beta", "gamma", "old")
     made = bench.resolver(dependencies)
     found = await bench.provide(made, "alpha")
     assert found == ["alpha.py", "beta.py", "gamma.py", "old.py"]
@@ -123,13 +121,13 @@ async def test_an_index_is_used_as_the_settings_name_it_and_nothing_of_the_users
         "NETRC": str(home / ".netrc"),
     }
     with Index(bench.links, login="robot:s3cret") as index:
-        made = bench.resolver(allowing(index.url, "*"), environ=evil)
+        made = bench.resolver(allow_from(index.url, "*"), environ=evil)
         assert await bench.provide(made, "alpha") == ["alpha.py", "beta.py"]
         with pytest.raises(PackageUnavailableError, match="nothing was not found") as refusal:
             await bench.provide(made, "nothing")
         assert "s3cret" not in str(refusal.value)
         assert str(index.url) not in str(refusal.value)
-    kept = [path.read_bytes() for path in below(bench.path) if path.is_file()]
+    kept = [path.read_bytes() for path in bench.path.rglob("*") if path.is_file()]
     assert kept
     assert not any(b"s3cret" in data for data in kept)
 
@@ -151,7 +149,7 @@ async def test_without_an_index_uvs_own_configuration_says_where_packages_come_f
             (bench.path / ".config/uv").mkdir(parents=True)
             text = f'keyring-provider = "subprocess"\n[[index]]\nurl = "{index.url}"\n'
             (bench.path / ".config/uv/uv.toml").write_text(f"{text}default = true\n")
-        made = bench.resolver(allowing("", "*"), environ=environ)
+        made = bench.resolver(allow_from("", "*"), environ=environ)
         assert await bench.provide(made, "alpha") == ["alpha.py"]
         index.login = "someone:else"
         with pytest.raises(PackageUnavailableError):
@@ -166,20 +164,19 @@ async def test_what_something_allowed_needs_is_allowed_within_the_versions_that_
     wheel(bench.links, "alpha", "1.0", requires=["beta"])
     wheel(bench.links, "beta", "1.0")
     wheel(bench.links, "beta", "2.0")
-    made = bench.resolver(allowing(bench.links, "alpha"))
+    made = bench.resolver(allow_from(bench.links, "alpha"))
     assert await bench.provide(made, "alpha") == ["alpha.py", "beta.py"]
     with pytest.raises(PackageRefusedError, match="beta is not allowed here"):
         await bench.provide(made, "beta")
-    narrow = bench.resolver(allowing(bench.links, "alpha", "beta<2"))
+    narrow = bench.resolver(allow_from(bench.links, "alpha", "beta<2"))
     place, lock = await narrow.provide(parse_requirements(["alpha"]), TARGET, bench.say)
     assert [package.version for package in lock.packages] == ["1.0", "1.0"]
 
 
 async def test_what_would_have_to_be_built_is_refused_by_name(bench: Bench) -> None:
     (bench.links / "alpha-1.0.tar.gz").write_bytes(b"never opened")
-    made = bench.resolver(allowing(bench.links, "*"))
     with pytest.raises(PackageUnavailableError, match=r"alpha==1\.0 has no usable wheels"):
-        await bench.provide(made, "alpha")
+        await bench.provide(bench.allow_all(), "alpha")
 
 
 @pytest.mark.parametrize("what", ["beta-1.0.tar.gz", "beta-1.0-py3-none-any.whl", "git"])
@@ -201,43 +198,42 @@ async def test_what_is_wanted_from_an_address_is_neither_built_nor_used(
         address = f"git+ext::sh -c touch% {trace}"
     wanted = f"beta @ {address.replace(' ', '%20')}"
     wheel(bench.links, "alpha", "1.0", requires=[wanted if where == "wheel" else "beta"])
-    dependencies, environ = allowing(bench.links, "*"), PATH
+    dependencies, environ = allow_from(bench.links, "*"), PATH
     if where == "configuration":
         text = f'no-index = true\nfind-links = ["{bench.links}"]\n'
         (bench.path / "uv.toml").write_text(f'{text}override-dependencies = ["{wanted}"]\n')
-        dependencies = allowing("", "*")
+        dependencies = allow_from("", "*")
         environ = {**PATH, "HOME": str(bench.path), "UV_CONFIG_FILE": str(bench.path / "uv.toml")}
     made = bench.resolver(dependencies, environ=environ)
     with pytest.raises((PackageRefusedError, PackageUnavailableError)):
         await bench.provide(made, "alpha")
     assert not trace.exists()
-    assert installed(bench.path) == []
+    assert installed_sets(bench.path) == []
 
 
 async def test_nothing_is_looked_for_that_was_not_allowed(bench: Bench) -> None:
-    made = bench.resolver(allowing("/wheels", "polars"))
+    made = bench.resolver(allow_from("/wheels", "polars"))
     with pytest.raises(PackageRefusedError, match="Near: polars"):
         await bench.provide(made, "polarz")
-    assert below(bench.path) == [bench.links]
+    assert [*bench.path.rglob("*")] == [bench.links]
 
 
 async def test_a_requirement_for_another_python_is_left_out(bench: Bench) -> None:
-    made = bench.resolver(allowing(bench.links, "*"))
-    assert await bench.provide(made, "tomli; python_version >= '3.11'") == []
-    assert installed(bench.path) == []
+    assert await bench.provide(bench.allow_all(), "tomli; python_version >= '3.11'") == []
+    assert installed_sets(bench.path) == []
 
 
 async def test_runs_that_want_the_same_find_it_once_and_bridges_do_not_disturb_each_other(
     bench: Bench,
 ) -> None:
     wheel(bench.links, "alpha", "1.0")
-    bridges = [bench.resolver(allowing(bench.links, "*")) for _ in range(2)]
+    bridges = [bench.allow_all() for _ in range(2)]
     async with anyio.create_task_group() as tasks:
         for made in (*bridges, *bridges):
             tasks.start_soon(bench.provide, made, "alpha")
     assert sorted(bench.told) == ["installing alpha"] * 2 + ["resolving alpha"] * 2
-    assert len(installed(bench.path)) == 1
-    assert await bench.provide(bench.resolver(allowing(bench.links, "*")), "alpha") == ["alpha.py"]
+    assert len(installed_sets(bench.path)) == 1
+    assert await bench.provide(bench.allow_all(), "alpha") == ["alpha.py"]
 
 
 async def test_what_was_allowed_when_it_was_found_is_judged_again(bench: Bench) -> None:
@@ -245,7 +241,7 @@ async def test_what_was_allowed_when_it_was_found_is_judged_again(bench: Bench) 
     wheel(bench.links, "alpha", "2.0")
     asked = parse_requirements(["alpha"])
     for allow, version in (("alpha", "2.0"), ("alpha<2", "1.0")):
-        made = bench.resolver(allowing(bench.links, allow))
+        made = bench.resolver(allow_from(bench.links, allow))
         place, _ = await made.provide(asked, TARGET, bench.say)
         assert place is not None
         assert version in (place / "alpha.py").read_text()
@@ -255,17 +251,17 @@ async def test_versions_are_looked_for_anew_when_they_are_old_and_kept_if_nobody
     bench: Bench,
 ) -> None:
     wheel(bench.links, "alpha", "1.0")
-    await bench.provide(bench.resolver(allowing(bench.links, "*")), "alpha")
+    await bench.provide(bench.allow_all(), "alpha")
     with Store(bench.path / "state").writing() as kept:
         ((name, data),) = kept.all("packages", "")
         kept.put("packages", "", name, json.dumps({**json.loads(data), "made": 1000.0}).encode())
     bench.told.clear()
     for days, said in ((0, []), (1, ["resolving alpha"])):
-        made = bench.resolver(allowing(bench.links, "*", lock_days=days), "/bin/false")
+        made = bench.resolver(allow_from(bench.links, "*", lock_days=days), "/bin/false")
         assert await bench.provide(made, "alpha") == ["alpha.py"]
         assert bench.told == said
     wheel(bench.links, "alpha", "2.0")
-    made = bench.resolver(allowing(bench.links, "*", lock_days=1))
+    made = bench.resolver(allow_from(bench.links, "*", lock_days=1))
     place, _ = await made.provide(parse_requirements(["alpha"]), TARGET, bench.say)
     assert place is not None
     assert "2.0" in (place / "alpha.py").read_text()
@@ -280,7 +276,7 @@ async def test_a_full_cache_refuses_nothing_and_two_bridges_share_it(
         wheel(
             bench.links, name, "1.0", files={f"{name}.py": "", f"{name}.bin": os.urandom(300_000)}
         )
-    dependencies = allowing(bench.links, "*", cache_bytes="1m")
+    dependencies = allow_from(bench.links, "*", cache_bytes="1m")
     bridges = [bench.resolver(dependencies) for _ in range(2)]
 
     async def in_pairs(made: Resolver, order: list[str]) -> None:
@@ -292,7 +288,7 @@ async def test_a_full_cache_refuses_nothing_and_two_bridges_share_it(
         tasks.start_soon(in_pairs, bridges[0], names)
         tasks.start_soon(in_pairs, bridges[1], names[::-1])
     await bench.provide(bench.resolver(dependencies), "p0", "p6")
-    stored = [path for path in below(bench.path / "kept/wheels") if path.suffix == ".bin"]
+    stored = [path for path in (bench.path / "kept/wheels").rglob("*") if path.suffix == ".bin"]
     assert len(stored) <= 3
 
 
@@ -300,7 +296,7 @@ async def test_the_second_set_with_a_package_fetches_nothing_of_it(bench: Bench)
     wheel(bench.links, "alpha", "1.0", requires=["beta"])
     wheel(bench.links, "beta", "1.0")
     with Index(bench.links) as index:
-        made = bench.resolver(allowing(index.url, "*"))
+        made = bench.resolver(allow_from(index.url, "*"))
         assert await bench.provide(made, "alpha") == ["alpha.py", "beta.py"]
         assert await bench.provide(made, "beta") == ["beta.py"]
     # Nor does it need an index at all.
@@ -309,7 +305,6 @@ async def test_the_second_set_with_a_package_fetches_nothing_of_it(bench: Bench)
 
 
 async def test_packages_join_an_environment_as_one_resolution(bench: Bench) -> None:
-    """What is there is used if it fits; what needs something that is replaced comes too."""
     for version in ("1.0", "2.0"):
         wheel(bench.links, "base", version)
         wheel(bench.links, "user", version, requires=[f"base=={version}"])
@@ -321,7 +316,7 @@ async def test_packages_join_an_environment_as_one_resolution(bench: Bench) -> N
         Installed(name="other", version="1.0"),
         Installed(name="user", version="1.0", requires=("base",)),
     ]
-    made = bench.resolver(allowing(bench.links, "*"))
+    made = bench.allow_all()
     for text, names in {
         "fits": {"fits": "1.0"},
         "base": {},
@@ -340,7 +335,7 @@ async def test_packages_join_an_environment_as_one_resolution(bench: Bench) -> N
 
 async def test_what_is_too_large_is_told_before_a_download_and_remembered(bench: Bench) -> None:
     wheel(bench.links, "xgboost", "1.0", files={"a.bin": os.urandom(2_000_000)})
-    made = bench.resolver(allowing(bench.links, "*", max_bytes="1m"))
+    made = bench.resolver(allow_from(bench.links, "*", max_bytes="1m"))
     for _ in range(2):
         with pytest.raises(PackageRefusedError, match="`max_bytes`: 1 MiB") as refusal:
             await bench.provide(made, "xgboost")
@@ -355,16 +350,15 @@ async def test_a_wrong_name_is_answered_with_the_right_one(
     bench: Bench, wrong: str, right: str
 ) -> None:
     with pytest.raises(PackageUnavailableError) as refusal:
-        await bench.provide(bench.resolver(allowing(bench.links, "*")), wrong)
+        await bench.provide(bench.allow_all(), wrong)
     assert right in refusal.value.remedy
 
 
 @pytest.mark.parametrize("hashes", [True, False])
 async def test_a_wheel_that_is_not_what_it_was_is_refused(bench: Bench, hashes: bool) -> None:
-    """Whether or not the index tells hashes: those of the first time count."""
     wheel(bench.links, "alpha", "1.0")
     with Index(bench.links, hashes=hashes) as index:
-        dependencies = allowing(index.url, "*")
+        dependencies = allow_from(index.url, "*")
         made = bench.resolver(dependencies)
         assert await bench.provide(made, "alpha") == ["alpha.py"]
         for kept in ("sets", "wheels"):
@@ -373,7 +367,7 @@ async def test_a_wheel_that_is_not_what_it_was_is_refused(bench: Bench, hashes: 
         for again in (made, bench.resolver(dependencies)):
             with pytest.raises(PackageUnavailableError, match="Hash mismatch for `alpha==1.0`"):
                 await bench.provide(again, "alpha")
-    assert installed(bench.path) == []
+    assert installed_sets(bench.path) == []
 
 
 async def test_a_wheel_of_another_name_does_not_come_under_an_allowed_one(bench: Bench) -> None:
@@ -381,7 +375,7 @@ async def test_a_wheel_of_another_name_does_not_come_under_an_allowed_one(bench:
     with Index(bench.links) as index:
         page = f'<a href="/files/{evil.name}">{evil.name}</a>'.encode()
         index.answers["/simple/alpha/"] = 200, {"content-type": "text/html"}, page
-        made = bench.resolver(allowing(index.url, "alpha"))
+        made = bench.resolver(allow_from(index.url, "alpha"))
         with pytest.raises(PackageUnavailableError):
             await bench.provide(made, "alpha")
         assert f"/files/{evil.name}" not in index.asked
@@ -401,11 +395,11 @@ async def test_a_wheel_of_another_name_does_not_come_under_an_allowed_one(bench:
 async def test_a_hostile_wheel_leaves_nothing(bench: Bench, name: str) -> None:
     place = entry(name.format(here=bench.path))
     wheel(bench.links, "alpha", "1.0", entries=[place, entry("alpha/link", 0o120777)])
-    await bench.provide(bench.resolver(allowing(bench.links, "*")), "alpha")
-    (into,) = installed(bench.path)
-    found = [path for path in below(bench.path) if into not in path.parents]
+    await bench.provide(bench.allow_all(), "alpha")
+    (into,) = installed_sets(bench.path)
+    found = [path for path in bench.path.rglob("*") if into not in path.parents]
     assert not any("evil" in path.name for path in found)
-    assert not any(path.is_symlink() for path in below(into))
+    assert not any(path.is_symlink() for path in into.rglob("*"))
 
 
 async def test_nothing_that_an_interpreter_would_run_by_itself_is_installed(bench: Bench) -> None:
@@ -416,23 +410,27 @@ async def test_nothing_that_an_interpreter_would_run_by_itself_is_installed(benc
         "evil.pth": evil,
         "alpha-1.0.data/purelib/other.pth": evil,
         "alpha-1.0.data/data/third.pth": evil,
+        "big.PTH": evil,
         "sitecustomize.py": evil,
+        "SiteCustomize.so": evil,
         "usercustomize/__init__.py": evil,
+        "a/fine.pth": "",
     }
     wheel(bench.links, "alpha", "1.0", files=files)
-    await bench.provide(bench.resolver(allowing(bench.links, "*")), "alpha")
-    (place,) = installed(bench.path)
-    assert [name for name in tree(place) if "dist-info" not in name] == ["alpha.py"]
+    await bench.provide(bench.allow_all(), "alpha")
+    (place,) = installed_sets(bench.path)
+    names = [name for name in tree(place) if "dist-info" not in name]
+    assert names == ["a/fine.pth", "alpha.py"]
     assert not trace.exists()
 
 
 async def test_packages_beyond_the_bound_are_refused_before_they_are_kept(bench: Bench) -> None:
     wheel(bench.links, "alpha", "1.0", requires=["beta"], files={"a.bin": os.urandom(600_000)})
     wheel(bench.links, "beta", "1.0", files={"b.bin": b"\0" * 600_000})
-    made = bench.resolver(allowing(bench.links, "*", max_bytes="1m"))
+    made = bench.resolver(allow_from(bench.links, "*", max_bytes="1m"))
     with pytest.raises(PackageRefusedError, match="`max_bytes`"):
         await bench.provide(made, "alpha")
-    assert installed(bench.path) == []
+    assert installed_sets(bench.path) == []
 
 
 async def test_a_bomb_is_stopped_by_what_comes_out_of_it(
@@ -448,8 +446,8 @@ for number in range(10_000_000):
         file.write(b"x" * 100_000)
     time.sleep(0.001)
 """
-    made = bench.resolver(allowing("/wheels", "*", max_bytes="1m"), script(bench.path, code))
-    with anyio.fail_after(PATIENCE_SECONDS), pytest.raises(PackageRefusedError, match="larger"):
+    made = bench.resolver(allow_from("/wheels", "*", max_bytes="1m"), script(bench.path, code))
+    with pytest.raises(PackageRefusedError, match="larger"):
         await bench.provide(made, "alpha")
     assert not list((bench.path / "kept").rglob("work-*"))
 
@@ -466,7 +464,7 @@ async def test_each_failure_says_what_cannot_be_met_and_what_can(bench: Bench) -
         "native": "we only found wheels for `native` (v2.0) with the following Python ABI tag",
     }
     with Index(bench.links) as index:
-        made = bench.resolver(allowing(index.url, "*"))
+        made = bench.resolver(allow_from(index.url, "*"))
         for text, words in expected.items():
             with pytest.raises(PackageUnavailableError) as refusal:
                 await bench.provide(made, text)
@@ -475,10 +473,10 @@ async def test_each_failure_says_what_cannot_be_met_and_what_can(bench: Bench) -
             assert words in str(refusal.value)
             for secret in (index.url, str(bench.path)):
                 assert secret not in str(refusal.value)
-        narrow = bench.resolver(allowing(index.url, "beta<1"))
+        narrow = bench.resolver(allow_from(index.url, "beta<1"))
         with pytest.raises(PackageUnavailableError, match="Versions are limited here to beta<1"):
             await bench.provide(narrow, "beta>=1")
-    made = bench.resolver(allowing("http://me:s3cret@127.0.0.1:1/simple", "*"))
+    made = bench.resolver(allow_from("http://me:s3cret@127.0.0.1:1/simple", "*"))
     with pytest.raises(PackageUnavailableError, match="Connection refused") as refusal:
         await bench.provide(made, "beta")
     assert "Try again" in refusal.value.remedy
@@ -490,7 +488,7 @@ async def test_each_failure_says_what_cannot_be_met_and_what_can(bench: Bench) -
 async def test_of_a_large_wheel_it_is_told_that_it_comes(bench: Bench) -> None:
     wheel(bench.links, "alpha", "1.0", files={"alpha.py": "", "a.bin": os.urandom(3_000_000)})
     with Index(bench.links) as index:
-        await bench.provide(bench.resolver(allowing(index.url, "*")), "alpha")
+        await bench.provide(bench.resolver(allow_from(index.url, "*")), "alpha")
     assert bench.told == ["resolving alpha", "installing alpha", "fetching alpha (2.9MiB)"]
 
 
@@ -498,7 +496,7 @@ async def test_without_uv_it_is_told_how_to_get_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "uv", None)
-    made = bench.resolver(allowing("/wheels", "*"), environ={"PATH": str(bench.path)})
+    made = bench.resolver(allow_from("/wheels", "*"), environ={"PATH": str(bench.path)})
     with pytest.raises(PackageUnavailableError, match="Packages need uv") as refusal:
         await bench.provide(made, "alpha")
     assert "mcp-code-bridge[packages]" in refusal.value.remedy
@@ -516,28 +514,18 @@ time.sleep(600)
 async def test_a_uv_that_nobody_waits_for_is_killed_with_all_it_started(bench: Bench) -> None:
     said = bench.path / "pids"
     sleeper = script(bench.path, SLEEPER.format(place=str(said)))
-    made = bench.resolver(allowing("/wheels", "*"), sleeper)
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(bench.provide, made, "alpha")
-            await until(lambda: said.exists() and said.read_text().endswith("\n"))
-            tasks.cancel_scope.cancel()
-        await until(lambda: not any(map(_runs, said.read_text().split())))
-
-
-def _runs(pid: str) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+    made = bench.resolver(allow_from("/wheels", "*"), sleeper)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.provide, made, "alpha")
+        await until(lambda: said.exists() and said.read_text().endswith("\n"))
+        tasks.cancel_scope.cancel()
+    await until(lambda: not any(map(exists, map(int, said.read_text().split()))))
 
 
 async def test_uv_has_a_deadline(bench: Bench) -> None:
     sleeper = script(bench.path, SLEEPER.format(place=str(bench.path / "pids")))
-    made = bench.resolver(allowing("/wheels", "*", timeout=1), sleeper)
+    made = bench.resolver(allow_from("/wheels", "*", timeout=1), sleeper)
     with (
-        anyio.fail_after(PATIENCE_SECONDS),
         pytest.raises(PackageUnavailableError, match="within 1 s"),
     ):
         await bench.provide(made, "alpha")

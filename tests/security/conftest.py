@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.rig import EngineShelf, marks_of, wanted_engines
+from tests.contract.rig import EngineSet, marks_of, wanted_engines
 from tests.security.rig import BACKENDS, Arena
 from tests.security.rig import arena as opened
 from tests.security.targets import planted
@@ -35,10 +35,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def shelf() -> Iterator[EngineShelf]:
+def shelf() -> Iterator[EngineSet]:
     """Hold the engines that were brought up, until the end of the session."""
     with ExitStack() as stack:
-        yield EngineShelf(stack)
+        yield EngineSet(stack)
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, obje
 @pytest.fixture(scope="module")
 async def arena(
     request: pytest.FixtureRequest,
-    shelf: EngineShelf,
+    shelf: EngineSet,
     host: Mapping[str, object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Arena]:

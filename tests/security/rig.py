@@ -32,7 +32,7 @@ from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.selection import select_backend
 from bridge.settings import Settings, load
 from tests.contract.rig import Engine as Outside
-from tests.contract.rig import EngineShelf
+from tests.contract.rig import EngineSet
 from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
@@ -381,7 +381,7 @@ def containers(engine: Outside, *, owner: int | None = None) -> list[str]:
     return [str(container["Id"]) for container in found]
 
 
-def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Settings:
+def settings_for(name: str, shelf: EngineSet, home: Path, **more: str) -> Settings:
     """Return the settings of a bridge on one backend, and nothing of this machine's user."""
     environ = {**os.environ, "CANARY_TOKEN": CANARY}
     flags = {"runtime": name, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
@@ -403,13 +403,13 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
     return load(flags, environ)
 
 
-def outside_of(name: str, shelf: EngineShelf) -> Outside:
+def outside_of(name: str, shelf: EngineSet) -> Outside:
     """Return another way to the engine of a backend than the bridge's."""
     return shelf.get("podman" if name == "gvisor" else name)
 
 
 @asynccontextmanager
-async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> AsyncIterator[Arena]:
+async def arena(name: str, shelf: EngineSet, home: Path, **more: str) -> AsyncIterator[Arena]:
     """Open an engine on a backend that was chosen as a user's is; see that nothing is left."""
     settings = settings_for(name, shelf, home, **more)
     outside = None if name == "bubblewrap" else outside_of(name, shelf)

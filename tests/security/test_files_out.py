@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from bridge.model import RunRequest, RunResult
-from tests.contract.rig import EngineShelf
+from tests.contract.rig import EngineSet
 from tests.guest.supervised import FIND_CHANNEL
 from tests.security.rig import PATIENCE_SECONDS, Arena, control, peak_memory
 from tests.security.rig import arena as opened
@@ -31,7 +31,7 @@ HOST_GROWTH = 40 * 1024
 
 @pytest.fixture(scope="module")
 async def box(
-    shelf: EngineShelf, host: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
+    shelf: EngineSet, host: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Arena]:
     """Give an engine on bubblewrap, after what is planted on the host."""
     assert host

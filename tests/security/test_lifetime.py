@@ -18,7 +18,7 @@ import pytest
 from bridge.model import RunRequest, RunResult
 from bridge.runs import admission
 from bridge.sandbox.limits import limits_for
-from tests.contract.rig import EngineShelf
+from tests.contract.rig import EngineSet
 from tests.sandbox.process.rig import with_argument
 from tests.security.rig import (
     PIDS,
@@ -174,7 +174,7 @@ async def test_a_call_under_way_at_the_deadline_is_called_off(
 
 @pytest.mark.guarantee("bridge-killed")
 async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
-    arena: Arena, shelf: EngineShelf, tmp_path: Path
+    arena: Arena, shelf: EngineSet, tmp_path: Path
 ) -> None:
     """Attack 15: no one needs to clean up for the program to end; the next bridge does the rest.
 

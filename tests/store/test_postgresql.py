@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
 from tests import postgresql as servers
 from tests.postgresql import PASSWORD, Server, store_at
-from tests.store.test_store import get, put
+from tests.store.test_store import count_together, get, put
 
 pytestmark = pytest.mark.usefixtures("postgresql")
 
@@ -70,26 +69,7 @@ def test_bridges_take_turns_whatever_the_server_s_and_their_roles_settings_are(
     name = schema.text.rpartition("%3D")[2]
     added = ("%20" + quote(each.format(schema=name)) if each else "" for each in options)
     stores = [ServerStore(tmp_path, ServerUrl(schema.text + each)) for each in added]
-    read = threading.Event()
-    errors: list[BaseException] = []
-
-    def add(store: Store) -> None:
-        try:
-            for _ in range(50):
-                with store.writing() as kept:
-                    found = int(kept.get("kind", "owner", "n") or b"0")
-                    read.wait(0.002)
-                    kept.put("kind", "owner", "n", b"%d" % (found + 1))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=add, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert get(stores[0], "n") == b"100"
+    assert count_together(stores, 50, pause=0.002) == b"100"
 
 
 SAME = """
@@ -291,7 +271,6 @@ async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path:
 async def test_pins_of_another_bridge_are_seen_and_without_the_server_tools_count_as_changed(
     tmp_path: Path, own_server: Server
 ) -> None:
-    """Only those that this bridge does not know: it continues with the others."""
     stores = [ServerStore(tmp_path, ServerUrl(own_server.url())) for _ in range(2)]
     first, second = map(Pins, stores)
     tool = Tool(server="git", name="push")

@@ -1,4 +1,4 @@
-"""The Engine API calls that a sandbox needs, awaitable and with the bridge's errors.
+"""The Engine API calls of a sandbox, awaitable and with the bridge's errors.
 
 All threads share one docker SDK client, which does not change after its creation.
 """
@@ -30,7 +30,7 @@ HELLO_SECONDS = 10.0  # A dead engine behind a live socket may never answer a pi
 
 THREADS = 16  # Concurrent calls of 5 to 300 ms each; more would only queue in the engine.
 
-LIBPOD_PREFIX = "/v4.0.0/libpod"  # podman's own API, oldest version that podman 4 and 5 both serve.
+LIBPOD_PREFIX = "/v4.0.0/libpod"  # The oldest version of podman's own API in podman 4 and 5.
 
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 
@@ -50,7 +50,7 @@ class EngineApi:
         return facts.podman_facts(await self.ask("describe itself", self._libpod, "/info"))
 
     async def create(self, config: Mapping[str, Json], name: str) -> str:
-        """Create a container and return its id. Cancellation waits for the answer."""
+        """Create a container and return its id. A cancelled call waits for the answer."""
         create = cast("Callable[..., Any]", self.client.create_container_from_config)
         made = await self.ask("create a container", create, dict(config), name, change=True)
         return str(made["Id"])
@@ -66,8 +66,8 @@ class EngineApi:
             first = self._attach(container)
             if not separately:
                 return first
-            # The first one has outputs too: podman does not read what the monitor writes when no
-            # one wants it, and then the monitor waits.
+            # The first connection has outputs too: podman would not read unwanted outputs, and its
+            # monitor would wait.
             try:
                 return self._attach(container, first)
             except BaseException:
@@ -84,7 +84,7 @@ class EngineApi:
         return attach(self._endpoint, target, engine=self.kind, feeding=feeding)
 
     async def start(self, container: str) -> None:
-        """Start a container. Cancelled, it returns at once; the removal waits for the engine."""
+        """Start a container. A cancelled call returns at once; the removal waits for the engine."""
         await self.ask("start a container", self.client.start, container)
 
     async def inspect(self, container: str) -> Mapping[str, Json] | None:
@@ -93,7 +93,6 @@ class EngineApi:
         return cast("Mapping[str, Json] | None", seen)
 
     async def oci_runtime_of(self, container: str) -> str:
-        """Return the OCI runtime a container was really started with; empty if untold."""
         if self.kind == "podman":
             path = f"/containers/{container}/json"
             seen = await self.ask("inspect a container", self._libpod, path)
@@ -102,7 +101,7 @@ class EngineApi:
         return facts.runtime_name(str((seen.get("HostConfig") or {}).get("Runtime") or ""))
 
     async def kill(self, container: str) -> None:
-        """Kill everything in a container. Harmless when it has ended or is gone.
+        """Kill all processes of a container, if it still runs.
 
         podman's Docker-like API answers only after its monitor's clean-up, or after 20 seconds.
         """
@@ -118,19 +117,17 @@ class EngineApi:
         await self.ask("kill a container", kill, harmless=harmless)
 
     async def remove(self, container: str) -> None:
-        """Kill and remove a container with its volumes. Harmless when it is gone."""
         remove = partial(self.client.remove_container, force=True, v=True)
         harmless = (faults.is_gone, faults.is_being_removed)
         await self.ask("remove a container", remove, container, harmless=harmless)
 
     async def list_labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
-        """List containers in any state that carry a label, as (id, labels)."""
         look = partial(self.client.containers, all=True, filters={"label": label})
-        found = await self.ask("list containers", look)
-        return [(str(c["Id"]), dict(c.get("Labels") or {})) for c in found]
+        containers = await self.ask("list containers", look)
+        return [(str(c["Id"]), dict(c.get("Labels") or {})) for c in containers]
 
     def close(self) -> None:
-        """Close the connections. Streams handed out stay open."""
+        """Close the connections, but not the attached streams."""
         self.client.close()
 
     def _libpod(self, path: str) -> Mapping[str, Any]:
@@ -156,11 +153,11 @@ class EngineApi:
         change: bool = False,
         harmless: Sequence[Callable[[BaseException], bool]] = (),
     ) -> Any:
-        """Call in a thread; an error of the kinds `harmless` becomes None.
+        """Call in a thread; return None for an error that `harmless` accepts.
 
         Args:
-            doing: What it does, for errors.
-            change: Whether cancellation waits for the result, which must not be lost.
+            doing: The call's purpose, for errors.
+            change: Whether a cancelled call waits for its result.
         """
         try:
             return await anyio.to_thread.run_sync(
@@ -173,16 +170,16 @@ class EngineApi:
 
 
 async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
-    """Connect to an engine, which may be another one than `asked`."""
+    """Connect to an engine; `asked` is its expected kind, for errors."""
 
     def open_client() -> tuple[docker.APIClient, EngineKind]:
-        headers = ping(endpoint)
+        headers = ping_engine(endpoint)
         kind: EngineKind = "podman" if "Libpod-Api-Version" in headers else "docker"
-        # Asked before it is made: the SDK leaves a socket open that cannot connect.
+        # Ping first: the SDK does not close a socket that cannot connect.
         return _client(endpoint, headers.get("Api-Version", "1.40")), kind
 
     try:
-        # Not abandoned: no one else would close the client.
+        # Not abandoned on cancellation, so that the client is closed.
         client, kind = await anyio.to_thread.run_sync(open_client)
     except (*_FOREIGN, ValueError) as error:
         doing = f"reach {endpoint.url}, {endpoint.origin}"
@@ -190,17 +187,17 @@ async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
     return EngineApi(client, kind, endpoint)
 
 
-def ping(endpoint: EngineEndpoint) -> Mapping[str, str]:
-    """Return the headers of an engine's answer to a ping. Blocks; raises OSError without one."""
+def ping_engine(endpoint: EngineEndpoint) -> Mapping[str, str]:
+    """Return the headers of an engine's answer to a ping; raise OSError without one. Blocks."""
     with closing(HTTPConnection("engine")) as http:
         http.sock = endpoint.connect(HELLO_SECONDS)
         try:
-            # The SDK would ask for `/version`, for which podman runs half a dozen commands.
+            # The SDK would request `/version`, for which podman runs half a dozen commands.
             http.request("GET", "/_ping")
             with http.getresponse() as answer:
                 headers, status = CaseInsensitiveDict(answer.getheaders()), answer.status
         except HTTPException as error:
-            raise OSError(errno.EPROTO, f"what listens there is no engine ({error!r})") from error
+            raise OSError(errno.EPROTO, f"the server there is no engine ({error!r})") from error
     if status != 200:
         raise OSError(errno.EPROTO, f"it answers {status} to a ping")
     return headers
@@ -224,7 +221,6 @@ def _client(endpoint: EngineEndpoint, version: str) -> docker.APIClient:
         tls=tls,
         max_pool_size=THREADS,
     )
-    # Proxies and credentials come from settings or not at all, never from the process's own
-    # environment or a .netrc.
+    # No proxies or credentials from the process's environment or a .netrc.
     client.trust_env = False
     return client

@@ -1,7 +1,7 @@
 """docker and podman: sandboxes as containers.
 
-Enforces: a demanded OCI runtime is checked after each start. A layer that an engine declines is
-requested no more and reported as missing; a mandatory one that is seen missing ends the launch.
+It checks a named OCI runtime after a start. A layer that an engine declines is not requested again
+and is reported as missing. A missing mandatory layer ends the launch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,9 @@ from bridge.errors import (
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi, ping
+from bridge.sandbox.container.api import EngineApi, ping_engine
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.connection import (
-    Connector,
-    EngineConnection,
-)
+from bridge.sandbox.container.connection import Connector, EngineConnection
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import ImageEngine, ensure_present
 from bridge.sandbox.container.image import choose as choose_image
@@ -59,14 +56,14 @@ logger = logging.getLogger(__name__)
 
 
 class ContainerBackend(Backend):
-    """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
+    """Runs sandboxes as containers of one engine. The first use connects.
 
     Attributes:
-        ended: The label of containers to reap; if empty, those of dead bridges are.
+        ended: The label of containers to reap; empty for those of dead bridges.
 
     Args:
         engine: "podman", "docker" or the path of either's executable.
-        image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
+        image: The runtime image's name; may be empty until `use_image`.
         user: "uid:gid" inside containers.
         oci_runtime: The required OCI runtime; None allows any.
     """
@@ -111,7 +108,7 @@ class ContainerBackend(Backend):
             await self._connector.aclose()
 
     async def images(self) -> ImageEngine:
-        connection = await self._connector.connected()
+        connection = await self._connector.ensure_connection()
         option = "--host" if connection.facts.kind == "docker" else "--url"
         command = [self._connector.engine, option, connection.endpoint.url]
         return ImageEngine(connection.api, command=command, run=self._connector.run)
@@ -121,20 +118,20 @@ class ContainerBackend(Backend):
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        """Start a container; again without a declined layer, or after the engine's restart."""
+        """Start a container; try again without a declined layer, or after an engine's restart."""
         async with AsyncExitStack() as stack:
             sandbox: Sandbox | None = None
             while sandbox is None:
-                connection = await self._connector.connected()
+                connection = await self._connector.ensure_connection()
                 try:
                     sandbox = await stack.enter_async_context(self._launch_on(connection, spec))
                 except LaunchError as error:
                     # Each layer is declined once at most.
                     if not connection.extra_layers.drop_declined(error, proven=connection.proven):
                         raise
-                    logger.info("trying again with less, after: %s", error.message)
+                    logger.info("trying again without a layer, after: %s", error.message)
                 except EngineDownError:
-                    # A connection that worked before has died: the engine may have been restarted.
+                    # The connection worked before, so the engine may have restarted.
                     if not connection.proven:
                         raise
                     await self._connector.retire(connection)
@@ -164,8 +161,8 @@ class ContainerBackend(Backend):
             await machine.stop_when_idle()
 
     async def reap(self) -> int:
-        await reap_services(self._connector.runtime_dir)
-        connection = await self._connector.connected()
+        await anyio.to_thread.run_sync(reap_services, self._connector.runtime_dir)
+        connection = await self._connector.ensure_connection()
         await self._remove_leftovers(connection.api)
         reaped = 0
         for container, labels in await connection.api.list_labelled(self.ended or OWNER_LABEL):
@@ -175,8 +172,8 @@ class ContainerBackend(Backend):
             dead = partial(is_dead, owner, judge=self._owner)
             if not self.ended and not await anyio.to_thread.run_sync(dead):
                 continue
-            logger.info("removing container %s, which was left", container[:12])
-            with suppress(SandboxError):  # podman would wait 10 s for it to end by itself.
+            logger.info("removing the leftover container %s", container[:12])
+            with suppress(SandboxError):  # podman would wait 10 s for its end.
                 await connection.api.kill(container)
             if await remove_with_retries(connection.api, container):
                 reaped += 1
@@ -190,7 +187,7 @@ class ContainerBackend(Backend):
     ) -> AsyncIterator[ContainerSandbox]:
         command = spec.command
         if not self._image and command is None:
-            raise ImageMissingError("No runtime image was chosen.")
+            raise ImageMissingError("No runtime image is chosen.")
         await self._remove_leftovers(connection.api)
         if spec.binds or command is not None:
             await self.require_shared_files(command.image if command is not None else "")
@@ -218,10 +215,10 @@ class ContainerBackend(Backend):
             hardening.container_name(spec.run_id, secrets.token_hex(4)),
             config,
             isolation=isolation,
-            # podman's monitor misses the event when the first process itself is killed.
+            # podman's monitor misses the event if the kernel kills the first process.
             reports_oom=facts.limits_memory and facts.kind == "docker",
             not_removed=self._unremoved.add,
-            # Commands may end without having read their input; programs read all of it.
+            # Commands may end before they have read all of their input.
             separate_streams=command is not None and facts.kind == "podman",
             drained=connection.endpoint.remote,
         ) as sandbox:
@@ -246,8 +243,8 @@ class ContainerBackend(Backend):
         )
 
     async def require_shared_files(self, image: str = "") -> None:
-        """Refuse host paths to an engine of another machine, where they are other files."""
-        connection = await self._connector.connected()
+        """Refuse an engine on another machine, where host paths are other files."""
+        connection = await self._connector.ensure_connection()
         if connection.shares_files is None:
             placement = replace(self._placement(connection), image=image or self._image)
             seen = await look_inside(
@@ -260,21 +257,21 @@ class ContainerBackend(Backend):
             connection.shares_files = (seen or {}).get("boot_id", here) == here
         if not connection.shares_files:
             message = f"{self.name} ({connection.endpoint.origin}) runs on another machine, which"
-            message += " has none of this one's [directories], packages and commands."
+            message += " does not have this machine's [directories], packages and commands."
             remedy = "Put packages into its image, or run with an engine of this machine"
             remedy += " (MCP_BRIDGE_RUNTIME=bubblewrap)."
             raise SettingsError(message, remedy=remedy)
 
     async def problem(self) -> str:
         if self._connector.machine is not None:
-            # It is stopped when idle, and started for a run.
+            # An idle machine is stopped, and a run starts it.
             return ""
         try:
-            connection = await self._connector.connected()
+            connection = await self._connector.ensure_connection()
         except BridgeError as error:
             return str(error)
         try:
-            await anyio.to_thread.run_sync(ping, connection.endpoint, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(ping_engine, connection.endpoint, abandon_on_cancel=True)
         except (OSError, ValueError):
             if connection.service is not None and connection.endpoint.remote:
                 return str(connection.service.failure())
@@ -290,18 +287,16 @@ class ContainerBackend(Backend):
         real = await connection.api.oci_runtime_of(sandbox.id)
         if named is not None and real != runtime_name(named):
             message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {named}."
-            remedy = "An OCI runtime that was named is never replaced. Start the engine with it, or"
-            remedy += " unset MCP_BRIDGE_OCI_RUNTIME."
+            remedy = "Start the engine with the named OCI runtime, or unset MCP_BRIDGE_OCI_RUNTIME."
             raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
         connection.proven = True
 
     async def _remove_leftovers(self, api: EngineApi) -> None:
-        """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
             if not await remove_with_retries(api, name):
                 self._unremoved.add(name)
-                break  # it still does not work; the next launch tries again
+                break  # the next launch tries again
 
     def _success(self, sandbox: Sandbox) -> Probe:
         connection = self._connector.connection
@@ -331,12 +326,12 @@ def _hard_limit(which: int) -> float:
     return math.inf if hard == resource.RLIM_INFINITY else hard
 
 
-progress = logging.getLogger(f"{__name__}.progress")  # What takes minutes; commands show it.
+progress = logging.getLogger(f"{__name__}.progress")  # Slow steps, which commands show.
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     machine = None
-    # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
+    # On Linux podman needs no machine unless it is named. The check would cost a process a run.
     remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
     if remote and engine != "docker":
         machine = MachineContext(
@@ -359,7 +354,7 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
 
 
 async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bool = True) -> Probe:
-    """Choose the image, pull it if necessary and if `pull`, and probe it."""
+    """Choose the image, pull a missing one if `pull`, and probe it."""
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)
@@ -368,10 +363,10 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:
-        # What listens there speaks HTTP, but not like a known engine.
+        # The server speaks HTTP, but is no known engine.
         logger.exception("choosing the image of %s failed unexpectedly", backend.name)
-        message = f"The service at {backend.name}'s socket does not behave like it: {error!r}."
-        remedy = "See what DOCKER_HOST or CONTAINER_HOST leads to."
+        message = f"The server at {backend.name}'s socket is no such engine: {error!r}."
+        remedy = "Check the address in DOCKER_HOST or CONTAINER_HOST."
         return failed_probe(backend.name, EngineDownError(message, remedy=remedy))
     backend.use_image(image)
     probe = await backend.probe()
@@ -381,6 +376,6 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         except BridgeError as error:
             return failed_probe(backend.name, error)
     if settings.packages is not None:
-        unused = "MCP_BRIDGE_PACKAGES is not used: programs find those of the engine's image"
+        unused = "MCP_BRIDGE_PACKAGES is not used: programs have the packages of the engine's image"
         probe = replace(probe, details={**probe.details, "packages": unused})
     return probe

@@ -15,7 +15,7 @@ from typing import IO
 import anyio
 from anyio.abc import Process
 
-LINE_BYTES = 4096  # Shown of a line of progress.
+LINE_BYTES = 4096  # A command may write lines of any length as progress.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SystemRunner:
         self, argv: Sequence[str], *, timeout: float, on_line: Callable[[str], None] | None = None
     ) -> CompletedCommand:
         """Run `argv` without stdin for at most `timeout` seconds; a failure is a result."""
-        # Not pipes: helpers of `podman machine start` hold them open while the machine runs.
+        # Not pipes: helpers of `podman machine start` keep them open while the machine runs.
         with TemporaryFile() as out, TemporaryFile() as err:
             try:
                 process = await open_group(argv, out, err, self.env, self.cwd)
@@ -78,7 +78,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 async def _follow(file: int, on_line: Callable[[str], None], ended: anyio.Event) -> None:
-    """Pass on the lines that a command writes to a file, until it has ended."""
+    """Report the lines that a command writes to a file, until its end."""
     position, rest, last = 0, b"", False
     while not last:
         with anyio.move_on_after(0.1):
@@ -106,7 +106,7 @@ async def open_group(
     cwd: Path | None,
 ) -> Process:
     """Start a process without stdin that leads its own session."""
-    # Cancelled in the middle, it would leave a process that no one waits for.
+    # A cancelled start would leave a process.
     with anyio.CancelScope(shield=True):
         process = await anyio.open_process(
             list(argv),
@@ -121,7 +121,7 @@ async def open_group(
 
 
 async def end_group(process: Process) -> None:
-    """End a process and what it started: SIGTERM, then SIGKILL. Bounded, done when cancelled."""
+    """End a process and its children with SIGTERM, then SIGKILL, even when cancelled."""
     with anyio.CancelScope(shield=True):
         # A process in uninterruptible sleep is left to init.
         for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
@@ -134,6 +134,6 @@ async def end_group(process: Process) -> None:
 
 
 def _signal_group(process: Process, number: int) -> None:
-    # It leads its own session, so its group is its children and no one else's.
+    # It leads its own session, so its group has only its children.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

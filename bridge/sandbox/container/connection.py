@@ -1,6 +1,6 @@
-"""The one connection to an engine: found or started.
+"""Finds or starts an engine, and keeps one connection to it.
 
-An OCI runtime that the user named is never replaced; without a name the engine uses its own.
+No other OCI runtime replaces the one that the user names.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def profile_text(purpose: Purpose) -> str:
 
 @dataclass(kw_only=True)
 class ExtraLayers:
-    """The layers requested of one engine beyond its defaults. Layers are only ever removed."""
+    """The layers that the bridge requests beyond an engine's defaults; it only removes some."""
 
     # The value of "seccomp=" for each purpose: the profile, or a path.
     seccomp: dict[Purpose, str] = field(default_factory=dict)
@@ -75,15 +75,15 @@ class ExtraLayers:
     lacking: list[str] = field(default_factory=list)
 
     def drop_declined(self, error: SandboxError, *, proven: bool) -> bool:
-        """Remove the layer that `error` is about; return whether there was one.
+        """Remove the layer that caused `error`; return whether there was one.
 
-        If containers have started with all this (`proven`), an error about filters has another
-        cause, and ids have run out.
+        If containers have started with these layers (`proven`), the filter is not the cause, and
+        an error about ids means that they have run out.
         """
         for layer, about in _DECLINED:
             if not about.search(error.message):
                 continue
-            cause = f"the engine declined ({faults.shorten(error.message)})"
+            cause = f"the engine declined ({faults.one_line(error.message)})"
             if layer == OWN_SECCOMP and self.seccomp and not proven:
                 self.seccomp = {}
                 self.lacking.append(f"{layer}: {cause}")
@@ -99,7 +99,7 @@ class ExtraLayers:
 def choose_extra_layers(
     facts: EngineFacts, *, oci_runtime: str, runtime_dir: Path, local: bool, owner: int = 0
 ) -> ExtraLayers:
-    """Return the layers to request of an engine, run by the user `owner`; write podman's file."""
+    """Return the layers to request of an engine of the user `owner`; write podman's file."""
     made = ExtraLayers()
     if brings_own_kernel(oci_runtime):
         # gVisor loads no profile; in a virtual machine it would protect the machine's kernel.
@@ -117,7 +117,7 @@ def choose_extra_layers(
         except OSError as error:
             made.lacking.append(f"{OWN_SECCOMP}: its file cannot be written ({error})")
     else:
-        made.lacking.append(f"{OWN_SECCOMP}: podman wants a file of its own machine, not of this")
+        made.lacking.append(f"{OWN_SECCOMP}: podman needs a file on its own machine")
     if local and maps_cheaply(facts):
         made.user_namespace = AUTO_NAMESPACE
     return made
@@ -148,22 +148,26 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
 
 @dataclass(kw_only=True)
 class EngineConnection:
-    """A connected engine."""
+    """A connected engine.
+
+    Attributes:
+        service: The podman service or SSH forward that the bridge started.
+        proven: Whether a container has run, so that the OCI runtime works.
+        local: Whether the engine has this machine's files and limits.
+        shares_files: Whether paths mean the same files; None until boot ids are compared.
+        examinations: Results of examining containers for commands.
+    """
 
     api: EngineApi
     facts: EngineFacts
     endpoint: EngineEndpoint
     oci_runtime: str
-    # The podman service, or the forward by SSH, that the bridge started for it.
     service: SocketService | None = None
-    # Whether a container has run on it, so that a failure is not the OCI runtime's.
     proven: bool = False
-    local: bool = False  # Whether it sees this machine's files and is under its limits.
-    # Whether a path means the same file for it; None until boot ids are compared.
+    local: bool = False
     shares_files: bool | None = None
     host_kernel: HostKernel = HostKernel()
     extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
-    # Results of examining containers for commands.
     examinations: Examinations = field(default_factory=dict)
 
     async def aclose(self) -> None:
@@ -174,7 +178,7 @@ class EngineConnection:
 
 @dataclass(kw_only=True)
 class Connector:
-    """Keeps one connection to an engine. Sandboxes may still use retired ones."""
+    """Keeps one connection to an engine. Sandboxes may still use retired connections."""
 
     engine: str
     runtime_dir: Path
@@ -190,17 +194,17 @@ class Connector:
 
     @property
     def name(self) -> str:
-        """The engine's name, or that of its executable until it has answered."""
+        """The engine's kind, or its executable's name before the first answer."""
         return self._kind or Path(self.engine).name
 
-    async def connected(self) -> EngineConnection:
-        """Return the connection, made again if there is none or it is dead."""
+    async def ensure_connection(self) -> EngineConnection:
+        """Return the connection; connect if there is none or it is dead."""
         async with self._connecting:
             service = self.connection.service if self.connection is not None else None
             if service is not None and not service.running:
                 self._give_up()
             if self.connection is None:
-                self.connection = await self._open()
+                self.connection = await self._connect_first()
             return self.connection
 
     async def retire(self, dead: EngineConnection) -> None:
@@ -224,7 +228,7 @@ class Connector:
             self._retired.append(self.connection)
             self.connection = None
 
-    async def _open(self) -> EngineConnection:
+    async def _connect_first(self) -> EngineConnection:
         kind = self._kind = self._kind or await engines.kind_of(self.engine, self.run)
         refused: SandboxError | None = None
         for endpoint in await self._endpoints(kind):
@@ -237,7 +241,7 @@ class Connector:
                 elif endpoint.explicit or not faults.is_absent(error):
                     raise
                 continue
-            # podman uses the one that its service was started with, whatever is requested.
+            # podman ignores the requested runtime and uses its service's.
             has, wanted = connection.facts.oci_runtime, self.oci_runtime
             if connection.facts.kind == "docker" or not wanted or runtime_name(wanted) == has:
                 return connection
@@ -263,7 +267,7 @@ class Connector:
         return shutil.which(command, path=self.environ.get("PATH"))
 
     async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
-        """Return where to try: the one place that is named, or the usual ones."""
+        """Return the endpoint that the user names, or the usual ones."""
         if kind == "podman":
             if self.context is not None and self.machine is None:
                 self.machine = await ensure_machine(self.context)
@@ -275,9 +279,9 @@ class Connector:
         return engines.candidates(kind, self.environ)
 
     async def _connect_to(self, endpoint: EngineEndpoint) -> EngineConnection:
-        """Connect to an endpoint; over a forward if it is behind SSH."""
+        """Connect to an endpoint, through a forward if it is behind SSH."""
         if endpoint.exposed:
-            text = "%s (%s) has no TLS: who is on the way can run anything there; use ssh:// or TLS"
+            text = "%s (%s) has no TLS: anyone on the network can control it; use ssh:// or TLS"
             logger.warning(text, endpoint.url, endpoint.origin)
         if endpoint.target is None:
             return await self._connect(endpoint)
@@ -293,7 +297,7 @@ class Connector:
         try:
             return await self._connect(endpoint, service)
         except BaseException as error:
-            # Its log goes with it.
+            # Closing removes the log.
             reason = service.failure() if endpoint.remote else None
             await service.aclose()
             if reason is not None and isinstance(error, EngineDownError):
@@ -315,14 +319,14 @@ class Connector:
             facts = replace(facts, limits_memory=False, limits_pids=False, limits_cpu=False)
         here = this_kernel()
         local = not endpoint.elsewhere and self.machine is None
-        # A socket on this machine may lead into a virtual machine.
+        # A socket of this machine may lead to a virtual machine.
         local = local and facts.kernel in ("", here.release)
         owner, path = 0, endpoint.socket_path
         with suppress(OSError):
             owner = path.stat().st_uid if path is not None else 0
         choose = partial(choose_extra_layers, facts, oci_runtime=wanted, local=local, owner=owner)
         extra = await anyio.to_thread.run_sync(partial(choose, runtime_dir=self.runtime_dir))
-        # A socket of this machine is taken at its word where nothing has a boot id to compare.
+        # Without boot ids to compare, a local socket counts as this machine's engine.
         ours = service is not None or brings_own_kernel(wanted) or not here.boot_id
         return EngineConnection(
             api=api,

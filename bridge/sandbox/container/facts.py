@@ -1,4 +1,4 @@
-"""What an engine is and what it can enforce, from its `/info`. Pure."""
+"""An engine's kind, version and abilities, from its `/info`. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ EngineKind = Literal["docker", "podman"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """One engine, as reached through one socket. Its claims are upper bounds."""
+    """The facts of one engine. They are claims, and may be too good."""
 
     kind: EngineKind  # The engine that answers, whatever its socket's name.
     version: str
     rootless: bool  # Whether it runs as an ordinary user, in a user namespace.
     oci_runtime: str
     cgroup_version: str  # "1", "2" or empty.
-    cpus: int  # How many the engine has; 0 if unknown.
+    cpus: int  # 0 if unknown.
     limits_memory: bool
     limits_pids: bool
     limits_cpu: bool
     obeys_ulimits: bool
     seccomp: bool
-    mandatory_access: str  # "apparmor" or "selinux" when one confines containers, else empty.
-    remaps_ids: bool = False  # Whether its daemon puts every container into a user namespace.
+    mandatory_access: str  # "apparmor" or "selinux" if one confines containers, else empty.
+    remaps_ids: bool = False  # Whether the daemon puts every container into a user namespace.
     kernel: str = ""  # The host kernel's release; empty if unknown.
     storage: str = ""
     unlimited: tuple[str, ...] = ()  # The OCI runtimes that are configured to apply no limits.
@@ -68,7 +68,7 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
 def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
     """Return the facts from `/info` of podman's own API.
 
-    The Docker-like one claims every limit, even where rootless podman applies none.
+    podman's Docker-like API claims every limit, even if rootless podman applies none.
     """
     host: Mapping[str, Json] = info.get("host") or {}
     security: Mapping[str, Json] = host.get("security") or {}
@@ -85,7 +85,7 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
         limits_memory="memory" in controllers,
         limits_pids="pids" in controllers,
         limits_cpu="cpu" in controllers,
-        # Its Docker-like API leaves ulimits out when rootless; only its command line has them.
+        # Rootless podman's Docker-like API ignores ulimits; only its command line has them.
         obeys_ulimits=not rootless,
         seccomp=bool(security.get("seccompEnabled")),
         mandatory_access=confined[0] if confined else "",

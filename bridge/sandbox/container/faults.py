@@ -1,6 +1,6 @@
-"""Engine failures as the bridge's errors, each with a remedy. Pure.
+"""Translates engine failures to the bridge's errors, with remedies. Pure.
 
-The patterns come from real engines (Docker 20.10, podman 4.3). The first that matches decides.
+The patterns come from real engines (Docker 20.10, podman 4.3). The first match decides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bridge.errors import (
     SandboxError,
 )
 
-MAX_DETAIL = 2000  # Most characters kept of an engine's error: enough for a long chain of causes.
+MAX_DETAIL = 2000  # An engine may send an error of any length; a long chain of causes fits.
 
 
 class _Pattern(NamedTuple):
@@ -54,8 +54,8 @@ _SUBUID_REMEDY = (
 )
 
 _SHARE_REMEDY = (
-    "The engine's machine does not see this directory of yours: share it with that machine (`podman"
-    " machine init --volume DIR:DIR`, Docker Desktop's file sharing), or name one that is shared in"
+    "The engine's machine does not see this directory. Share it with that machine (`podman"
+    " machine init --volume DIR:DIR`, Docker Desktop's file sharing), or name a shared one in"
     " [directories], or as `cache` of [dependencies]."
 )
 
@@ -101,7 +101,7 @@ _PATTERNS: tuple[_Pattern, ...] = (
     _Pattern(
         r"memory limit (?:allowed is|to \d+)|range of cpus is|minimum memory",
         _CGROUP,
-        "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to what this host can give.",
+        "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to values that this host has.",
     ),
     _Pattern(
         r"cgroup",
@@ -168,8 +168,8 @@ def not_found(engine: str) -> SandboxError:
 
 
 def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
-    """Return the error for the output of an engine that attempted `doing`."""
-    detail = shorten(text)
+    """Return the error for an engine's output; `doing` is the attempted action."""
+    detail = one_line(text)
     message = f"{engine} could not {doing}: {detail}."
     for pattern, error, remedy in _PATTERNS:
         if re.search(pattern, text, re.IGNORECASE):
@@ -179,7 +179,7 @@ def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
 
 
 def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeError:
-    """Translate an exception of the docker SDK, of requests or of a socket; ours stay unchanged."""
+    """Translate an exception of the docker SDK, requests or a socket; return ours unchanged."""
     if isinstance(error, BridgeError):
         return error
     if isinstance(error, docker.errors.APIError):
@@ -195,15 +195,15 @@ def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeEr
         return down(engine, f"{engine} did not answer in time (trying to {doing}).")
     if os_error is not None or isinstance(error, (OSError, docker.errors.DockerException)):
         reason = os_error.strerror if os_error and os_error.strerror else str(os_error or error)
-        return down(engine, f"{engine} does not answer (trying to {doing}): {shorten(reason)}.")
-    return LaunchError(f"{engine} could not {doing}: {shorten(repr(error))}.")
+        return down(engine, f"{engine} does not answer (trying to {doing}): {one_line(reason)}.")
+    return LaunchError(f"{engine} could not {doing}: {one_line(repr(error))}.")
 
 
 def is_absent(error: BaseException) -> bool:
     """Return whether an error means that no process listens at a local socket's path."""
-    found = _first_os_error(error)
+    cause = _first_os_error(error)
     absent = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK)
-    return found is not None and found.errno in absent
+    return cause is not None and cause.errno in absent
 
 
 def is_gone(error: BaseException) -> bool:
@@ -217,7 +217,7 @@ def is_not_running(error: BaseException) -> bool:
 
 
 def is_no_image(error: BaseException) -> bool:
-    # podman 4 answers 500 to the id of an image that is gone: it tries to read it as a name.
+    # podman 4 reads the id of a removed image as a name, and answers 500.
     missing = isinstance(error, docker.errors.APIError) and error.status_code == 404
     return missing or _says(error, "cannot specify 64-byte hexadecimal")
 
@@ -236,14 +236,13 @@ def _says(error: BaseException, words: str) -> bool:
     )
 
 
-def shorten(text: str) -> str:
-    """Return `text` on one line, within `MAX_DETAIL`, without a full stop at its end."""
+def one_line(text: str) -> str:
+    """Return `text` on one line, within `MAX_DETAIL`, without a final full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= MAX_DETAIL else line[: MAX_DETAIL - 1] + "…"
 
 
 def _first_os_error(error: BaseException) -> OSError | None:
-    """Find the operating system's error inside what requests and urllib3 wrapped around it."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:
@@ -251,7 +250,7 @@ def _first_os_error(error: BaseException) -> OSError | None:
         if id(current) in seen:
             continue
         seen.add(id(current))
-        # requests' own exceptions are OSErrors too, and never the one looked for.
+        # requests' own exceptions are OSErrors too.
         if (
             isinstance(current, OSError)
             and not isinstance(current, requests.exceptions.RequestException)

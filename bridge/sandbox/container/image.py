@@ -1,4 +1,4 @@
-"""The runtime image: its names and labels, which one a run uses, and its status."""
+"""The runtime image: its names and labels, the choice for runs, and its status."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from bridge.sandbox.container.facts import EngineKind
 Progress = Callable[[str], None]
 Flavour = Literal["slim", "data"]
 
-# In order of preference if both are built: a user who built `data` needs its packages.
+# In order of preference: a user who built `data` needs its packages.
 FLAVOURS: tuple[Flavour, ...] = ("data", "slim")
 
 DEFAULT_FALLBACK = "python:3.13-slim"  # The image of runs if none was built and none is set.
 
-# podman gives `localhost/` to what it builds; Docker takes it as it is. Neither pulls from it.
+# podman's prefix of built images, which docker accepts. Neither pulls from it.
 REPOSITORY = "localhost/mcp-code-bridge-runtime"
 
 LABEL_FLAVOUR = "org.mcp-code-bridge.image.flavour"
 LABEL_VERSION = "org.mcp-code-bridge.image.version"
 LABEL_GUEST = "org.mcp-code-bridge.guest-digest"
-LABEL_PACKAGES = "org.mcp-code-bridge.image.packages"  # Those of `image build --package`.
+LABEL_PACKAGES = "org.mcp-code-bridge.image.packages"  # From `image build --package`.
 
 
 _REGISTRY = (
@@ -50,7 +50,7 @@ class ImageFacts:
 
 
 class ImageEngine:
-    """One engine's images; `command` is its own command, led to the same engine."""
+    """One engine's images; `command` is its command line with the same address."""
 
     def __init__(self, api: EngineApi, *, command: Sequence[str], run: SystemRunner) -> None:
         self._api = api
@@ -73,11 +73,10 @@ class ImageEngine:
         )
 
     async def names(self, repository: str) -> frozenset[str]:
-        """Return the names, tags included, of the images of a repository."""
-        found = await self._api.ask("list images", self._api.client.images)
+        images = await self._api.ask("list images", self._api.client.images)
         return frozenset(
             name
-            for image in found
+            for image in images
             for name in _names(image.get("RepoTags"))
             if name.rpartition(":")[0] == repository
         )
@@ -85,19 +84,18 @@ class ImageEngine:
     async def pull(self, name: str, *, progress: Progress) -> None:
         done = await self._run([*self._command, "pull", name], timeout=1800.0, on_line=progress)
         if not done.ok:
-            message = f"{self.kind} could not pull {name}: {faults.shorten(_told(done))}."
+            message = f"{self.kind} could not pull {name}: {faults.one_line(_reason(done))}."
             raise ImageMissingError(message, code="image_pull_failed")
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
-        """Make a nameless image of one layer from a root filesystem and return its id."""
         words = [word for change in changes for word in ("--change", change)]
-        # The slowest of storage drivers (vfs) unpacks a few hundred megabytes.
+        # The slowest storage driver (vfs) unpacks a few hundred megabytes.
         words = [*self._command, "import", *words, str(tarball)]
         done = await self._run(words, timeout=900.0)
-        found = re.findall(r"[0-9a-f]{64}", done.stdout)
-        if not done.ok or not found:
-            raise build_failure(self.kind, f"import {tarball.name}", _told(done))
-        return str(found[-1])
+        ids = re.findall(r"[0-9a-f]{64}", done.stdout)
+        if not done.ok or not ids:
+            raise build_failure(self.kind, f"import {tarball.name}", _reason(done))
+        return str(ids[-1])
 
     async def build(
         self,
@@ -108,41 +106,40 @@ class ImageEngine:
         labels: Mapping[str, str],
         progress: Progress,
     ) -> None:
-        """Build the stage `target` of the context's Containerfile, or raise `SandboxError`."""
         words = [*self._command, "build", "--force-rm", "--file", str(context / "Containerfile")]
         words += ["--target", target, "--tag", name]
         words += [word for each in labels.items() for word in ("--label", "=".join(each))]
         done = await self._run([*words, str(context)], timeout=3600.0, on_line=progress)
         if not done.ok:
-            raise build_failure(self.kind, f"build {name}", _told(done))
+            raise build_failure(self.kind, f"build {name}", _reason(done))
 
     async def tag(self, name: str, new: str) -> None:
-        """Give an image a further name with a tag, taking it from another image that has it."""
+        """Give an image another name and tag, which an earlier image loses."""
         repository, _, tag = new.rpartition(":")
         await self._api.ask("tag an image", self._api.client.tag, name, repository, tag)
 
     async def remove(self, name: str) -> None:
-        """Remove a name or id, and with the last name the image. Harmless if gone or in use."""
-        # What a container uses goes with `image prune`.
+        """Remove a name or id, and with the last name the image, unless it is in use."""
+        # `image prune` removes an image that a container uses.
         harmless = (faults.is_no_image, faults.is_in_use)
         remove = self._api.client.remove_image
         await self._api.ask("remove an image", remove, name, harmless=harmless)
 
 
-def _told(done: CompletedCommand) -> str:
+def _reason(done: CompletedCommand) -> str:
     if done.timed_out:
-        return "it was not done in time"
+        return "it did not finish in time"
     return done.stderr.strip() or done.stdout.strip() or "it named no image"
 
 
-def build_failure(engine: str, doing: str, told: str) -> SandboxError:
-    low = told.lower()
+def build_failure(engine: str, doing: str, output: str) -> SandboxError:
+    low = output.lower()
     remedy = "Run `mcp-code-bridge doctor` to see whether the engine works at all."
     if "no space left on device" in low or "disk quota exceeded" in low:
         remedy = f"Free space where {engine} keeps its images (`{engine} system df`)."
     elif any(mark in low for mark in _REGISTRY):
         remedy = "Run `mcp-code-bridge image build --offline`, which needs no registry."
-    message = f"{engine} could not {doing}: {faults.shorten(told[-faults.MAX_DETAIL :])}."
+    message = f"{engine} could not {doing}: {faults.one_line(output[-faults.MAX_DETAIL :])}."
     return SandboxError(message, remedy=remedy, code="image_build_failed")
 
 
@@ -155,7 +152,7 @@ def local_name(flavour: Flavour) -> str:
 
 
 async def choose(setting: str | None, engine: ImageEngine) -> str:
-    """Return the image that a run gets: the one set, else a built one, else the public one."""
+    """Return the image of runs: the configured one, else a built one, else the public one."""
     if setting:
         return setting
     built = await engine.names(REPOSITORY)
@@ -166,7 +163,7 @@ async def choose(setting: str | None, engine: ImageEngine) -> str:
 async def ensure_present(
     name: str, engine: ImageEngine, *, progress: Progress | None, place: str = "MCP_BRIDGE_IMAGE"
 ) -> None:
-    """Pull an image unless the engine has it; without `progress` that is an error."""
+    """Pull a missing image; without `progress` a missing image is an error."""
     if await engine.inspect(name) is not None:
         return
     if name.startswith("localhost/"):
@@ -189,22 +186,19 @@ async def ensure_present(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStatus:
-    """One image on one engine, as `image status` shows it."""
-
     engine: EngineKind
     name: str
-    present: bool  # Whether the engine has it; the rest is empty if not.
+    present: bool  # If not, the other fields are empty.
     id: str = ""
     size: int = 0
-    created: str = ""  # ISO 8601, as the engine reports it.
+    created: str = ""  # The engine's text, in ISO 8601.
     # From the bridge's labels; empty for other images.
     flavour: str = ""
     version: str = ""
-    # Those that `image build --package` added, as they were asked for.
-    packages: tuple[str, ...] = ()
-    # Whether it contains this bridge's guest, compiled; None for other images.
+    packages: tuple[str, ...] = ()  # The requirements of `image build --package`.
+    # Whether it contains this bridge's compiled guest; None for other images.
     guest_matches: bool | None = None
-    stale: str = ""  # Why to rebuild it; empty if there is no reason. A stale image still works.
+    stale: str = ""  # The reason to rebuild it, if any. A stale image still works.
 
 
 async def describe(
@@ -219,8 +213,7 @@ async def describe(
         if built != version:
             stale = f"It was built by recipe {built or 'unknown'}; this bridge has {version}."
         elif not matches:
-            stale = "It carries another version's guest, so runs start slower until it is built"
-            stale += " again."
+            stale = "It has another version's guest, so runs start slower until it is rebuilt."
     return ImageStatus(
         engine=engine.kind,
         name=name,
@@ -239,7 +232,6 @@ async def describe(
 async def status(
     engine: ImageEngine, *, guest_digest: str, version: str, setting: str | None = None
 ) -> tuple[ImageStatus, ...]:
-    """Return what `image status` shows of one engine: both flavours, and the image runs get."""
     chosen = await choose(setting, engine)
     names = dict.fromkeys([*(local_name(flavour) for flavour in FLAVOURS), chosen])
     described = partial(describe, engine, guest_digest=guest_digest, version=version)

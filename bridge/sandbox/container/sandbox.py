@@ -1,4 +1,4 @@
-"""One container with a program in it, as the engine reports it: start, end, and removal."""
+"""Starts, observes and removes one container."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from bridge.sandbox.probe import probe_argv, receive_facts
 
 logger = logging.getLogger(__name__)
 
-REMOVE_SECONDS = 30.0  # For kill and removal, 0.5 s usually; the next launch tries again.
+REMOVE_SECONDS = 30.0  # A removal takes 0.5 s; after a failure the next launch tries again.
 
 
 def pauses() -> Iterator[float]:
-    """Yield intervals of asking an engine again: the time it takes to notice, then doubled."""
     pause = 0.01
     while True:
         yield pause
@@ -55,7 +54,7 @@ class ContainerSandbox:
         await self.stream.send(data)
 
     async def end_output(self) -> None:
-        """Kill the command: both outputs share a connection, so one cannot be closed alone."""
+        """Kill the command: its outputs share a connection, so stdout cannot be closed alone."""
         self._refused = True
         self.stream.close()
         await self.kill()
@@ -92,7 +91,7 @@ class ContainerSandbox:
 
 
 def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport | None:
-    """Return how the first process ended, from an engine's `State`; None while it runs."""
+    """Return the first process's end, from an engine's `State`; None while it runs."""
     if state.get("Running") or state.get("Status") in ("created", "running", "paused"):
         return None
     status = state.get("ExitCode")
@@ -101,7 +100,7 @@ def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport |
     return ExitReport(
         exit_code=code,
         signal=signal,
-        # Without a memory limit the host's OOM killer acts, which engines do not report.
+        # Engines do not report the host's OOM killer, which acts without a memory limit.
         oom_killed=oom if oom or reports_oom else None,
         detail=str(state.get("Error") or ""),
     )
@@ -119,18 +118,18 @@ async def run_container(
     separate_streams: bool = False,
     drained: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
-    """Start a container under a unique name; remove it on leaving.
+    """Start a container with a unique name; remove it on leaving.
 
     Args:
-        not_removed: Called with the name if the engine does not remove it now.
-        separate_streams: See `EngineApi.attach`.
-        drained: Whether its output is read until it is removed. Through OpenSSH, closing a
-            connection that is full both ways reaches no one: the engine's monitor would wait.
+        not_removed: Called with the name if the engine does not remove it.
+        separate_streams: Passed to `EngineApi.attach`.
+        drained: Whether to read the output until the removal. OpenSSH does not report the end of a
+            connection that is full in both directions, and the engine's monitor would wait.
     """
     stream: AttachedStream | None = None
     try:
         container = await api.create(config, name)
-        # Before the start, so that no byte is missed: nothing is logged to read it from later.
+        # Attach first, so that no output is missed: there is no log to read it from later.
         stream = await api.attach(container, separately=separate_streams)
         await api.start(container)
         yield ContainerSandbox(api, container, stream, isolation=isolation, reports_oom=reports_oom)
@@ -141,7 +140,7 @@ async def run_container(
             async with anyio.create_task_group() as tasks:
                 if stream is not None and drained:
                     tasks.start_soon(stream.discard)
-                # By name: it is known even when the answer to the creation is not.
+                # By name, which is known even if the answer to the creation was lost.
                 if not await remove_with_retries(api, name):
                     not_removed(name)
                 tasks.cancel_scope.cancel()
@@ -152,7 +151,7 @@ async def run_container(
 async def remove_with_retries(api: EngineApi, name: str) -> bool:
     """Remove a container, even when cancelled; return whether it is gone.
 
-    podman refuses to remove a container that is just ending, so a refusal is retried.
+    podman refuses to remove a container that is ending, so this tries again.
     """
     refusal = f"no answer within {REMOVE_SECONDS:g} s"
     with anyio.CancelScope(shield=True), anyio.move_on_after(REMOVE_SECONDS):
@@ -180,7 +179,7 @@ _NO_PYTHON = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-# Facts by the configuration fields of `_SHAPING`, as JSON; None if an image has no Python.
+# Facts by the `_SHAPING` fields, as JSON; None if an image has no Python.
 Examinations = dict[str, Mapping[str, Any] | None]
 
 
@@ -191,10 +190,10 @@ async def examined_isolation(
     examinations: Examinations,
     not_removed: Callable[[str], None],
 ) -> Isolation:
-    """Return the isolation of a container as seen from inside a like one, before it is made.
+    """Return a container's isolation, as seen from inside one with the same configuration.
 
     Raises:
-        SandboxError: A mandatory layer does not hold, or such a container does not start.
+        SandboxError: A mandatory layer is missing, or the container does not start.
     """
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
@@ -210,7 +209,7 @@ def judge_facts(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolat
 
 
 def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
-    # This attempt would write to the user's workspace; the mount options show it as well.
+    # That attempt would write to the user's workspace; the mount options show the layer too.
     argv = probe_argv(untried=("sized-tmpfs-noexec",))
     return {**config, "Entrypoint": list(argv), "Cmd": [], "Env": [], "WorkingDir": "/"}
 
@@ -221,7 +220,7 @@ async def look_inside(
     isolation: Isolation,
     not_removed: Callable[[str], None],
 ) -> Mapping[str, Any] | None:
-    """Return what the probe's program sees in a container; None where the image has no Python."""
+    """Run the probe in a container and return its facts; None if the image has no Python."""
     name = hardening.container_name("look", secrets.token_hex(4))
     try:
         async with run_container(

@@ -1,7 +1,7 @@
-"""A podman service of the bridge's own where none listens, and OpenSSH's client as a forward.
+"""Starts a podman service, or OpenSSH's client as a forward, with a private socket.
 
-The service ends with the bridge: at `aclose`; when the bridge is killed, by a signal from the
-kernel (on Linux); failing that, by the next bridge.
+A process ends with the bridge: at `aclose`, by a signal if the bridge is killed (on Linux), or by
+the next bridge.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 from anyio.abc import Process
 
 from bridge.errors import EngineDownError, LaunchError, SandboxError
@@ -34,13 +33,13 @@ from bridge.sandbox.ownership import Owner, current_owner, is_dead
 
 logger = logging.getLogger(__name__)
 
-START_SECONDS = 30.0  # Until the socket accepts: a first start lays out storage, and maps ids.
+START_SECONDS = 30.0  # Until the socket accepts; a first start sets up storage.
 
 _OWNER_FILE = "owner"
 _SOCKET = "engine.sock"
 _LOG = "service.log"
 
-# Requests SIGTERM at the parent's death, checks that the parent still lives, becomes podman.
+# Requests SIGTERM at the parent's death, checks that the parent lives, and becomes podman.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -54,27 +53,27 @@ os.execvp(sys.argv[2], sys.argv[2:])
 def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str]:
     argv = [podman, *(("--runtime", oci_runtime) if oci_runtime else ())]
     if oci_runtime and Path(oci_runtime).name == "runsc":
-        # Without it gVisor wants to take over a network that is not there.
+        # By default gVisor requires a network.
         argv += ["--runtime-flag", "network=none"]
     return [*argv, "system", "service", "--time=0", f"unix://{socket}"]
 
 
 def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the bridge's environment without what would make podman a remote client."""
+    """Return the bridge's environment without variables that make podman a remote client."""
     remote = ("CONTAINER_HOST", "CONTAINER_SSHKEY", "CONTAINER_CONNECTION")
     return {name: value for name, value in environ.items() if name not in remote}
 
 
 @dataclass
 class SocketService:
-    """A process that gives an engine a socket in a private directory of its own."""
+    """A process that provides an engine's socket in a private directory."""
 
     prefix: str
     runtime_dir: Path
     environ: Mapping[str, str]
     endpoint: EngineEndpoint
-    argv: Callable[[Path], list[str]]  # Returns its command line for a socket.
-    # Returns the error for a process that gave no socket, from what it wrote.
+    argv: Callable[[Path], list[str]]  # Returns the command line for a socket.
+    # Returns the error of a failed process, from its output and whether it timed out.
     explain: Callable[[str, bool], SandboxError]
     _process: Process | None = None
 
@@ -99,7 +98,7 @@ class SocketService:
             make_owned(self._directory)
         except OSError as error:
             message = f"The bridge cannot make a directory for the engine's socket: {error}."
-            remedy = "Set XDG_RUNTIME_DIR to a directory of this user's."
+            remedy = "Set XDG_RUNTIME_DIR to a directory of this user."
             raise EngineDownError(message, remedy=remedy) from error
         try:
             self._process = await self._spawn()
@@ -129,7 +128,7 @@ class SocketService:
             argv = [*wrapper, *argv]
         with (self._directory / _LOG).open("wb") as log:
             try:
-                # conmon notes an out-of-memory kill as a file in the directory it is in.
+                # conmon writes a file into its working directory after an out-of-memory kill.
                 return await open_group(argv, log, log, self.environ, self._directory)
             except OSError as error:
                 raise self.explain(str(error), False) from error
@@ -140,7 +139,7 @@ class SocketService:
                 with suppress(OSError):
                     await (await anyio.connect_unix(self.socket)).aclose()
                     return
-                await anyio.sleep(0.02)  # podman cannot signal that it is ready
+                await anyio.sleep(0.02)  # podman does not signal its readiness
         raise self.failure(timed_out=process.returncode is None)
 
 
@@ -167,53 +166,44 @@ def podman_service(
 def ssh_forward(
     far: EngineEndpoint, target: SshTarget, runtime_dir: Path, environ: Mapping[str, str]
 ) -> SocketService:
-    """Forward the socket of an engine on another machine, by OpenSSH's client.
-
-    The user's configuration of OpenSSH applies: aliases, jump hosts, known hosts and keys.
-    """
+    """Return a forward of another machine's engine socket, with the user's OpenSSH settings."""
     names = ("HOME", "PATH", "USER", "LOGNAME", "SSH_AUTH_SOCK")
     passed = {name: environ[name] for name in names if name in environ}
     origin = f"{far.origin}, over SSH to {target.destination}"
     return SocketService(
         "ssh",
         runtime_dir,
-        {**passed, "LC_ALL": "C"},  # Its messages are read.
+        {**passed, "LC_ALL": "C"},  # for messages in English
         replace(far, origin=origin, target=None, remote=True),
-        # A line is written for each connection that fails there: at most a megabyte.
+        # ssh writes a line for each failed connection; the log has at most a megabyte.
         lambda socket: ["sh", "-c", 'ulimit -f 2048; exec "$@"', "sh", *target.argv(socket)],
         lambda said, _: target.failure(said),
     )
 
 
 def make_owned(directory: Path) -> None:
-    """Make a private directory of this bridge, which `reap_services` removes once that is dead."""
     make_private(directory.parent)
     directory.mkdir(mode=0o700)
     (directory / _OWNER_FILE).write_text(str(current_owner()), encoding="utf-8")
 
 
 def make_private(directory: Path) -> Path:
-    """Make a directory of this user's, unless it exists; return it.
+    """Make a directory, unless it exists; return it.
 
     Raises:
-        PermissionError: Another user owns it, or may write to it or replace it, or it is a link.
+        PermissionError: It is a link, or another user owns it or may write to or replace it.
     """
     make_directory(directory)
-    found = directory.lstat()
-    # Who may rename a directory above it could replace it.
+    status = directory.lstat()
     others, _ = exposure(directory)
-    if found.st_uid != os.getuid() or others or not stat.S_ISDIR(found.st_mode):
+    if status.st_uid != os.getuid() or others or not stat.S_ISDIR(status.st_mode):
         reason = others or "it belongs to another user or is a link"
         raise PermissionError(errno.EPERM, reason, str(directory))
     return directory
 
 
-async def reap_services(runtime_dir: Path) -> int:
-    """Remove the directories of dead bridges and end their services; return how many."""
-    return await anyio.to_thread.run_sync(_reap_services, runtime_dir)
-
-
-def _reap_services(runtime_dir: Path) -> int:
+def reap_services(runtime_dir: Path) -> int:
+    """Remove dead bridges' directories and end their services; return their number. Blocks."""
     judge = current_owner()
     reaped = 0
     try:
@@ -236,11 +226,11 @@ def _reap_services(runtime_dir: Path) -> int:
 
 
 def _listeners(socket: Path) -> Sequence[int]:
-    """Return the processes that serve a socket, whose directory's name is unique."""
+    """Return the processes whose command line names a socket, which has a unique path."""
     served = re.compile(rb"(?:^|\0)(?:unix://%b\0|%b:)" % ((re.escape(os.fsencode(socket)),) * 2))
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if served.search(entry.read_bytes()):
-                found.append(int(entry.parent.name))
-    return found
+                pids.append(int(entry.parent.name))
+    return pids

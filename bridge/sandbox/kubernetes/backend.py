@@ -1,7 +1,7 @@
-"""Kubernetes: sandboxes as plain pods, each used once.
+"""Kubernetes: sandboxes as pods, each used once.
 
-Enforces: a pod whose first step does not report everything in force runs nothing. A pod that is
-lost before its program began is replaced, twice at most; later it is an error.
+A pod runs nothing unless its first step reports that all layers are in force. The backend replaces
+a pod that is lost before its program starts, at most twice.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CONFINE_SECONDS = 20.0  # A pod may never report its first step; milliseconds on
 
 
 class KubernetesBackend(Backend):
-    """Runs sandboxes as pods. It connects at first use; an empty `user` is one per pod."""
+    """Runs sandboxes as pods. The first use connects. An empty `user` means one for each pod."""
 
     name = pod.NAME
 
@@ -72,7 +72,6 @@ class KubernetesBackend(Backend):
         return self._warm.problem if self._warm is not None else ""
 
     async def aclose(self) -> None:
-        """Delete this bridge's pods and close the connection."""
         warm, self._warm = self._warm, None
         if warm is None:
             return
@@ -81,7 +80,7 @@ class KubernetesBackend(Backend):
                 with anyio.move_on_after(10):
                     await warm.leave()
             except SandboxError as error:
-                logger.warning("pods are left for the sweep of others: %s", error)
+                logger.warning("other bridges have to delete this bridge's pods: %s", error)
             await warm.cluster.aclose()
 
     @asynccontextmanager
@@ -124,7 +123,7 @@ class KubernetesBackend(Backend):
             try:
                 return await stack.enter_async_context(self._launch(spec))
             except (SandboxLostError, faults.ClusterAnswerError) as error:
-                logger.warning("another pod is tried, after: %s", error)
+                logger.warning("trying another pod, after: %s", error)
         return await stack.enter_async_context(self._launch(spec))
 
     @asynccontextmanager
@@ -144,7 +143,7 @@ class KubernetesBackend(Backend):
             try:
                 yield sandbox
             finally:
-                # The pod first: what is in it is not told that its channel ends.
+                # Delete the pod first: its program does not notice the end of its stream.
                 with anyio.CancelScope(shield=True):
                     await sandbox.kill()
 
@@ -152,16 +151,16 @@ class KubernetesBackend(Backend):
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
         warm = await self._connect_once()
         cluster = warm.cluster
-        found = await warm.take(spec.limits)
-        name = pod.pod_name(spec.run_id) if found is None else found["metadata"]["name"]
+        placed = await warm.claim(spec.limits)
+        name = pod.pod_name(spec.run_id) if placed is None else placed["metadata"]["name"]
         warm.mine.add(name)
         try:
-            if found is None:
+            if placed is None:
                 made = self._template.manifest(name, spec.limits, "used")
-                found = await self._wait_running(cluster, await cluster.create(cluster.pods, made))
-            yield found
+                placed = await self._wait_running(cluster, await cluster.create(cluster.pods, made))
+            yield placed
         finally:
-            # By name: it is known even when the answer to the creation is not.
+            # By name, which is known even if the answer to the creation was lost.
             await cluster.discard(name)
             warm.mine.discard(name)
 
@@ -171,12 +170,12 @@ class KubernetesBackend(Backend):
             while not faults.is_running(seen):
                 if problem := faults.start_problem(seen):
                     raise problem
-                await anyio.sleep(0.2)  # It takes a second or more to start.
-                with suppress(faults.ClusterAnswerError):  # it is asked again
-                    found = await cluster.get(path)
-                    if found is None:
+                await anyio.sleep(0.2)  # A start takes a second or more.
+                with suppress(faults.ClusterAnswerError):  # the loop tries again
+                    now = await cluster.get(path)
+                    if now is None:
                         raise SandboxLostError(faults.REMOVED)
-                    seen = found
+                    seen = now
             return seen
         raise faults.no_room(seen)
 
@@ -193,13 +192,13 @@ class KubernetesBackend(Backend):
                         return
             except (ChannelClosedError, ConnectionError) as error:
                 raise faults.lost({}, str(error)) from error
-        told = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
-        if not told:
+        reason = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
+        if not reason:
             raise SandboxLostError("The pod did not answer its first message.")
-        raise LaunchError("The pod's first step failed.", host_detail=f"{faults.cut(told)}.")
+        raise LaunchError("The pod's first step failed.", host_detail=f"{faults.cut(reason)}.")
 
     async def _kernel(self, cluster: Cluster, placed: Document) -> HostKernel | None:
-        """Return the kernel of a pod's node, if it matters and the bridge may know it."""
+        """Return the kernel of a pod's node, if it matters and the bridge may read nodes."""
         if not brings_own_kernel(self._settings.runtime_class):
             return None
         with suppress(ClusterRefusedError):
@@ -216,7 +215,7 @@ class KubernetesBackend(Backend):
                 try:
                     template = replace(self._template, references=await self._owners(cluster))
                     warm = WarmPods(cluster, template)
-                    # Before the first pod, which the sweep of another bridge would delete.
+                    # Before the first pod, which other bridges would delete without a lease.
                     await warm.renew()
                 except BaseException:
                     with anyio.CancelScope(shield=True):
@@ -230,12 +229,12 @@ class KubernetesBackend(Backend):
         return Cluster(find_config(self._settings, self._environ), self._settings.namespace)
 
     async def _owners(self, cluster: Cluster) -> Sequence[Document]:
-        """Return the `ownerReferences` of pods: the bridge's own pod, if it is in one of theirs."""
+        """Return the `ownerReferences` of pods: the bridge's own pod, if it runs in one."""
         own = self._environ.get("HOSTNAME", "")
         if own and cluster.config.fname is None:
             with suppress(SandboxError):
-                if found := await cluster.get(f"{cluster.pods}/{own}"):
-                    uid = found["metadata"]["uid"]
+                if bridge_pod := await cluster.get(f"{cluster.pods}/{own}"):
+                    uid = bridge_pod["metadata"]["uid"]
                     return [{"apiVersion": "v1", "kind": "Pod", "name": own, "uid": uid}]
         return []
 

@@ -1,7 +1,7 @@
-"""The connection to a cluster's API server: what the backend asks of it, as plain JSON.
+"""The connection to a cluster's API server, with plain JSON.
 
-lightkube reads kubeconfig files and credentials. Streams to pods go through `websockets`, which
-takes a third of lightkube's client's time for a message.
+lightkube reads kubeconfig files and credentials. Streams to pods use `websockets`, which takes a
+third of the time of lightkube's client for a message.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from bridge.settings.kubernetes import Kubernetes
 logger = logging.getLogger(__name__)
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-CLOSE_SECONDS = 0.5  # A kubelet may not answer; the pod is gone by then.
-REQUEST_SECONDS = 10.0  # An API server may not answer; milliseconds, but for a busy etcd's.
-PLUGIN_SECONDS = 30.0  # A kubeconfig's plugin may hang; it may have to fetch its token.
-MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send more; a listed pod takes 10 kB.
+CLOSE_SECONDS = 0.5  # A kubelet may not answer once the pod is deleted.
+REQUEST_SECONDS = 10.0  # An API server may not answer; most requests take milliseconds.
+PLUGIN_SECONDS = 30.0  # A kubeconfig's plugin may hang; it may have to fetch a token.
+MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send any size; a listed pod has 10 kB.
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
@@ -59,14 +59,14 @@ def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfi
         raise SettingsError(message, remedy=remedy) from error
 
 
-def _usable(found: KubeConfig, context: str | None) -> SingleConfig:
-    config = found.get(context)
-    assert config is not None  # without a default it raises
+def _usable(kubeconfig: KubeConfig, context: str | None) -> SingleConfig:
+    config = kubeconfig.get(context)
+    assert config is not None  # without a default, `get` raises
     user = config.user or User()
     config, plugin = config._replace(user=user), user.exec
     if plugin is not None:
-        # lightkube tells plugins nothing of what they are to answer, and refuses the version that
-        # later ones speak, whose answer has the same shape.
+        # lightkube does not tell a plugin which answer it expects, and refuses the later version,
+        # whose answer has the same form.
         asked = {"kind": "ExecCredential", "apiVersion": plugin.apiVersion}
         info = json.dumps({**asked, "spec": {"interactive": False}})
         plugin.env = [*(plugin.env or ()), NameValue(name="KUBERNETES_EXEC_INFO", value=info)]
@@ -77,7 +77,7 @@ def _usable(found: KubeConfig, context: str | None) -> SingleConfig:
 
 
 class _PluginAuth(ExecAuth):
-    """A plugin's tokens, as lightkube has them, of a plugin that may hang, fail or read stdin."""
+    """lightkube's plugin tokens, for plugins that may hang, fail or read stdin."""
 
     async def async_auth_flow(
         self, request: httpx2.Request
@@ -103,7 +103,7 @@ class _PluginAuth(ExecAuth):
 
 
 class Cluster:
-    """One namespace of one cluster; the context's if none is given. Making one loads files."""
+    """One namespace of a cluster; the context's by default. The constructor reads files."""
 
     def __init__(self, config: SingleConfig, namespace: str = "") -> None:
         self.config = config
@@ -129,7 +129,7 @@ class Cluster:
         await self._http.aclose()
 
     def now(self) -> datetime:
-        """Return the time by the API server's clock: those of bridges need not agree."""
+        """Return the API server's time, since clocks of bridges may differ."""
         return datetime.now(UTC) + self._ahead
 
     async def create(self, path: str, document: Document) -> Document:
@@ -145,17 +145,17 @@ class Cluster:
 
     async def list(self, path: str, labels: Mapping[str, str]) -> list[Document]:
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        found = await self._ask("GET", path, params={"labelSelector": selector})
-        items = found.get("items")
+        answer = await self._ask("GET", path, params={"labelSelector": selector})
+        items = answer.get("items")
         return [_object(each) for each in (items if isinstance(items, list) else [None])]
 
     async def patch(self, path: str, document: Document) -> Document:
-        """Merge a document into an object, unless it has another resource version than named."""
+        """Merge a document into an object; a changed resource version is an error (409)."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return _object(await self._ask("PATCH", path, json=document, headers=headers))
 
     async def delete(self, path: str, seen: Document | None = None) -> None:
-        """Delete an object at once, if there is one, and it is still as it was `seen`."""
+        """Delete an object at once, if it exists and still has the version `seen`."""
         options: dict[str, Json] = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         if seen is not None:
             options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
@@ -163,7 +163,7 @@ class Cluster:
             await self._ask("DELETE", path, json=options)
 
     async def discard(self, name: str) -> None:
-        """Delete a pod, even when cancelled; one that stays is left to the sweep."""
+        """Delete a pod, even when cancelled; the sweep deletes the rest."""
         refusal = "no answer within 10 s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             try:
@@ -175,11 +175,11 @@ class Cluster:
         logger.warning("pod %s was not deleted: %s", name, refusal)
 
     async def find(self, placed: Document) -> Document | None:
-        """Return a pod as it is now; None if it is gone, or was replaced, or its process was."""
-        found = await self.get(f"{self.pods}/{placed['metadata']['name']}")
-        if found is None or found["metadata"]["uid"] != placed["metadata"]["uid"]:
+        """Return a pod's current state; None if it was deleted, replaced or restarted."""
+        now = await self.get(f"{self.pods}/{placed['metadata']['name']}")
+        if now is None or now["metadata"]["uid"] != placed["metadata"]["uid"]:
             return None
-        return None if faults.restarts(found) else found
+        return None if faults.restarts(now) else now
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
@@ -191,7 +191,7 @@ class Cluster:
             await close_socket(stream)
 
     async def _attach(self, url: str) -> ClientConnection:
-        """Connect with the credentials that the HTTP client would send, renewed if refused."""
+        """Connect with the HTTP client's credentials; renew refused ones."""
         request = self._http.build_request("GET", url)
         auth = self._http.auth or httpx2.Auth()
         refused: httpx2.Response | None = None
@@ -199,7 +199,7 @@ class Cluster:
             async with aclosing(auth.async_auth_flow(request)) as flow:
                 while True:
                     try:
-                        # As the HTTP client does; the first time there is no answer yet.
+                        # Like the HTTP client; the first request has no answer yet.
                         request = await flow.asend(refused)  # type: ignore[arg-type]
                         return await self._connect_socket(url, request.headers.get("Authorization"))
                     except InvalidStatus as error:
@@ -218,9 +218,8 @@ class Cluster:
             additional_headers={"Authorization": authorization} if authorization else None,
             compression=None,
             open_timeout=REQUEST_SECONDS,
-            # Unanswered while no one reads: that is back-pressure, and no failure.
-            ping_interval=20,  # They keep it open in load balancers.
-            ping_timeout=None,
+            ping_interval=20,  # Pings keep the connection open in load balancers.
+            ping_timeout=None,  # A busy reader answers no ping: that is back-pressure.
             close_timeout=CLOSE_SECONDS,
             max_size=1024 * 1024,  # Kubelets send 32 KiB.
             max_queue=16,
@@ -239,28 +238,28 @@ class Cluster:
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
             if response.status_code >= 400:
                 raise faults.refusal(response.status_code, body)
-            found = json.loads(body)
-            if not isinstance(found, dict):
+            answer = json.loads(body)
+            if not isinstance(answer, dict):
                 raise ValueError("its answer is no object")
-            return found
+            return answer
 
 
 async def close_socket(socket: ClientConnection) -> None:
-    """Close a websocket, also one whose other end takes nothing more. Idempotent."""
+    """Close a websocket, even if its peer reads no more. Idempotent."""
     with anyio.CancelScope(shield=True):
         with anyio.move_on_after(2 * CLOSE_SECONDS):
             await socket.close()
         socket.transport.abort()
 
 
-def _object(found: Any) -> Document:
-    known = found if isinstance(found, dict) else {}
-    metadata = known.get("metadata")
+def _object(answer: Any) -> Document:
+    document = answer if isinstance(answer, dict) else {}
+    metadata = document.get("metadata")
     if isinstance(metadata, dict):
         names = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
-        parts = [metadata.get("labels"), known.get("spec"), known.get("status")]
+        parts = [metadata.get("labels"), document.get("spec"), document.get("status")]
         if all(isinstance(name, str) for name in names) and all(
             isinstance(part or {}, dict) for part in parts
         ):
-            return known
-    raise EngineDownError("What answers in the API server's place is none.", code="cluster_down")
+            return document
+    raise EngineDownError("The server is not a Kubernetes API server.", code="cluster_down")

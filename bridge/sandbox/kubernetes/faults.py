@@ -1,7 +1,6 @@
-"""What an API server's refusals and a pod's state mean, as the bridge's errors. Pure.
+"""Translates an API server's refusals and a pod's state to the bridge's errors. Pure.
 
-A pod's state is the word of the cluster, which outranks that of its stream: an attach reports
-success for any exit code.
+A pod's state outranks its stream, because an attach reports success for any exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes
 
 _PULL = partial(ImageMissingError, code="image_pull_failed")
 
-# Why a container waits, where waiting longer does not help.
+# Reasons of a waiting container that will never start.
 _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "ErrImageNeverPull": (ImageMissingError, _IMAGE_REMEDY),
     "ImagePullBackOff": (_PULL, _IMAGE_REMEDY),
@@ -46,7 +45,7 @@ _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "RunContainerError": (LaunchError, None),
 }
 
-# The reason in a failed pod's status, and what it means.
+# The reasons in a failed pod's status.
 _CODES: Mapping[str, str] = {
     "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
     "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
@@ -56,7 +55,7 @@ _CODES: Mapping[str, str] = {
 
 
 class ClusterAnswerError(SandboxError):
-    """The API server could not do it: 404 no such object, 409 changed meanwhile, else busy."""
+    """The API server's refusal: 404 no such object, 409 changed meanwhile, else busy."""
 
     status = 0
 
@@ -74,7 +73,7 @@ def ignoring(*statuses: int) -> Iterator[None]:
             raise
 
 
-# Raised where nothing answers, or what answers is no API server.
+# Raised if no server answers, or the server is no API server.
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
 
 
@@ -106,15 +105,15 @@ def refusal(code: int, body: bytes) -> SandboxError:
     if code in (401, 403):
         return ClusterRefusedError("The cluster refuses the bridge's account.", host_detail=detail)
     if code in (404, 409, 410, 429) or code >= 500:
-        refused = ClusterAnswerError("The cluster could not do it.", host_detail=detail)
+        refused = ClusterAnswerError("The cluster refused the request.", host_detail=detail)
         refused.status = code
         return refused
     remedy = "Correct [kubernetes] in config.toml."
-    return LaunchError("The cluster does not take the pod.", remedy=remedy, host_detail=detail)
+    return LaunchError("The cluster does not accept the pod.", remedy=remedy, host_detail=detail)
 
 
 def start_problem(pod: Document) -> SandboxError | None:
-    """Return why a pod cannot start; None if it may yet."""
+    """Return the error of a pod that cannot start; None if it may still start."""
     if has_ended(pod):
         ended = SandboxLostError("The pod ended before it was used.", host_detail=_words(pod))
         return ended_by_cluster(pod) or ended
@@ -164,14 +163,14 @@ def exit_report(pod: Document) -> ExitReport | None:
     return ExitReport(
         exit_code=code,
         signal=signal,
-        # Kubelets say so only where the first process was the victim.
+        # Kubelets report it only if the first process was the victim.
         oom_killed=True if ended.get("reason") == "OOMKilled" else None,
         detail=cut(ended["message"]) if ended.get("message") else "",
     )
 
 
 def lost(pod: Document | None, why: str) -> SandboxError:
-    """Return the error of a stream that broke, by what the cluster says of the pod."""
+    """Return the error of a broken stream, by the pod's state."""
     if pod is None:
         return SandboxLostError(REMOVED)
     if _status(pod).get("phase") == "Unknown":

@@ -1,7 +1,7 @@
-"""A sandbox's pod: its manifest, its first step, and its layers. Pure.
+"""A sandbox's pod: its manifest, its first step and its layers. Pure.
 
-The manifest isolates. The first step, in the pod, adds limits per process and the bridge's own
-system call filters: they leave a program no network, whatever the cluster gives its pods.
+The manifest isolates. The first step in the pod adds limits for each process, and the bridge's
+system call filters, which block networks in any cluster.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
 
-# What the first step writes once everything is in force; otherwise it is the reason why not.
-CONFINED = b"ok"
+CONFINED = b"ok"  # The first step writes this if all layers are in force, else the reason.
 
 LOADER = f"""\
 # mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
@@ -46,13 +45,13 @@ stdin = io.BufferedReader(io.FileIO(0, closefd=False), 1)
 size = int.from_bytes(stdin.read(4), "big")
 exec(stdin.read(size if size <= {1024 * 1024} else 0).decode())
 """
-"""Every pod's program. What it runs is not known when the pod is made. It says nothing until it was
-spoken to: what is written before somebody listens is lost. It reads exactly the step (with a buffer
-of one byte), since the channel follows."""
+"""Every pod's program, which waits for its first step. It writes nothing before, since output
+without a reader is lost. It reads exactly the step, with a buffer of one byte, since the channel
+follows."""
 
 COMMAND = (*INTERPRETER, LOADER)
 
-# The stage of the process backends does the rest; its status goes to stdout here.
+# The process backends' stage does the rest. Its status goes to stdout here.
 _STEP = """
 import os, sys
 os.environ.clear()
@@ -63,8 +62,8 @@ exec({stage!r})
 """
 
 USERS = range(10_000, 60_000)
-"""A pod's user is drawn from these: the kernel counts processes by user, over the whole node. Below
-65,536, so that a user namespace has it."""
+"""Each pod gets a random user of these, because the kernel counts a user's processes on the whole
+node. They are below 65,536, so that user namespaces have them."""
 
 
 def pod_name(run_id: str) -> str:
@@ -74,17 +73,15 @@ def pod_name(run_id: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What a bridge makes its pods from."""
-
     settings: Kubernetes
     image: str
-    user: str = ""  # "uid:gid" inside; empty for one of each pod's own.
-    owner: str  # The bridge's own name, unique; also that of its lease.
+    user: str = ""  # "uid:gid" inside; empty for a random user for each pod.
+    owner: str  # The unique name of the bridge and its lease.
     # The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
     references: Sequence[Mapping[str, Any]] = ()
 
     def manifest(self, name: str, limits: Limits, state: str) -> dict[str, Any]:
-        """Return a pod; `state` is "used" for a run's, "warm" for one that will wait."""
+        """Return a pod's manifest; `state` is "used" or "warm"."""
         labels = {
             **self.settings.labels,
             APP_LABEL: APP,
@@ -103,7 +100,7 @@ class Template:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def shape(self, limits: Limits) -> str:
-        """Return the label of pods that can stand in for each other: alike, but for their user."""
+        """Return the label of interchangeable pods, which differ only in their user."""
         spec = _spec(limits, self.settings, self.image, self.user or "0")
         made = (spec, self.settings.labels, self.settings.annotations)
         text = json.dumps(made, sort_keys=True, default=dict)
@@ -124,12 +121,12 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
-        # It counts while a pod waits, too; and it has to start, and to be deleted.
+        # It includes the time of a warm pod, its start and its deletion.
         "activeDeadlineSeconds": int(limits.timeout + settings.warm_seconds) + 120,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostname": "sandbox",
-        # No name of the cluster is known inside.
+        # The cluster's names are not resolved inside.
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
         "nodeSelector": {
@@ -166,7 +163,7 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
         "command": list(COMMAND),
         "workingDir": WORKSPACE,
         "stdin": True,
-        # With it stdin ends when the bridge dies, and the guest exits.
+        # If the bridge dies, stdin ends and the guest exits.
         "stdinOnce": True,
         "resources": {"limits": most, "requests": {**most, **settings.requests}},
         "securityContext": {
@@ -183,7 +180,7 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
 
 
 def first_step(spec: LaunchSpec, filters: Sequence[bytes], *, own_user: bool) -> bytes:
-    """Return what a pod's stdin gets first; with its `own_user` processes are counted."""
+    """Return the first bytes for a pod's stdin; `own_user` adds a limit on processes."""
     if spec.argv[:-1] != INTERPRETER:
         raise LaunchError(f"Pods run programs of `{' '.join(INTERPRETER)}`, not {spec.argv[0]}.")
     pids = spec.limits.pids
@@ -226,7 +223,7 @@ _LAYERS = (
 
 
 def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:
-    """Return a pod's layers and what is weaker; without `node` its kernel is unknown."""
+    """Return a pod's layers and the weaker ones; without `node` its kernel is unknown."""
     layers, weaker = [*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS]
     if limits.cpus is not None:
         layers.append("cpu-limit")
@@ -234,7 +231,7 @@ def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None
         layers.append(OWN_KERNEL)
     elif brings_own_kernel(runtime_class):
         weaker.append(
-            f"own kernel: asked for with {runtime_class}, not verified, since the bridge may not "
+            f"own kernel: requested with {runtime_class}, not verified, since the bridge may not "
             "read nodes"
         )
     return Isolation(

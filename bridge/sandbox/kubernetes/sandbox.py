@@ -1,4 +1,4 @@
-"""One pod with a program in it: how it ended, as the cluster says about a second later."""
+"""One pod with a program: its stream and its end, which the cluster reports a second later."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.cluster import PROTOCOLS, Cluster, close_socket
 from bridge.sandbox.kubernetes.faults import Document
 
-SEND_BYTES = 512 * 1024  # Most of stdin in one message; servers take a megabyte.
-DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end.
+SEND_BYTES = 512 * 1024  # For one message of stdin; servers accept a megabyte.
+DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end; a guest may write without end.
 
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
@@ -41,11 +41,11 @@ class PodStream:
             raise ChannelClosedError("The pod's stream has ended.") from error
 
     def end_input(self) -> None:
-        """End stdin with the next `receive`, if the protocol can."""
+        """End stdin with the next `receive`, if the protocol supports it."""
         self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
 
     async def receive(self) -> bytes:
-        """Return the next of stdout, empty at the end; ConnectionError if the stream broke."""
+        """Return the next bytes of stdout, empty at the end; raise ConnectionError if it broke."""
         if self._unread:
             data, self._unread = self._unread, b""
             return data
@@ -78,7 +78,7 @@ class PodStream:
         await close_socket(self._socket)
 
 
-STATUS_SECONDS = 3.0  # A cluster may never know of an end; kubelets take about a second.
+STATUS_SECONDS = 3.0  # A cluster may never report an end; kubelets take about a second.
 
 
 @dataclass
@@ -99,18 +99,18 @@ class PodSandbox:
         await self.stream.send(data)
 
     def end_input(self) -> None:
-        """End stdin where the protocol can; with v4 it ends with the pod."""
+        """End stdin if the protocol supports it; v4 ends it with the pod."""
         self.stream.end_input()
 
     async def end_output(self) -> None:
-        """End the pod: its streams share a connection."""
+        """Delete the pod: its streams share a connection."""
         await self.kill()
 
     async def receive(self) -> bytes:
         try:
             data = await self.stream.receive()
         except ConnectionError as error:
-            # A server also breaks the stream of a process that ended with input unread.
+            # A server also breaks the stream of a process that ended with unread input.
             await self._judge()
             if isinstance(self._verdict, ExitReport) and self._verdict.detail != faults.REMOVED:
                 return b""
@@ -125,7 +125,7 @@ class PodSandbox:
         return self.stream.stderr
 
     async def kill(self) -> None:
-        """Delete the pod, after asking how it ended, if it has."""
+        """Delete the pod; if it has ended, read its end first."""
         if self._ended and self._verdict is None:
             await self._judge()
         if not self._killed:

@@ -16,7 +16,6 @@ from tests.security.targets import planted
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, object]]:
-    """Plant what a sandbox may not reach: the nodes are this machine."""
     with planted(tmp_path_factory.mktemp("host")) as found:
         yield found
 

@@ -11,12 +11,7 @@ import pytest
 
 from bridge.model import HostKernel, Limits
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.container.facts import (
-    EngineFacts,
-    docker_facts,
-    podman_facts,
-    runtime_name,
-)
+from bridge.sandbox.container.facts import EngineFacts, docker_facts, podman_facts
 from bridge.sandbox.container.hardening import (
     GVISOR_TASKS,
     Placement,
@@ -29,7 +24,7 @@ from tests.sandbox.golden import is_golden
 TESTDATA = Path(__file__).parent / "testdata"
 
 
-def recorded(name: str) -> dict[str, Any]:
+def read_recording(name: str) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads((TESTDATA / name).read_text(encoding="utf-8")))
 
 
@@ -50,31 +45,20 @@ ROOT = EngineFacts(
 """An engine as root, which applies every limit."""
 
 
-def test_docker() -> None:
-    assert docker_facts(recorded("docker-20.10-info.json")) == ROOT
-
-
-def test_podman_as_root() -> None:
-    facts = podman_facts(recorded("podman-4.3-root-info.json"))
+def test_facts_of_real_engines() -> None:
+    assert docker_facts(read_recording("docker-20.10-info.json")) == ROOT
+    facts = podman_facts(read_recording("podman-4.3-root-info.json"))
     assert facts == replace(ROOT, kind="podman", version="4.3.1")
-
-
-def test_rootless_podman_on_cgroup_v1() -> None:
-    facts = podman_facts(recorded("podman-4.3-rootless-info.json"))
+    facts = podman_facts(read_recording("podman-4.3-rootless-info.json"))
     assert facts.rootless
     assert (facts.limits_memory, facts.limits_pids, facts.limits_cpu) == (False, False, False)
     assert not facts.obeys_ulimits
 
 
-def test_docker_options_are_read() -> None:
-    info = {
-        "SecurityOptions": ["name=apparmor", "name=seccomp,profile=unconfined", "name=rootless"]
-    }
-    facts = docker_facts(info)
+def test_engines_say_what_is_under_them_and_whom_they_spare_limits() -> None:
+    options = ["name=apparmor", "name=seccomp,profile=unconfined", "name=rootless"]
+    facts = docker_facts({"SecurityOptions": options})
     assert (facts.rootless, facts.mandatory_access, facts.seccomp) == (True, "apparmor", False)
-
-
-def test_docker_says_what_is_under_it_and_whom_it_spares_limits() -> None:
     info = {
         "SecurityOptions": ["name=seccomp,profile=default", "name=userns"],
         "KernelVersion": "6.1.0",
@@ -87,22 +71,13 @@ def test_docker_says_what_is_under_it_and_whom_it_spares_limits() -> None:
     facts = docker_facts(info)
     assert facts.remaps_ids
     assert (facts.kernel, facts.storage, facts.unlimited) == ("6.1.0", "overlay2", ("runsc",))
-
-
-def test_podman_says_what_is_under_it() -> None:
-    info = {"host": {"kernel": "6.1.0"}, "store": {"graphDriverName": "overlay"}}
-    facts = podman_facts(info)
+    host = {"kernel": "6.1.0", "ociRuntime": {"name": "/usr/bin/runsc"}}
+    facts = podman_facts({"host": host, "store": {"graphDriverName": "overlay"}})
     assert (facts.kernel, facts.storage, facts.remaps_ids) == ("6.1.0", "overlay", False)
-
-
-def test_answers_without_anything_promise_nothing() -> None:
+    assert facts.oci_runtime == "runsc"
     for facts in (docker_facts({}), podman_facts({})):
         assert not facts.limits_memory
         assert not facts.seccomp
-
-
-def test_a_runtime_has_the_same_name_by_path() -> None:
-    assert runtime_name("/usr/bin/runsc") == runtime_name("runsc") == "runsc"
 
 
 DOCKER = replace(ROOT, version="20.10.24", mandatory_access="apparmor")
@@ -153,7 +128,6 @@ CREATED = {
 
 @pytest.mark.parametrize("name", CREATED)
 def test_the_create_call_is_this(name: str) -> None:
-    """Limits that would be refused or ignored are not asked for; only docker takes a runtime."""
     assert is_golden(name, container_config(*CREATED[name]))
 
 
@@ -178,7 +152,6 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_is_claimed_and_called_weaker_is_this(name: str) -> None:
-    """A kernel of its own is claimed with the host's to tell it from, and without a filter."""
     facts, placement, runtime = LAYERS[name]
     lacking = ["own-seccomp: declined"] if facts is ROOTLESS else []
     host = HostKernel(release="6.1")
@@ -190,7 +163,7 @@ def test_what_is_claimed_and_called_weaker_is_this(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("user", "owner"),
-    [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("nobody", ""), ("", "")],
+    [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("daemon", ""), ("", "")],
 )
 def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
     config = container_config(SPEC, DOCKER, replace(PLACEMENT, user=user))

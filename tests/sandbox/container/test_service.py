@@ -26,8 +26,6 @@ from bridge.sandbox.ownership import current_owner
 from tests.sandbox.process.rig import exists
 from tests.waiting import until
 
-PATIENCE = 120
-
 LISTENS = """#!/bin/sh
 for last; do :; done
 exec {python} -c '
@@ -59,33 +57,29 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def is_running(made: SocketService) -> bool:
+def is_running(made: SocketService) -> bool:  # mypy would keep a property's first value
     return made.running
 
 
-def test_the_command_line() -> None:
+def test_the_command_line_and_its_environment() -> None:
     socket = Path("/run/x/podman.sock")
     plain = service_argv("podman", socket, None)
     assert plain == ["podman", "system", "service", "--time=0", "unix:///run/x/podman.sock"]
     flags = ["--runtime", "runsc", "--runtime-flag", "network=none"]
     assert service_argv("podman", socket, "runsc") == ["podman", *flags, *plain[1:]]
-
-
-def test_a_service_is_no_remote_client() -> None:
     environ = {"CONTAINER_HOST": "unix:///x", "CONTAINERS_CONF": "/c", "HOME": "/h"}
     assert service_environment(environ) == {"CONTAINERS_CONF": "/c", "HOME": "/h"}
 
 
 async def test_a_service_lives_in_a_private_directory_and_leaves_none(tmp_path: Path) -> None:
     made = service(podman_that(tmp_path, LISTENS), tmp_path / "run")
-    with anyio.fail_after(PATIENCE):
-        endpoint = await made.start()
-        try:
-            assert is_running(made)
-            assert endpoint.socket_path == made.socket
-            assert stat.S_IMODE(made.socket.parent.stat().st_mode) == 0o700
-        finally:
-            await made.aclose()
+    endpoint = await made.start()
+    try:
+        assert is_running(made)
+        assert endpoint.socket_path == made.socket
+        assert stat.S_IMODE(made.socket.parent.stat().st_mode) == 0o700
+    finally:
+        await made.aclose()
     assert not is_running(made)
     assert names_in(tmp_path / "run") == []
     await made.aclose()
@@ -106,19 +100,17 @@ async def test_a_service_that_does_not_start_says_why_and_leaves_nothing(
     tmp_path: Path, script: str, code: str, said: str
 ) -> None:
     podman = podman_that(tmp_path, f"#!/bin/sh\n{script}\n") if script else "/no/podman"
-    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError, match=said) as caught:
+    with pytest.raises(SandboxError, match=said) as caught:
         await service(podman, tmp_path / "run", "x").start()
     assert caught.value.code == code
     assert names_in(tmp_path / "run") == []
 
 
-async def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineDownError, match="too long") as caught:
+async def test_a_directory_that_is_too_long_or_others_may_write_to_is_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(EngineDownError, match=r"too long .* XDG_RUNTIME_DIR"):
         await service("podman", tmp_path / ("x" * 100)).start()
-    assert "XDG_RUNTIME_DIR" in caught.value.remedy
-
-
-async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(0o777)
     with pytest.raises(EngineDownError, match="every user can write to it"):
@@ -127,12 +119,11 @@ async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -
 
 async def test_cancelled_while_it_starts_a_service_goes(tmp_path: Path) -> None:
     made = service(podman_that(tmp_path, "#!/bin/sh\nexec sleep 1000\n"), tmp_path / "run")
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as group:
-            group.start_soon(made.start)
-            while not is_running(made):
-                await anyio.lowlevel.checkpoint()
-            group.cancel_scope.cancel()
+    async with anyio.create_task_group() as group:
+        group.start_soon(made.start)
+        while not is_running(made):
+            await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
     assert not is_running(made)
     assert names_in(tmp_path / "run") == []
 
@@ -152,7 +143,6 @@ anyio.run(main)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell children")
 async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> None:
-    """SIGKILL leaves the bridge no time for anything (law 3)."""
     podman = podman_that(tmp_path, LISTENS)
     bridge = start([sys.executable, "-c", KILLED_BRIDGE, podman, str(tmp_path / "run")])
     assert bridge.stdout is not None
@@ -160,10 +150,9 @@ async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> No
         pid = int(bridge.stdout.readline())
         bridge.kill()
         bridge.wait()
-    with anyio.fail_after(PATIENCE):
-        await until(lambda: not exists(pid))
-        # Its directory stays, until the next bridge starts.
-        assert await reap_services(tmp_path / "run") == 1
+    await until(lambda: not exists(pid))
+    # Its directory stays, until the next bridge starts.
+    assert await anyio.to_thread.run_sync(reap_services, tmp_path / "run") == 1
     assert names_in(tmp_path / "run") == []
 
 
@@ -178,7 +167,7 @@ async def test_only_dead_bridges_services_are_reaped(tmp_path: Path, word: str) 
     served = word.format(tmp_path / "podman-dead" / "engine.sock")
     left = start([sys.executable, "-c", "import signal; signal.pause()", served])
     assert left.stdout is not None
-    with left.stdout, anyio.fail_after(PATIENCE):
-        assert await reap_services(tmp_path) == 1
+    with left.stdout:
+        assert await anyio.to_thread.run_sync(reap_services, tmp_path) == 1
         assert await anyio.to_thread.run_sync(left.wait) == -signal.SIGKILL
     assert names_in(tmp_path) == ["podman-live", "podman-odd"]

@@ -38,7 +38,7 @@ from bridge.sandbox.process.stage_loader import (
 )
 from bridge.settings import load
 from tests.engine_rig import ListFinder
-from tests.packages.rig import allowing, wheel
+from tests.packages.rig import allow_from, wheel
 
 
 def environment(place: Path, version: str, line: str = "version = {}.4") -> Path:
@@ -163,7 +163,7 @@ async def test_a_name_in_several_places_is_what_was_asked_for_and_what_depends_o
     (site / "both.py").write_text("PLACE = 'environment'")
     environ = {"HOME": str(shared), "MCP_BRIDGE_PACKAGES": str(place)}
     settings = load({"warm": "0", "runtime": "bubblewrap"}, environ)
-    dependencies = allowing(links, "*", cache=str(shared / "cache"))
+    dependencies = allow_from(links, "*", cache=str(shared / "cache"))
     settings = replace(settings, dependencies=dependencies, state_dir=tmp_path / "s")
     async with open_engine(settings, finder=ListFinder()) as engine:
         own = RunRequest(code="import both, needs, helper; both.PLACE, needs.VERSION")
