@@ -91,33 +91,12 @@ class EngineDownError(SandboxError, code="engine_down"):
     """The container engine is installed but does not answer. Start it."""
 
 
-class ImageMissingError(SandboxError, code="image_missing"):
-    """The runtime image is not present on the engine."""
-
-    default_remedy = "Run `mcp-code-bridge image build`."
-
-
 class LaunchError(SandboxError, code="launch_failed"):
     """A sandbox was started but never became usable. Run `mcp-code-bridge doctor`."""
 
 
 class ChannelClosedError(SandboxError, code="channel_closed"):
     """The byte stream to a sandbox ended while it was still needed. Run the program again."""
-
-
-class ClusterRefusedError(SandboxError, code="cluster_refused"):
-    """A cluster refuses the bridge's account. Log in again, or give it the rights it needs."""
-
-    default_remedy = (
-        "Log in again, or give the account create, get, list, patch and delete of pods, and get "
-        "and create of pods/attach."
-    )
-
-
-class QuotaError(SandboxError, code="quota"):
-    """A namespace's quota leaves no pod. Try again later, or raise the quota."""
-
-    default_remedy = "Try again later, or raise the namespace's ResourceQuota."
 
 
 class SandboxLostError(ChannelClosedError, code="sandbox_lost"):
@@ -145,20 +124,12 @@ class CallDeniedError(RefusedError, code="call_denied"):
     """A run may not make this call. Ask `policy explain` why."""
 
 
-class CallBudgetError(RefusedError, code="call_budget"):
-    """A run has made all the calls it may make. Make fewer calls, or raise the budget."""
-
-
 class ApprovalNeededError(RefusedError, code="approval_needed"):
     """A person has to allow a call, and no person can be asked. Allow it in the policy."""
 
 
 class ApprovalRefusedError(RefusedError, code="approval_refused"):
     """A person was asked to allow a call, and refused."""
-
-
-class OutcomeUnknownError(RefusedError, code="outcome_unknown"):
-    """A retry would repeat a call that may have happened. See on the server whether it did."""
 
 
 class AuditError(RefusedError, code="audit_unavailable"):
@@ -205,10 +176,6 @@ class LoginFailedError(UpstreamError, code="login_failed"):
     """A login to a server failed."""
 
     doubtful_unless_said = False
-
-
-class ServerLostError(UpstreamError, code="server_lost"):
-    """A server went away during a request. See on the server whether the call happened."""
 
 
 class CallTimeoutError(UpstreamError, code="call_timeout"):
@@ -269,10 +236,6 @@ class CannotAskError(UpstreamError, code="cannot_ask"):
 
 class ArtifactStoreError(BridgeError, code="artifact_store"):
     """What a run left cannot be kept: the disk is full, or not writable. Make room."""
-
-
-class ArtifactQuotaError(ArtifactStoreError, code="artifact_quota"):
-    """The limit of what is kept, of a run or a caller, is reached. Use `artifacts rm`."""
 
 
 class PackageUnavailableError(BridgeError, code="package_unavailable"):
@@ -350,8 +313,13 @@ CODES: Mapping[str, Kind] = {
         "The container engine's socket refuses this user.",
         "Use an account that may use the engine.",
     ),
+    "image_missing": Kind(
+        SandboxError,
+        "The runtime image is not present on the engine.",
+        remedy="Run `mcp-code-bridge image build`.",
+    ),
     "image_pull_failed": Kind(
-        ImageMissingError,
+        SandboxError,
         "The runtime image could not be fetched.",
         remedy="Run `mcp-code-bridge image build --offline` to build it without a registry.",
     ),
@@ -384,6 +352,17 @@ CODES: Mapping[str, Kind] = {
         "A cluster's API server does not answer.",
         remedy="See whether the cluster is up, and `context` in [kubernetes].",
     ),
+    "cluster_refused": Kind(
+        SandboxError,
+        "A cluster refuses the bridge's account.",
+        remedy="Log in again, or give the account create, get, list, patch and delete of pods, and "
+        "get and create of pods/attach.",
+    ),
+    "quota": Kind(
+        SandboxError,
+        "A namespace's quota leaves no pod.",
+        remedy="Try again later, or raise the namespace's ResourceQuota.",
+    ),
     "no_room": Kind(
         SandboxError,
         "A cluster or the hosts have no room for a sandbox.",
@@ -392,6 +371,16 @@ CODES: Mapping[str, Kind] = {
     "node_lost": Kind(SandboxLostError, "A sandbox's machine does not answer, or was shut down."),
     "pod_evicted": Kind(SandboxLostError, "A cluster took a pod's place from it."),
     "pod_deadline": Kind(SandboxLostError, "A pod lived longer than it may."),
+    "call_budget": Kind(
+        RefusedError,
+        "A run has made all the calls it may make.",
+        "Make fewer calls, or raise the budget.",
+    ),
+    "outcome_unknown": Kind(
+        RefusedError,
+        "A retry would repeat a call that may have happened.",
+        "See on the server whether it did.",
+    ),
     "answered_automatically": Kind(
         ApprovalNeededError,
         "A client answered a question itself, so no person was asked.",
@@ -402,7 +391,17 @@ CODES: Mapping[str, Kind] = {
         "The calls filled what the audit log has for one run.",
         remedy="Make the others in another run, or with less arguments.",
     ),
+    "server_lost": Kind(
+        UpstreamError,
+        "A server went away during a request.",
+        "See on the server whether the call happened.",
+    ),
     "message_too_large": Kind(UpstreamError, "A server sent a message beyond the size cap."),
+    "artifact_quota": Kind(
+        ArtifactStoreError,
+        "A run or a caller has reached its limit of artifacts.",
+        "Use `artifacts rm`.",
+    ),
     "search_unavailable": Kind(
         BridgeError,
         "This Python has no SQLite, or one without full-text search.",

@@ -14,10 +14,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from bridge.errors import ImageMissingError
 from bridge.sandbox.ownership import OWNER_LABEL
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import Engine, EngineShelf
+from tests.raised import raises_code
 from tests.waiting import until
 
 PATIENCE = 90
@@ -29,7 +29,7 @@ async def test_images_are_reached_over_the_same_connection(
     engine = engines.get(real_engine)
     async with on(replace(engine, image=""), tmp_path) as backend:
         with anyio.fail_after(PATIENCE):
-            with pytest.raises(ImageMissingError):
+            with raises_code("image_missing"):
                 await echoes(backend)
             images = await backend.images()
             assert await images.inspect(engine.image) is not None

@@ -23,7 +23,6 @@ import anyio.to_thread
 from bridge.errors import (
     BridgeError,
     EngineDownError,
-    ImageMissingError,
     LaunchError,
     SandboxError,
     SettingsError,
@@ -190,7 +189,7 @@ class ContainerBackend(Backend):
     ) -> AsyncIterator[ContainerSandbox]:
         command = spec.command
         if not self._image and command is None:
-            raise ImageMissingError("No runtime image was chosen.")
+            raise SandboxError("No runtime image was chosen.", code="image_missing")
         await self._remove_leftovers(connection.api)
         if spec.binds or command is not None:
             await self.require_shared_files(command.image if command is not None else "")

@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from bridge.errors import ClusterRefusedError, SettingsError
+from bridge.errors import SettingsError
 from bridge.sandbox.kubernetes.cluster import find_config
 from bridge.settings.kubernetes import Kubernetes
 from tests.fakes.api_server import ApiServer
+from tests.raised import raises_code
 from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
 
 
@@ -62,7 +63,7 @@ async def test_a_token_that_is_refused_is_an_error_with_its_own_code(
 ) -> None:
     server.tokens = {"right"}
     async with backend_on(server, tmp_path, token="wrong-one") as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError) as caught:
+        with anyio.fail_after(PATIENCE), raises_code("cluster_refused") as caught:
             await echo(backend)
     assert caught.value.code == "cluster_refused"
     assert "wrong-one" not in str(caught.value)

@@ -12,10 +12,8 @@ import pytest
 
 from bridge.errors import (
     BridgeError,
-    ClusterRefusedError,
-    ImageMissingError,
     LaunchError,
-    QuotaError,
+    SandboxError,
     SandboxLostError,
 )
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
@@ -30,9 +28,9 @@ from tests.sandbox.process.rig import read_all
 @pytest.mark.parametrize(
     ("said", "error", "code", "remedy"),
     [
-        ('pods "x" is forbidden: exceeded quota: pods, used: 10', QuotaError, "quota", ""),
+        ('pods "x" is forbidden: exceeded quota: pods, used: 10', SandboxError, "quota", ""),
         ('"x": must specify requests.cpu', LaunchError, "launch_failed", "[kubernetes]"),
-        ("pods is forbidden", ClusterRefusedError, "cluster_refused", ""),
+        ("pods is forbidden", SandboxError, "cluster_refused", ""),
     ],
 )
 async def test_a_refusal_has_its_own_code_and_no_name_of_a_pod_in_what_programs_see(
@@ -62,7 +60,7 @@ async def test_an_image_that_cannot_be_had_ends_the_wait_at_once(
     server.faults.waiting = {"reason": reason, "message": "the image x is not there"}
     with (
         anyio.fail_after(4),
-        pytest.raises(ImageMissingError, match="the image x is not there") as caught,
+        raises_code("image_pull_failed", match="the image x is not there") as caught,
     ):
         await echo(backend)
     assert caught.value.code == code

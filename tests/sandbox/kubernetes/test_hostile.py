@@ -10,7 +10,6 @@ import pytest
 
 from bridge.errors import (
     BridgeError,
-    ClusterRefusedError,
     SandboxLostError,
     SettingsError,
 )
@@ -22,6 +21,7 @@ from bridge.sandbox.kubernetes.cluster import find_config
 from bridge.sandbox.kubernetes.sandbox import PodStream
 from bridge.settings.kubernetes import Kubernetes
 from tests.fakes.api_server import ApiServer
+from tests.raised import raises_code
 from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
 
 V1 = "client.authentication.k8s.io/v1"
@@ -94,7 +94,7 @@ async def test_a_plugin_that_gives_no_token_is_an_error_with_its_own_code(
 ) -> None:
     plugin = {"apiVersion": V1, "command": command[0], "args": command[1:]}
     async with backend_on(server, tmp_path, exec=plugin) as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
+        with anyio.fail_after(PATIENCE), raises_code("cluster_refused"):
             await echo(backend)
 
 
@@ -106,7 +106,7 @@ async def test_a_plugin_that_never_answers_is_given_up(
     script = f"echo $$ > {tmp_path}/pid; exec sleep 600"
     command = {"apiVersion": V1, "command": "sh", "args": ["-c", script]}
     async with backend_on(server, tmp_path, exec=command) as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
+        with anyio.fail_after(PATIENCE), raises_code("cluster_refused"):
             await echo(backend)
     pid = int((tmp_path / "pid").read_text())
     assert not await anyio.Path(f"/proc/{pid}").exists()
