@@ -90,8 +90,8 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest() -> None:
         "OTHER": "x",
     }
     assert unknown_variables(environ) == [
-        "MCP_BRIDGE_MEMROY is not a setting, and changes nothing. Did you mean MCP_BRIDGE_MEMORY?",
-        "MCP_BRIDGE_QQ is not a setting, and changes nothing.",
+        "MCP_BRIDGE_MEMROY is not a setting and has no effect. Did you mean MCP_BRIDGE_MEMORY?",
+        "MCP_BRIDGE_QQ is not a setting and has no effect.",
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_timeout_beyond_the_maximum_raises_it_with_a_warning() -> None:
     assert load({"call_timeout": "900"}, {"HOME": "/nowhere"}).max_timeout == 900
     settings = load({"max_timeout": "10", "timeout": "20"}, {"HOME": "/nowhere"})
     assert (settings.timeout, settings.max_timeout) == (20, 20)
-    assert "--timeout: 20 s is beyond the maximum of 10 s (--max-timeout)" in settings.notes[0]
+    assert "--timeout: 20 s exceeds the maximum of 10 s (--max-timeout)" in settings.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
     """A deny after an allow of everything protects no one, and looks as if it did."""
     allow = '[[rules]]\nname = "all"\nserver = "git*"\naction = "allow"\n'
     deny = '[[rules]]\nname = "none"\nserver = "github"\ntool = "push"\naction = "deny"\n'
-    with pytest.raises(SettingsError, match=r"rules\[2\] \('none'\) is never looked at: 'all'"):
+    with pytest.raises(SettingsError, match=r"rules\[2\] \('none'\) never applies: 'all'"):
         _parse(allow + deny)
     # Some of its calls are not that rule's, or it would not be stricter.
     _parse(deny + allow)

@@ -126,7 +126,7 @@ def test_a_policy_that_was_in_force_and_is_lost_stops_the_next_bridge(
     start(tmp_path)
     lose(config)
     for _ in range(2):
-        with pytest.raises(SettingsError, match="held a policy, and now is empty or gone"):
+        with pytest.raises(SettingsError, match="had a policy, and now is empty or missing"):
             start(tmp_path)
     config.write_text(POLICY)
     assert start(tmp_path).policy.present
@@ -152,7 +152,7 @@ def test_another_settings_file_does_not_inherit_a_policy(tmp_path: Path, config:
     other.write_text(POLICY)
     start(tmp_path, MCP_BRIDGE_CONFIG=str(other))
     config.unlink()
-    with pytest.raises(SettingsError, match="held a policy"):
+    with pytest.raises(SettingsError, match="had a policy"):
         start(tmp_path)
 
 
@@ -167,7 +167,7 @@ def test_a_relative_path_counts_from_the_working_directory_with_a_warning(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").write_text("") if variable.endswith("CONFIG") else None
     settings = start(tmp_path, **{variable: "here"})
-    assert f"{variable}: 'here' is relative, so it is {tmp_path}/here." in "".join(settings.notes)
+    assert f"{variable}: 'here' is relative, so it means {tmp_path}/here." in "".join(settings.notes)
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}", "sqlite+pysqlite:///{}"])
