@@ -34,7 +34,7 @@ def workshop(name: str = "work-shop") -> ServerSpec:
 
 
 class ListFinder:
-    """Finds what it is given, and notices when it is given something else."""
+    """Finds the given servers."""
 
     def __init__(self, *specs: ServerSpec) -> None:
         self.specs = specs
@@ -64,7 +64,7 @@ def choosing(backend: object) -> Callable[[object], Awaitable[Any]]:
 def engine_on(
     backend: object, settings: Settings, *, config: Path | None = None, **options: Any
 ) -> AbstractAsyncContextManager[Engine]:
-    """Open an engine on a backend, with the policy of a settings file if there is one."""
+    """Open an engine on a backend, with the policy of a settings file."""
     if config is not None:
         loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
         settings = replace(settings, policy=loaded.policy)
@@ -73,7 +73,7 @@ def engine_on(
 
 @pytest.fixture
 def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
-    """Settings that touch nothing outside the test's directory; a parameter has their flags."""
+    """Settings that touch nothing outside the test's directory; a parameter has flags."""
     return settings_in(tmp_path, **getattr(request, "param", {}))
 
 
@@ -101,7 +101,7 @@ Opener = Callable[..., AbstractAsyncContextManager[Engine]]
 
 @pytest.fixture
 def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
-    """A function that opens an engine with changes to the settings."""
+    """A function that opens an engine with changed settings."""
 
     def opener(**changes: Any) -> AbstractAsyncContextManager[Engine]:
         return engine_on(backend, replace(settings, **changes), finder=finder)
@@ -110,6 +110,5 @@ def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Open
 
 
 async def run_program(engine: Engine, code: str, **fields: Any) -> RunResult:
-    """Run a program that does not take long."""
     with anyio.fail_after(60):
         return await engine.run(RunRequest(code=code, **fields))

@@ -1,4 +1,4 @@
-"""PNG pictures in tests: made and read with the standard library."""
+"""Writes and reads PNG pictures with the standard library."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 @dataclass(frozen=True)
 class Pixels:
-    """A picture that was read: rows of colours, without transparency."""
+    """A decoded picture: rows of colours without transparency."""
 
     width: int
     height: int
     rows: list[list[Colour]]
 
     def count(self, colour: Colour, near: int = 0) -> int:
-        """Return how many pixels have a colour, or one that is `near` it in each part."""
+        """Return the number of pixels within `near` of a colour in each channel."""
         return sum(
             all(abs(own - wanted) <= near for own, wanted in zip(pixel, colour, strict=True))
             for row in self.rows
@@ -33,7 +33,6 @@ class Pixels:
 
 
 def write_png(width: int, height: int, pixel: Callable[[int, int], Colour]) -> bytes:
-    """Return a picture of which a function gives the colours."""
     rows = b"".join(
         b"\0" + b"".join(bytes(pixel(x, y)) for x in range(width)) for y in range(height)
     )
@@ -48,7 +47,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def read_png(data: bytes) -> Pixels:
-    """Return the pixels of a picture with 8 bits to a sample that is not interlaced."""
+    """Decode a non-interlaced picture with 8 bits per sample."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at, packed, palette, head = 8, b"", b"", b""
     while at < len(data):
@@ -62,7 +61,7 @@ def read_png(data: bytes) -> Pixels:
     width, height, depth, kind_of_colour, _, _, interlaced = struct.unpack(">IIBBBBB", head)
     assert (depth, interlaced) == (8, 0)
     samples = _CHANNELS[kind_of_colour]
-    lines = _unfiltered(zlib.decompress(packed), width * samples, samples)
+    lines = _unfilter(zlib.decompress(packed), width * samples, samples)
     assert len(lines) == height
     rows = [
         [_colour(line[x : x + samples], palette) for x in range(0, len(line), samples)]
@@ -80,7 +79,7 @@ def _colour(sample: bytes, palette: bytes) -> Colour:
     return sample[0], sample[1], sample[2]
 
 
-def _unfiltered(data: bytes, length: int, step: int) -> list[bytes]:
+def _unfilter(data: bytes, length: int, step: int) -> list[bytes]:
     lines: list[bytes] = []
     above = bytes(length)
     for start in range(0, len(data), length + 1):
@@ -88,13 +87,13 @@ def _unfiltered(data: bytes, length: int, step: int) -> list[bytes]:
         for x in range(length if kind else 0):
             left = line[x - step] if x >= step else 0
             corner = above[x - step] if x >= step else 0
-            line[x] = line[x] + _predicted(kind, left, above[x], corner) & 0xFF
+            line[x] = line[x] + _predict(kind, left, above[x], corner) & 0xFF
         above = bytes(line)
         lines.append(above)
     return lines
 
 
-def _predicted(kind: int, left: int, up: int, corner: int) -> int:
+def _predict(kind: int, left: int, up: int, corner: int) -> int:
     if kind == 4:
         guess = left + up - corner
         return min((left, up, corner), key=lambda each: abs(guess - each))

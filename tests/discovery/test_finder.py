@@ -32,7 +32,6 @@ def names(found: Discovery) -> list[str]:
 def test_files_of_a_project_are_read_up_to_a_bound_for_all_of_them(
     context: DiscoveryContext,
 ) -> None:
-    """Anybody may have written them, and as values they take thirty times their size."""
     blanks = " " * (MAX_PROJECT_FILE_BYTES - 100)
     for number in range(6):
         text = json.dumps({"command": "c"}) + blanks
@@ -149,14 +148,9 @@ def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
     assert survey(below).stamp() != before
 
 
-def test_the_bound_on_files_leaves_room_for_claude_s_state() -> None:
-    assert MAX_FILE_BYTES >= 16 * 1024 * 1024
-
-
 def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others(
     context: DiscoveryContext,
 ) -> None:
-    """A repository may define 150,000; the user's own are all there."""
     for file in range(4):
         servers = {f"s{file}_{n}": {"command": "x"} for n in range(MAX_SERVERS // 2 - 1)}
         write(context.cwd / ".amazonq" / "agents" / f"a{file}.json", {"mcpServers": servers})
@@ -170,7 +164,6 @@ def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others
 
 
 def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryContext) -> None:
-    """A foreign client's broken file is not this user's concern with every command."""
     extra = context.home / "extra.json"
     for file in (extra, context.home / ".claude.json"):
         file.write_text("{")
@@ -183,7 +176,6 @@ def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryCont
 
 
 def test_a_server_is_equal_whatever_other_files_say(context: DiscoveryContext) -> None:
-    """Sessions stay open when a client of less strength is configured."""
     write(context.home / ".claude.json", servers(same="x"))
     (before,) = discover(context).servers
     other = {"command": "x", "disabledTools": ["t"], "timeout": 9000}

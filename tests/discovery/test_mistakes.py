@@ -25,7 +25,7 @@ MISTAKES = tomllib.loads((Path(__file__).parents[1] / "testdata" / "mistakes.tom
 
 
 @pytest.mark.parametrize("mistake", MISTAKES["mistake"], ids=lambda each: each["letter"])
-def test_a_file_gives_its_servers_and_says_what_to_write(
+def test_mistakes(
     mistake: Mapping[str, Any], context: DiscoveryContext
 ) -> None:
     path = write(context.home / mistake["path"], mistake["text"])
@@ -66,7 +66,6 @@ def entry_in(dialect: Dialect, spelling: str, attribute: str) -> dict[str, objec
 def test_every_spelling_is_the_client_s_own_or_named_with_what_to_write(
     client: str, attribute: str
 ) -> None:
-    """One table for all dialects: what one client reads, no other passes over in silence."""
     dialect = DIALECTS[client]
     origin = Origin(client=client, scope="user", path="/f", dialect=dialect, environ={}, home="/h")
     for spelling in SPELLINGS[attribute]:

@@ -29,18 +29,6 @@ STEP = 12
 """Rows taken away at once; `.claude.json` is two of the first of them."""
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> DiscoveryContext:
-    return DiscoveryContext(
-        home=tmp_path / "home",
-        cwd=tmp_path,
-        platform="linux",
-        environ={},
-        system_root=tmp_path,
-        project_servers="all",
-    )
-
-
 def servers(**commands: str) -> dict[str, object]:
     return {"mcpServers": {name: {"command": command} for name, command in commands.items()}}
 

@@ -64,7 +64,6 @@ async def test_a_program_is_answered_as_its_line_says(tmp_path: Path, what: str)
     ],
 )
 def test_a_value_of_an_older_variable_starts_a_run(tmp_path: Path, variable: str) -> None:
-    """On the command line, in bubblewrap or what it names; with a warning if the page says so."""
     (tmp_path / "servers.json").write_text('{"mcpServers": {}}')
     value, here = VARIABLES[variable]
     done = subprocess.run(

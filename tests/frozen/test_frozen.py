@@ -53,17 +53,17 @@ MEASURED = {"usage", "isolation", "codeMs", "callsMs", "waitingMs", "durationMs"
 """Fields of the record with measurements, some absent if 0, or with facts of the machine."""
 
 
-def masked(value: Any, home: Path) -> Any:
+def mask(value: Any, home: Path) -> Any:
     """Return a part of a result without ids, times and paths of one run."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in MEASURED}
-        return {key: masked(item, home) for key, item in kept.items()}
+        return {key: mask(item, home) for key, item in kept.items()}
     if isinstance(value, list):
-        return [masked(item, home) for item in value]
+        return [mask(item, home) for item in value]
     if isinstance(value, str):
         value = value.replace(str(home), "HOME")
-        for pattern, mask in MASKS.items():
-            value = re.sub(pattern, mask, value)
+        for pattern, replacement in MASKS.items():
+            value = re.sub(pattern, replacement, value)
         if len(value) > MAX_SHOWN:
             digest = hashlib.sha256(value.encode()).hexdigest()
             value = f"{value[:200]} ... {len(value)} characters, sha256 {digest}"
@@ -97,12 +97,12 @@ async def call(client: Client, case: dict[str, Any], home: Path) -> dict[str, An
     try:
         result = await client.call_tool(case.get("tool", "run_python"), given)
     except MCPError as error:
-        return {"refused": masked(str(error), home)}
+        return {"refused": mask(str(error), home)}
     record = (result.meta or {}).get(RECORD_KEY, result.structured_content)
     kinds = [block.type for block in result.content]
     text = "".join(getattr(block, "text", "") for block in result.content)
     got = {"text": text, "kinds": kinds, "record": record}
-    return {key: masked(value, home) for key, value in got.items()}
+    return {key: mask(value, home) for key, value in got.items()}
 
 
 async def all_runs(home: Path) -> dict[str, Any]:

@@ -164,14 +164,13 @@ def test_the_rule_on_the_lethal_combination_can_be_changed_by_its_name() -> None
 
 
 def test_a_rule_is_the_same_wherever_it_stands() -> None:
-    """An answer "always" writes one in front of another, and compares what is there then."""
+    """An answer "always" inserts a rule before another and then compares it."""
     rule = '[[rules]]\nname = "b"\naction = "deny"\n'
     before = '[[rules]]\nname = "a"\ntool = "x"\naction = "allow"\n'
     assert _parse(before + rule).rules[1] == _parse(rule).rules[0]
 
 
 def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
-    """A deny after an allow of everything protects no one, and looks as if it did."""
     allow = '[[rules]]\nname = "all"\nserver = "git*"\naction = "allow"\n'
     deny = '[[rules]]\nname = "none"\nserver = "github"\ntool = "push"\naction = "deny"\n'
     with pytest.raises(SettingsError, match=r"rules\[2\] \('none'\) never applies: 'all'"):
@@ -184,22 +183,14 @@ def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
     _parse(allow + deny.replace("deny", "allow"))
 
 
-def test_servers_questions_are_passed_on_and_alone_make_no_policy_for_calls() -> None:
-    assert (parse_policy(None, "p").elicitation, parse_policy(None, "p").sampling) == (
-        "allow",
-        "allow",
-    )
-    alone = parse_policy({"elicitation": "deny", "sampling": "ask", "skills": "deny"}, "p")
-    assert (alone.elicitation, alone.sampling, alone.present) == ("deny", "ask", False)
-    assert parse_policy({}, "p").present
+def test_questions_and_skills_alone_make_no_policy_for_calls() -> None:
+    usual = parse_policy(None, "p")
+    assert (usual.elicitation, usual.sampling, usual.skills) == ("allow", "allow", "ask")
+    table = {"elicitation": "deny", "sampling": "ask", "skills": "deny"}
+    alone = parse_policy(table, "p")
+    assert (alone.elicitation, alone.sampling, alone.skills) == ("deny", "ask", "deny")
+    assert not alone.present
+    assert parse_policy({"skills": "deny", "pin": True}, "p").present
     own = parse_policy({"servers": {"shop": {"elicitation": "deny", "sampling": "ask"}}}, "p")
     assert own.present
     assert (own.servers[0].elicitation, own.servers[0].sampling) == ("deny", "ask")
-
-
-def test_skills_are_asked_about_and_alone_make_no_policy_for_calls() -> None:
-    assert parse_policy(None, "p").skills == "ask"
-    alone = parse_policy({"skills": "allow"}, "p")
-    assert (alone.skills, alone.present) == ("allow", False)
-    assert parse_policy({"skills": "deny", "pin": True}, "p").present
-    assert parse_policy({}, "p").present
