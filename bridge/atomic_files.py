@@ -64,7 +64,6 @@ def replace_file(
 
 
 def _sync_directory(path: Path) -> None:
-    """Flush a directory's entries to the disk if its file system supports that."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

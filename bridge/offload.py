@@ -54,7 +54,6 @@ def estimated_size(value: Any, limit: float = math.inf) -> int:
 
 
 def _add_items(items: Iterable[Any], left: list[Any]) -> int:
-    """Return the characters of the texts among items; append other items to `left`."""
     size = 0
     for one in items:
         kind = type(one)

@@ -138,7 +138,6 @@ def exposure_reason(found: os.stat_result, what: str = "it", *, sticky_counts: b
 
 
 def _paths_on_the_way(path: Path) -> Iterator[Path]:
-    """Yield a path and its parents, and those of link targets on it."""
     pending = [path.absolute(), Path(os.path.realpath(path))]
     seen: set[Path] = set()
     while pending and len(seen) < 1000:  # Ends a loop of links.

@@ -27,7 +27,6 @@ async def background_tasks() -> AsyncIterator[TaskGroup]:
 
 @asynccontextmanager
 async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run `work` in a background task within the context."""
     async with background_tasks() as tasks:
         tasks.start_soon(work)
         yield

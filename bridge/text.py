@@ -157,7 +157,6 @@ def look_alikes(text: str) -> set[int]:
 
 
 def _ascii_form(character: str) -> str:
-    """Return the ASCII text that a character imitates; empty if there is none."""
     if character.isascii():
         return character
     if character in "\u3002\uff61":  # Separate labels of a host name, like a dot (RFC 3490).
@@ -185,7 +184,6 @@ def _foreign(character: str) -> bool:
 
 
 def distinct_key(key: str, taken: Collection[object]) -> str:
-    """Return `key`, or a variant that is not in `taken`."""
     made, number = key, len(taken) + 1
     while made in taken:
         made = f"{key} ({number})"
@@ -195,5 +193,4 @@ def distinct_key(key: str, taken: Collection[object]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: "1 call", "1,200 calls"."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

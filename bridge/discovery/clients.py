@@ -63,7 +63,6 @@ A suffix after a dot marks further files of a source.
 
 
 def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location, ...]:
-    """Return the locations of files in the same format, strongest first."""
     name, format, dialect = CLIENTS[id]
     return tuple(
         Location(

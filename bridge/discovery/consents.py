@@ -40,8 +40,6 @@ _FORM = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """One approval, by `PERSON` or by a client."""
-
     definition: Definition
     by: str = PERSON
 

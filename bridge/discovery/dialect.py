@@ -166,4 +166,3 @@ KNOWN_TRANSPORTS: Mapping[str, Transport] = {
     "streamable_http": "http",
     "sse": "sse",
 }
-"""All clients' spellings of transports; no spelling has two meanings."""

@@ -209,7 +209,6 @@ def load_yaml(text: str) -> object:
 
 
 def yaml_node(text: str) -> Any:
-    """Return the root node, with positions, of a document that `load_yaml` accepts; or None."""
     import yaml
 
     return yaml.compose(text, Loader=_loader())

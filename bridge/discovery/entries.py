@@ -117,7 +117,6 @@ def looks_like_server(value: object) -> bool:
 
 
 def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield fields in another client's spelling, and this client's spelling."""
     if not isinstance(entry, Mapping):
         return
     for attribute, known in SPELLINGS.items():
@@ -166,7 +165,6 @@ def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
 
 
 def _is_path(program: str, others: Sequence[str]) -> bool:
-    """Return whether words are one path with spaces rather than a command line."""
     slashes = [bool(set(word) & set("/\\")) for word in (program, *others)]
     return slashes[0] and slashes[-1] and not any(word.startswith("-") for word in others)
 

@@ -212,7 +212,6 @@ class _Search:
         return FileReader(WritablePaths(self.context.exposed))
 
     def _list_candidates(self) -> Iterator[_Candidate]:
-        """Yield every file of the table, strongest first; existing files for patterns."""
         seen: set[tuple[Path, bool]] = set()
         for location in locations_read(self.context.sources, self.context.platform):
             for path, place in fill_all(location.template, self.places):
@@ -278,7 +277,6 @@ class _Search:
         )
 
     def files(self) -> Iterator[tuple[Location, Parsed]]:
-        """Read each file. All files of a project together define at most `MAX_SERVERS` servers."""
         room = MAX_SERVERS
         for candidate in self._candidates:
             location, path = candidate.location, candidate.path

@@ -183,7 +183,6 @@ def fill_with_origin(template: str, places: Places) -> tuple[tuple[Path, Path], 
 
 
 def _up_to(cwd: Path, *roots: Path | None) -> tuple[Path, ...]:
-    """Return a directory and its parents up to the first of the roots among them."""
     chain = (cwd, *cwd.parents)
     last = next((root for root in roots if root in chain), cwd)
     return chain[: chain.index(last) + 1]

@@ -29,8 +29,6 @@ PROJECTS_KEY = "projects"
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """The entries and warnings of one file, in its order."""
-
     entries: tuple[ServerSpec | SkippedServer, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
@@ -80,7 +78,6 @@ def parse_document(
 
 
 def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
-    """Yield the servers under keys that only other clients read."""
     dialect, client = file.dialect, file.client
     for place in () if dialect.per_project else SPELLINGS["server_keys"]:
         table = document.get(place) or lookup(document, place)
@@ -159,7 +156,6 @@ def project_entries(
 def _server_tables(
     document: Mapping[str, object], file: EntryContext, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and value of each table of servers in the file."""
     dialect = file.dialect
     if dialect.per_project:
         for project, state in project_entries(document, projects):

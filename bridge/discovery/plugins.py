@@ -84,7 +84,6 @@ def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, 
 
 
 def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, bool]]]:
-    """Return each file's setting for each plugin, strongest file first."""
     templates = [("managed", each) for each in MANAGED_SETTINGS]
     templates += [("project", each) for each in PROJECT_SETTINGS] + [("user", USER_SETTINGS)]
     files = [(kind, path) for kind, each in templates for path in fill(each, places)]
@@ -98,7 +97,6 @@ def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, boo
 
 
 def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Yield the tables of servers in files within a plugin's directory."""
     manifest = _read(root / MANIFEST, reader)
     listed = manifest.get("mcpServers")
     for each in listed if isinstance(listed, list) else [listed]:
@@ -130,7 +128,6 @@ def _with_env(value: object, values: Mapping[str, str]) -> object:
 
 
 def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object:
-    """Return a value with `${NAME}` replaced in all its texts."""
     if isinstance(value, str):
         for name, text in values.items() if "${" in value else ():
             value = value.replace(f"${{{name}}}", text)
@@ -145,7 +142,6 @@ def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object
 
 
 def _is_enabled(state: object, cwd: Path) -> bool:
-    """Return whether an extension is enabled in a directory: the last matching rule counts."""
     rules = state.get("overrides") if isinstance(state, Mapping) else None
     here = f"/{str(cwd).replace(chr(92), '/').strip('/')}/"
     enabled = True

@@ -88,8 +88,6 @@ class Rules:
 
 @dataclass
 class _Holder:
-    """The strongest definition of a name (its spec, or why it is unused), and weaker ones."""
-
     source: Source
     spec: ServerSpec | None
     reason: str = ""

@@ -24,7 +24,6 @@ _LAUNCHERS = frozenset(
     ("env", "uvx", "uv", "pipx", "poetry", "pdm", "hatch", "timeout", "nice", "ionice", "stdbuf")
     + ("sudo", "doas", "nohup", "setsid", "exec", "time", "command", "caffeinate")
 )
-"""Programs that run the command among their arguments."""
 
 _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|run|tool", re.DOTALL)
 """Words before that command that are not options: variables, times and subcommands."""
@@ -85,7 +84,6 @@ def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> boo
 
 
 def _shell_starts(args: Sequence[str], depth: int) -> bool:
-    """Return whether a shell's script, or a command of its `-c` text, is the bridge."""
     for at, word in enumerate(args):
         if not word.startswith("-"):
             return _starts(args[at:], depth - 1)

@@ -84,7 +84,6 @@ def fold_name(name: str) -> str:
 
 
 def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read `[projects."<directory>"] trust_level` of Codex's `config.toml`."""
     projects = document.get("projects")
     if not isinstance(projects, Mapping):
         return False
@@ -94,7 +93,6 @@ def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -
 
 
 def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Gemini CLI's `trustedFolders.json`."""
     levels = {"TRUST_FOLDER": True, "TRUST_PARENT": True, "DO_NOT_TRUST": False}
     rules = [
         (os.path.dirname(path) if level == "TRUST_PARENT" else path, levels[level])  # noqa: PTH120
@@ -105,14 +103,12 @@ def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) 
 
 
 def vibe_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Vibe's `trusted_folders.toml`."""
     lists = {"trusted": True, "untrusted": False}
     rules = [(path, trusts) for key, trusts in lists.items() for path in _names(document.get(key))]
     return _nearest_trusts(rules, directories)
 
 
 def _nearest_trusts(rules: Iterable[tuple[str, bool]], directories: tuple[str, ...]) -> bool:
-    """Return whether all rules for the nearest folder trust it."""
     here = PurePath(directories[-1] if directories else "")
     folders = ((PurePath(path), trusts) for path, trusts in rules)
     near = [(len(each.parts), not trusts) for each, trusts in folders if here.is_relative_to(each)]
@@ -286,7 +282,6 @@ def _pattern(text: str, in_host: str) -> re.Pattern[str]:
 
 
 def _normalize_url(url: str) -> str:
-    """Return an address without user name and default port."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -300,14 +295,12 @@ def _normalize_url(url: str) -> str:
 
 
 Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
-"""Returns whether a client's own file trusts one of the project's directories."""
 
 TRUST_FILES: tuple[tuple[str, str, Format, Trusts], ...] = (
     ("codex", "{codex}/config.toml", "toml", codex_trusts),
     ("gemini", "{gemini_trust}", "json with comments", gemini_trusts),
     ("vibe", "{vibe}/trusted_folders.toml", "toml", vibe_trusts),
 )
-"""By source, the file with the directories that the user trusts."""
 
 STATE_FILE = (
     "{claude_state}/.claude.json"  # Claude Code's, with lists below `projects.<directory>`.

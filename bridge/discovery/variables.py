@@ -61,7 +61,6 @@ _ANY = re.compile(
     r"\$\{\{\s*secrets\.(?P<secret>\w+)\s*\}\}|(?<!\$)\{env:(?P<brace>\w+)\}"
     r"|\$\{(?:\w{1,20}:)?(?P<name>[A-Za-z_][\w.]{0,99})(?::-[^{}]{0,200})?\}"
 )
-"""A variable in the syntax of any client."""
 
 SPELLED: Mapping[Syntax, str] = {
     **dict.fromkeys(("claude", "shell", "posix", "qwen", "braces"), "${%s}"),
@@ -77,8 +76,6 @@ _NONE = re.compile(r"(?!)")
 
 @dataclass
 class InsertBudget:
-    """The number of characters that a table's fields may still insert."""
-
     left: int = MAX_INSERTED_CHARS
 
     def take(self, text: str) -> str:
@@ -199,7 +196,6 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
 def missing_inputs(
     value: object, variables: Variables, syntax: Syntax, depth: int = 8
 ) -> tuple[str, ...]:
-    """Return the ids of inputs without a value in a value's texts."""
     if isinstance(value, Mapping | list):
         items = list(value.values() if isinstance(value, Mapping) else value) if depth else []
         found = [n for item in items for n in missing_inputs(item, variables, syntax, depth - 1)]

@@ -95,7 +95,6 @@ def _state(paths: Iterable[Path], around: Iterable[Path]) -> Stamp:
 
 
 def _nearest(path: Path) -> Path:
-    """Return an existing path or dangling link; else its nearest existing parent."""
     name = str(path)
     # Strings, since Path's methods take ten times as long for hundreds of paths.
     while not os.path.lexists(name) and name != os.path.dirname(name):  # noqa: PTH120

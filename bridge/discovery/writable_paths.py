@@ -50,7 +50,6 @@ class WritablePaths:
         self._found: dict[Path, Path | None] = {}
 
     def contains(self, path: Path) -> Path | None:
-        """Return the writable directory that contains a path or a link on it, if any."""
         if path not in self._found:
             self._found[path] = self._holder(path)
         return self._found[path]
@@ -65,7 +64,6 @@ class WritablePaths:
         return None
 
     def touches(self, path: Path) -> Path | None:
-        """Return the writable directory that a path is in or above, if any."""
         *_, end = _walk(path)
         above = (place for top, place in self._tops.items() if top.is_relative_to(end))
         return self.contains(path) or next(above, None)
@@ -189,7 +187,6 @@ class _Definition:
             self._serves = self._serves or _known("filesystem_servers", text)
 
     def _of_word(self, text: str, before: str, index: int) -> Iterator[tuple[str, Path]]:
-        """Yield the paths of a word that is not an option; it may be the value of `before`."""
         program, said = self._program, f"its argument {shown(before or text)!r}"
         script = bool(program and program.get("script"))
         alone = before == "" or _known("flags", before)
@@ -341,7 +338,6 @@ def _known(table: str, word: str) -> bool:
 
 
 def _words(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the words of arguments, and those of arguments that are command lines."""
     before, shell, arguments = "", False, tuple(arguments)
     for index, argument in enumerate(arguments):
         starts = shell and re.fullmatch(r"-\w*c", before)

@@ -123,7 +123,6 @@ def load(
 
 
 def _check_places(settings: Settings, file: ConfigFile) -> Settings:
-    """Resolve the directories, and raise if other users could change the bridge's files."""
     if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
         # In a container, the home directory may belong to another user.
         with suppress(OSError):
@@ -144,7 +143,6 @@ def _check_places(settings: Settings, file: ConfigFile) -> Settings:
 
 
 def reload_policy(settings: Settings) -> PolicySpec:
-    """Read the policy's file again, if it has one. Raises `SettingsError`."""
     path = settings.policy.path
     return _read_config(path, required=False).policy if path else settings.policy
 
@@ -214,7 +212,6 @@ OTHER_VARIABLES: Mapping[str, str] = {
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each unknown variable with the prefix of settings."""
     known = {variable(name).removeprefix(PREFIX) for name in SETTINGS}
     said = []
     for name in sorted(environ):
@@ -257,7 +254,6 @@ class ConfigFile:
 
 
 def _read_config(path: Path, *, required: bool) -> ConfigFile:
-    """Read the settings file. A missing file is empty, or an error if `required`."""
     text = _text(path, required=required)
     try:
         document: dict[str, Json] = tomllib.loads(text)

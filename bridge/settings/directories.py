@@ -27,7 +27,6 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
 
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
-    """Return the directories of the table at `place`. Does not access the disk."""
     named = fields.named_tables(tables, place)
     return tuple(_directory(name, table, where) for name, table, where in named)
 
@@ -134,7 +133,6 @@ def refusal(
 
 
 def engine_directories(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the directories and sockets of the container engines."""
     found = [Path("/var/lib/docker"), Path("/var/lib/containers"), Path("/var/lib/containerd")]
     for variable in ("DOCKER_HOST", "CONTAINER_HOST"):
         scheme, _, path = environ.get(variable, "").partition("://")

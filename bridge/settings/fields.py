@@ -38,7 +38,6 @@ def below(place: str, key: str) -> str:
 
 
 def table(value: Json, place: str) -> Mapping[str, Json]:
-    """Return a table; an empty one for None."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -71,7 +70,6 @@ def key(
 
 
 def keys(shape: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return a dataclass's declared fields by their keys in the table."""
     found = dataclasses.fields(cast("Any", shape))
     return {each.metadata["key"] or each.name: each for each in found if "key" in each.metadata}
 
@@ -92,7 +90,6 @@ def fill_with(shape: type) -> Parse:
 
 
 def named_tables(value: Json, place: str) -> Iterator[tuple[str, Mapping[str, Json], str]]:
-    """Yield the name, content and place of each table within a table."""
     for name, item in table(value, place).items():
         where = below(place, name)
         parse_text(parsers.label, name, where)
@@ -100,7 +97,6 @@ def named_tables(value: Json, place: str) -> Iterator[tuple[str, Mapping[str, Js
 
 
 def tables(value: Json, place: str) -> list[tuple[Json, str]]:
-    """Return an array of tables with their places, counted from 1."""
     if not isinstance(value, list):
         last = place.rpartition(" ")[2]
         fail(place, f"must be an array of tables, each begun with [[{last}]], not {kind(value)}")
@@ -118,12 +114,10 @@ _KINDS: Mapping[type, str] = {
 
 
 def kind(value: Json) -> str:
-    """Return TOML's name for the type of a value."""
     return _KINDS.get(type(value), "a date or time")
 
 
 def parse_text(parse: Callable[[str], Any], text: str, place: str) -> Any:
-    """Parse a text. Raises `SettingsError` with the place and the problem."""
     try:
         return parse(text)
     except ValueError as error:

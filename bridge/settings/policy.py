@@ -143,7 +143,6 @@ _TESTS: Mapping[Test, fields.Parse] = {
     "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
     "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
-"""The parser of each test's value."""
 
 
 def _digest(text: str) -> str:
@@ -231,7 +230,6 @@ def _takes_all(first: Rule, second: Rule) -> bool:
 
 
 def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
-    """Return the globs of a table, their values and their places."""
     found: list[tuple[str, Json, str]] = []
     for glob, item in fields.table(value, place).items():
         where = fields.below(place, glob)

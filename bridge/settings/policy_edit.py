@@ -75,7 +75,6 @@ def append_policy(path: Path, policy: str) -> None:
 
 
 def _change(path: Path, edit: Callable[[str], str], *, required: bool) -> None:
-    """Replace a file's content unless another program changes it meanwhile."""
     try:
         if not required:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,7 +103,6 @@ def _state(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
-    """Return a policy file's text with one more rule. Raises `SettingsError`. Pure."""
     document = _parse(text, place)
     rules = _rules(document, place)
     index = len(rules) if before is None else _index(document, before, place)
@@ -165,7 +163,6 @@ def _index(document: Mapping[str, Json], wanted: Rule, place: str) -> int:
 
 
 def _places(text: str, index: int | None) -> Iterator[int]:
-    """Yield the positions in a text where the rule may belong, most likely first."""
     if index is None:
         yield len(text)
         return
@@ -211,7 +208,6 @@ def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Return a text with invisible characters and line breaks escaped for TOML."""
     found: list[str] = []
     for character in text:
         code = ord(character)

@@ -43,7 +43,6 @@ class ProfileSpec:
 
 
 def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
-    """Return the built-in profiles and those of the tables. Raises `SettingsError`."""
     found = {name: ProfileSpec(strict=name == "strict") for name in BUILT_IN}
     parse: dict[str, fields.Parse] = dict.fromkeys(KEYS, lambda value, place: value)
     parse["extends"] = fields.choice(BUILT_IN)

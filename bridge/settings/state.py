@@ -39,7 +39,6 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 
 def moved_dir(environ: Mapping[str, str]) -> Path:
-    """Return the directory of servers that were moved behind the bridge."""
     return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "moved"
 
 

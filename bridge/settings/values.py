@@ -262,7 +262,6 @@ class Settings:
                 object.__setattr__(self, name, min(getattr(self, name) or most, most))
 
     def place(self, name: str) -> str:
-        """Return where a setting is defined: a flag, a variable, or a line of a file."""
         return self.places.get(name, f"MCP_BRIDGE_{name.upper()}")
 
     @property

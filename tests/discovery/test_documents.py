@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -96,10 +95,3 @@ def test_words_mean_what_they_mean_in_yaml_1_2() -> None:
     assert load_yaml("1: a\n~: c\n1.5: d") == {"1": "a", "null": "c", "1.5": "d"}
     assert load_yaml("true: " + "9" * 5000) == {"true": "9" * 5000}
     assert load_yaml("a: &x {k: 1}\n<<: {k: 2}") == {"a": {"k": 1}, "<<": {"k": 2}}
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="ab:-[]{}&*!?|>'\"#%@,\n ~1.", max_size=80))
-def test_no_text_makes_decoding_fail_otherwise(text: str) -> None:
-    with suppress(MalformedError):
-        decode(text.encode(), "yaml")

@@ -30,6 +30,7 @@ def test_absence_is_told_apart_from_trouble(tmp_path: Path) -> None:
         assert read_regular(tmp_path / absent, limit=9) is ABSENT
     assert read_regular(tmp_path, limit=9) == "it is not a regular file"
     assert "character" in str(read_regular(tmp_path / "a\0b", limit=9))
+    assert fingerprint(tmp_path / "a\0b")[1] == -1
     assert "cannot be read" in str(read_regular(tmp_path / ("n" * 300), limit=9))
 
 
@@ -59,18 +60,3 @@ def test_a_crowded_directory_is_cut_with_a_warning(tmp_path: Path) -> None:
     found, said = list_matching(tmp_path, ".json")
     assert len(found) == MAX_FILES_PER_DIRECTORY
     assert said.startswith("only the first")
-
-
-def test_a_fingerprint_changes_with_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "f"
-    seen = [fingerprint(file)]
-    for text, time in (("a", 1), ("b", 2), ("bc", 2), ("cb", 2)):
-        file.write_text(text)
-        os.utime(file, ns=(time, time))
-        seen.append(fingerprint(file))
-    file.unlink()
-    file.mkdir()
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
-    assert len(set(seen)) == len(seen)
-    assert fingerprint(tmp_path / "a\0b")[1] == -1

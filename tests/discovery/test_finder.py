@@ -103,13 +103,6 @@ def test_messages_and_contexts_hold_no_secret(context: DiscoveryContext) -> None
     assert "the-secret" not in "".join(said)
 
 
-def test_the_stamp_stays_while_nothing_changes(context: DiscoveryContext) -> None:
-    write(context.home / ".claude.json", servers(a="c"))
-    found = discover(context)
-    assert found.stamp == survey(context).stamp() == discover(context).stamp
-    assert hash(found.stamp) == hash(survey(context).stamp())
-
-
 @pytest.mark.parametrize(
     "at",
     [
@@ -136,16 +129,6 @@ def test_the_stamp_follows_files_that_appear_change_and_vanish(
     assert len(set(stamps)) == 4
     file.unlink()
     assert survey(context).stamp() == stamps[0]
-
-
-def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
-    context: DiscoveryContext,
-) -> None:
-    below = replace(context, cwd=context.cwd / "src")
-    below.cwd.mkdir()
-    before = survey(below).stamp()
-    (context.cwd / ".git").mkdir()
-    assert survey(below).stamp() != before
 
 
 def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others(

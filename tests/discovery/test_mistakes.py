@@ -25,9 +25,7 @@ MISTAKES = tomllib.loads((Path(__file__).parents[1] / "testdata" / "mistakes.tom
 
 
 @pytest.mark.parametrize("mistake", MISTAKES["mistake"], ids=lambda each: each["letter"])
-def test_mistakes(
-    mistake: Mapping[str, Any], context: DiscoveryContext
-) -> None:
+def test_mistakes(mistake: Mapping[str, Any], context: DiscoveryContext) -> None:
     path = write(context.home / mistake["path"], mistake["text"])
     found = discover(replace(context, cwd=context.home / "repo"))
     said = [f"{each.name}: {each.reason}" for each in found.skipped]

@@ -155,7 +155,8 @@ def test_no_json_makes_parsing_raise(document: object, dialect: Dialect) -> None
 @settings(deadline=None)
 @given(
     raw=st.binary(max_size=200)
-    | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")),
+    | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))
+    | st.text(alphabet="ab:-[]{}&*!?|>'\"#%@,\n ~1.", max_size=80).map(str.encode),
     format=st.sampled_from(FORMATS),
 )
 def test_no_bytes_make_parsing_raise(raw: bytes, format: Format) -> None:

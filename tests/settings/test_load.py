@@ -93,12 +93,9 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest() -> None:
     ]
 
 
-def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
+def test_an_error_names_the_flag_or_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--max-timeout: 'x'"):
         load({"max_timeout": "x"}, {"HOME": "/nowhere"})
-
-
-def test_a_named_settings_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="does not exist"):
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(tmp_path / "no.toml")})
 
@@ -135,13 +132,7 @@ def test_values_of_the_first_bridges_keep_their_meaning(
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("512m", 512 * 1024**2),
-        ("1g", 1024**3),
-        ("1.5G", 1536 * 1024**2),
-        ("100", 100),
-        ("2kib", 2048),
-    ],
+    [("512m", 512 * 1024**2), ("1.5G", 1536 * 1024**2), ("100", 100), ("2kib", 2048)],
 )
 def test_sizes_are_read_as_engines_write_them(text: str, size: int) -> None:
     assert parse_size(text) == size
