@@ -130,13 +130,6 @@ def test_who_waits_is_not_waited_for_by_callers_with_less_and_gets_what_is_given
         assert place_for(caller, left, places).answer == "free"
 
 
-def test_one_caller_alone_has_all_places_and_its_longest_idle_one_goes() -> None:
-    taken = [Taken("ada", True), Taken("ada", False), Taken("ada", False)]
-    assert place_for("ada", taken, 4) == Ruling(answer="free", held=3)
-    assert place_for("ada", taken, 3) == Ruling(answer="instead", place=1, held=3)
-    assert place_for("ada", taken[:1], 1) == Ruling(answer="no", held=1)
-
-
 def test_with_more_callers_than_places_each_still_gets_one() -> None:
     taken = [Taken("ada", True), Taken("bob", False), Taken("eve", False)]
     assert place_for("joe", taken, 3) == Ruling(answer="instead", place=1, held=0)

@@ -1,4 +1,4 @@
-"""A machine for the golden files to stand on, and how what is found there is shown."""
+"""A machine for golden inputs, and the golden form of its servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def location_of(case: Case) -> Location:
 
 
 def expected_file(case: Case) -> Path:
-    """The golden output: the same wherever the file stands, but for the scope it is read in."""
     location = location_of(case)
     client, name = case.given.split("/")
     scope = "project" if location.in_project else location.scope
@@ -31,7 +30,7 @@ def expected_file(case: Case) -> Path:
 
 
 def machine(root: Path, platform: Platform) -> DiscoveryContext:
-    """A user with a home, a project and every variable that moves a directory."""
+    """Return a user with a home, a project and every variable that moves a directory."""
     (root / "home" / "shop").mkdir(parents=True)
     (root / "home" / "shop" / ".env").write_text(
         'export FROM_FILE="yes"\n# no\nNOTES_TOKEN=weaker\n'

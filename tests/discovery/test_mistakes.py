@@ -47,7 +47,7 @@ DIALECTS = {row.client: row.dialect for row in LOCATIONS if row.dialect.server_k
 
 
 def entry_in(dialect: Dialect, spelling: str, attribute: str) -> dict[str, object]:
-    """A server in which one field has a client's spelling, and the others this one's own."""
+    """Return a server with one field in another client's spelling."""
     own_url, own_command = dialect.url_keys[0], dialect.command_keys[0]
     entry: dict[str, object] = {own_command: ["x"] if dialect.command_list else "x"}
     if attribute in ("url_keys", "header_keys", "type_keys"):

@@ -1,8 +1,7 @@
-"""Documents in clients' dialects, and what they mean: servers, entries that are none, warnings.
+"""Documents in clients' dialects, and their servers, skipped entries and warnings.
 
-readings.txt has each document with its reading; `UPDATE_FROZEN=1` writes the readings again. A
-document stands behind the name of its dialect; a line that begins with "?" has other fields of
-where it is.
+readings.txt has documents behind their dialect; lines with "?" have other fields of `Origin`.
+`UPDATE_FROZEN=1` writes the outcomes.
 """
 
 from __future__ import annotations

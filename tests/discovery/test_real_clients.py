@@ -1,8 +1,7 @@
 """Compares the servers that real clients list with those of discovery, by name and command.
 
-Each client has its own machine, with servers in every scope, some of them disabled or odd. No name
-is in two scopes, because the precedence differs on purpose: no project takes the name of a user's
-server.
+Each client has its own machine, with servers in every scope. No name is in two scopes: no project
+takes the name of a user's server, unlike in clients.
 """
 
 from __future__ import annotations
@@ -37,10 +36,8 @@ OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
 
 FILES = Path(__file__).parents[1] / "testdata" / "real_clients"
 SECONDS = 120
-"""Time limit of a client."""
 
 Listed = set[tuple[str, str]]
-"""Names, and command lines or addresses."""
 
 Read = Iterator[tuple[str, str]]
 
@@ -72,16 +69,7 @@ def _print(command: Sequence[str], project: Path, environ: Mapping[str, str]) ->
 
 @dataclass(frozen=True)
 class Listing:
-    """How a client lists its servers.
-
-    Attributes:
-        source: The client's name in `MCP_BRIDGE_SOURCES`.
-        program: The command that lists the servers.
-        packages: The directory of its package.
-        read: Parses the output into the enabled servers.
-        shown: Returns the text that the client shows of a server.
-        ask: Runs the command in a project, with variables.
-    """
+    """A client, the command that lists its servers, and the parser of the output."""
 
     source: str
     program: tuple[str, ...]

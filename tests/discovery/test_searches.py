@@ -1,7 +1,7 @@
-"""Files of a machine, and what a search makes of them: which servers are used, and why others not.
+"""Files of a machine, and which servers a search uses or skips, and why.
 
-searches.txt has each machine with its result; `UPDATE_FROZEN=1` writes the results again. A line
-that begins with "?" has fields of the context, one with "+" a directory, and the others are files.
+searches.txt has the machines: lines with "?" have fields of the context, those with "+" a
+directory, and others a file. `UPDATE_FROZEN=1` writes the outcomes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GOLDEN = Path(__file__).with_name("searches.txt")
 
 
 def prepare(lines: list[str], root: Path) -> DiscoveryContext:
-    """Write a machine's files; return what it is looked from."""
+    """Write a machine's files; return its context."""
     context = DiscoveryContext(
         home=root / "home",
         cwd=root / "home" / "repo",

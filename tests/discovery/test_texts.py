@@ -1,7 +1,6 @@
-"""Single texts: what they decode to, what their variables become, and what they start.
+"""Single texts: their decoding, expansion and detection as the bridge.
 
-texts.txt has each text, as JSON behind what is done with it, and the outcome; `UPDATE_FROZEN=1`
-writes the outcomes again.
+texts.txt has the texts as JSON; `UPDATE_FROZEN=1` writes the outcomes.
 """
 
 from __future__ import annotations

@@ -18,12 +18,10 @@ from bridge.discovery.watch import Watch, watched_paths
 from tests.discovery.writing import write
 
 LONG_AGO = 1_000_000_000
-"""Seconds; what changed then has settled."""
 
 
 @pytest.fixture
 def context(context: DiscoveryContext, tmp_path: Path) -> DiscoveryContext:
-    """A user with one configuration file, whose project is a repository."""
     project = context.home / "work" / "project"
     (project / ".git").mkdir(parents=True)
     (project / "part").mkdir()
@@ -151,7 +149,7 @@ def test_it_is_the_same_whatever_comes_and_goes(context: DiscoveryContext, seed:
 
 
 def _known(stamp: Stamp) -> list[object]:
-    """Return a stamp in which it does not matter why a file is not there."""
+    """Return a stamp without the reason why a file is missing."""
     return [each if isinstance(each, str) or not is_absent(each) else each[0] for each in stamp]
 
 

@@ -1,4 +1,4 @@
-"""Each line of "Coming from another bridge" is executed."""
+"""Executes each line of "Coming from another bridge"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ OLDER = {
     *("MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT", "MCP_BRIDGE_ALLOW_SELF_SERVER", "MCP_BRIDGE_STATE_DIR"),
     *("MCP_BRIDGE_OUTPUT_MODE", "MCP_BRIDGE_LOG_LEVEL", "MCP_SERVERS_CONFIG"),
 }
-"""All variables of the first bridges."""
 
 
 def _rows(heading: str) -> Iterator[list[str]]:

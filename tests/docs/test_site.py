@@ -76,7 +76,7 @@ def test_the_readme_is_read_in_five_minutes() -> None:
 
 
 def _numbers(row: str, column: int) -> list[float]:
-    """Return one column's numbers of a row of the published table, a number for each engine."""
+    """Return a column of a row in the published table, a number for each engine."""
     lines = (site.ROOT / "docs" / "performance.md").read_text("utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith(f"| {row}"))
     cells = [line.split("|") for line in lines[first : first + 3]]

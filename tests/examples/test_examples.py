@@ -104,7 +104,7 @@ async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncI
 
 
 def program(example: str, *values: str) -> str:
-    """Return an example with its arguments set ahead of it, as a client has no other place."""
+    """Return an example with its arguments."""
     return f"import sys\nsys.argv[1:] = {list(values)}\n{(EXAMPLES / f'{example}.py').read_text()}"
 
 

@@ -54,7 +54,7 @@ MEASURED = {"usage", "isolation", "codeMs", "callsMs", "waitingMs", "durationMs"
 
 
 def mask(value: Any, home: Path) -> Any:
-    """Return a part of a result without ids, times and paths of one run."""
+    """Return a part of a result without IDs, times and paths."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in MEASURED}
         return {key: mask(item, home) for key, item in kept.items()}
@@ -71,7 +71,7 @@ def mask(value: Any, home: Path) -> Any:
 
 
 def write_configuration(home: Path) -> Path:
-    """Write a repository, and a configuration of three servers; return the repository."""
+    """Write a repository and a configuration of three servers; return the repository."""
     project = home / "project"
     project.mkdir()
     (home / "run").mkdir(mode=0o700)
@@ -90,7 +90,6 @@ def write_configuration(home: Path) -> Path:
 
 
 async def call(client: Client, case: dict[str, Any], home: Path) -> dict[str, Any]:
-    """Return what the client gets for a case."""
     given = {key: value for key, value in case.items() if key not in ("name", "tool")}
     if "code" in given:
         given["code"] = given["code"].replace("REPOSITORY", repr(str(home / "project")))
@@ -106,7 +105,6 @@ async def call(client: Client, case: dict[str, Any], home: Path) -> dict[str, An
 
 
 async def all_runs(home: Path) -> dict[str, Any]:
-    """Return the results of all cases, in their order, and write them if they are updated."""
     environ = {
         **os.environ,
         "HOME": str(home),
@@ -133,7 +131,7 @@ async def all_runs(home: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 async def runs() -> AsyncIterator[dict[str, Any]]:
-    """The results of all cases, in their order, by one bridge on bubblewrap."""
+    """The results of all cases from one bridge on bubblewrap."""
     # Of one length, since results count bytes.
     with tempfile.TemporaryDirectory(prefix="mcb-frozen-", dir="/tmp") as directory:
         yield await all_runs(Path(directory))

@@ -1,4 +1,4 @@
-"""What `make install` says of packages, in a sandbox in which no system is changed."""
+"""What `make install` says of packages, in a sandbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.skipif(
 PRESENT = " ".join(
     re.search(r"^required=\(([^)]*)\)", SCRIPT.read_text(encoding="utf-8"), re.M)[1].split()  # type: ignore[index]
 )
-"""What the script requires."""
 
 GOLDEN = Path(__file__).with_name("demo-packages.txt")
 
@@ -30,7 +29,7 @@ LATER = "crun runsc slirp4netns fuse-overlayfs catatonit tini"
 
 
 def install(place: Path, *, have: str, in_release: str) -> str:
-    """Return what the script says to root of a system whose package tools are the tests."""
+    """Return what the script says to root, with fake package tools."""
     (place / "scripts").mkdir(exist_ok=True)
     shutil.copy(SCRIPT, place / "scripts")
     tools = {

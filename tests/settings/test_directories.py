@@ -19,7 +19,6 @@ PLACE = "config.toml: directories"
 
 
 def load_path(load_text: LoadText, path: object, **environ: str) -> str:
-    """Return the real path of a directory of the settings."""
     text = f'[directories.data]\npath = "{path}"\nmode = "rw"\n'
     (found,) = load_text(text, **environ).directories
     assert (found.inside, found.writable) == ("/mnt/data", True)

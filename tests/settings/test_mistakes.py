@@ -1,6 +1,6 @@
-"""Every mistake in a settings file or a variable is an error that says where it is, and what to do.
+"""Errors of settings files and variables.
 
-mistakes.txt has each with its error; `UPDATE_FROZEN=1` writes the errors again.
+`UPDATE_FROZEN=1` writes the errors of mistakes.txt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ GOLDEN = Path(__file__).with_name("mistakes.txt")
 
 
 def said_of(text: str, config: Path) -> str:
-    """Return the error of a settings file with this text, or of the variable that it names."""
     environ = {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(config)}
     config.write_text("" if text.startswith("MCP_BRIDGE_") else text)
     if text.startswith("MCP_BRIDGE_"):

@@ -109,7 +109,7 @@ def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
 
 
 def _widths(settings: Settings) -> dict[str, float | frozenset[str]]:
-    """Return how much a run may have; in each respect less is narrower."""
+    """Return what a run may do; less is narrower."""
     names = ("timeout", "max_timeout", "memory", "pids", "cpus")
     open_modules = {"random", "shutil.rmtree"} - {*settings.guard_denies}
     return {

@@ -25,7 +25,6 @@ def config(tmp_path: Path) -> Path:
 
 
 def start(home: Path, **environ: str) -> Settings:
-    """Return the settings of a bridge that starts in this home."""
     settings = load({}, {"HOME": str(home), **environ})
     prepare_state(settings)
     return settings
