@@ -52,7 +52,7 @@ def settings_in(home: Path, **flags: str) -> Settings:
     return load({"warm": "0", **flags}, environ)
 
 
-def choosing(backend: object) -> Callable[[object], Awaitable[Any]]:
+def always_choose(backend: object) -> Callable[[object], Awaitable[Any]]:
     """Return a function that chooses a backend, for `open_engine`."""
 
     async def choose(_: object) -> object:
@@ -68,7 +68,7 @@ def engine_on(
     if config is not None:
         loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
         settings = replace(settings, policy=loaded.policy)
-    return open_engine(settings, choose_backend=choosing(backend), **options)
+    return open_engine(settings, choose_backend=always_choose(backend), **options)
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
     python -m tests.noise CMD [ARG...]
 
-While CMD runs, there are containers with the labels of a live and of a dead bridge, images in the
-runtime image's repository, and processes, control groups and temporary files like a bridge's.
+While CMD runs, there are containers of a live and of a dead bridge, and images in the runtime
+image's repository. Processes, control groups and temporary files look like a bridge's.
 """
 
 from __future__ import annotations

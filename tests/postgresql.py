@@ -26,7 +26,7 @@ from bridge.store.postgresql import ServerStore
 VARIABLE = "MCP_BRIDGE_TEST_STORE"
 """The server's address for `store_at`, in this process and its children."""
 
-PASSWORD = "s3cret of nobody"
+PASSWORD = "s3cret of the tests"
 ROLE = "bridge"
 
 _USER = "postgres"

@@ -109,10 +109,10 @@ class SshServer:
         """Replace the host key; effective after a restart."""
         for path in self.directory.glob("host_key*"):
             path.unlink()
-        _keygen(self.directory / "host_key")
+        _make_key(self.directory / "host_key")
 
 
-def _keygen(path: Path) -> None:
+def _make_key(path: Path) -> None:
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)]
     subprocess.run(argv, check=True)
 
@@ -124,7 +124,7 @@ def ssh_server() -> Iterator[SshServer]:
     with reserved_port() as port:
         server = SshServer(directory=directory, port=port)
         for name in ("host_key", "key"):
-            _keygen(directory / name)
+            _make_key(directory / name)
         public = (directory / "host_key.pub").read_text()
         (directory / "known_hosts").write_text(f"[127.0.0.1]:{port} {public}")
         for name, text in (("sshd_config", _SERVER), ("ssh_config", _CLIENT)):

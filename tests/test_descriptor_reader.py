@@ -40,7 +40,7 @@ class Pipe:
         os.close(self.sink)
         self.sink = -1
 
-    async def refused(self, match: str) -> None:
+    async def expect_error(self, match: str) -> None:
         with pytest.raises(OSError, match=match):
             await self.reader.read()
 
@@ -116,7 +116,7 @@ async def test_nothing_is_read_unless_a_task_waits(pipe: Pipe) -> None:
 
 
 async def test_closing_wakes_who_waits(pipe: Pipe) -> None:
-    async with waiting(pipe.refused, "closed"):
+    async with waiting(pipe.expect_error, "closed"):
         pipe.reader.close()
 
 
@@ -125,7 +125,7 @@ async def test_a_descriptor_that_fails_fails_who_waits(pipe: Pipe) -> None:
         message = "broken"
         raise OSError(message)
 
-    async with waiting(pipe.refused, "broken"):
+    async with waiting(pipe.expect_error, "broken"):
         pipe.attempt = fail
         os.write(pipe.sink, b"x")
 

@@ -1,8 +1,8 @@
 """Expands variables in configurations, in each client's own syntax: pure.
 
 Another client's syntax is plain text, and reported. Inserted values are not expanded again. An
-unset variable becomes empty in `vscode`, `cursor`, `opencode` and `posix`, and else stays as
-written, as measured with Claude Code 2.1, where an empty variable counts as set.
+unset variable becomes empty in `vscode`, `cursor`, `opencode` and `posix`. Otherwise it stays as
+written. As in Claude Code 2.1, an empty variable counts as set then.
 """
 
 from __future__ import annotations

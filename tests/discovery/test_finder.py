@@ -95,14 +95,6 @@ def test_an_unlistable_directory_is_warned_about(context: DiscoveryContext) -> N
     ]
 
 
-def test_messages_and_contexts_hold_no_secret(context: DiscoveryContext) -> None:
-    entry = {"command": "c", "env": {"T": "${TOKEN}"}, "args": [5]}
-    write(context.home / ".claude.json", {"mcpServers": {"a": entry}})
-    found = discover(context)
-    said = (*map(str, (*found.skipped, *found.warnings)), repr(found.skipped), repr(context))
-    assert "the-secret" not in "".join(said)
-
-
 @pytest.mark.parametrize(
     "at",
     [
@@ -151,6 +143,7 @@ def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryCont
     for file in (extra, context.home / ".claude.json"):
         file.write_text("{")
     found = discover(replace(context, extra_config=extra, sources=("-nosuch",)))
+    assert "the-secret" not in repr(context)
     assert {warning.path: warning.own for warning in found.warnings} == {
         "MCP_BRIDGE_SOURCES": True,
         str(extra): True,

@@ -58,10 +58,6 @@ def test_what_servers_read_in_different_ways_is_not_judged(path: str) -> None:
     assert normal(path) is None
 
 
-def test_a_plain_file_address_is_its_path() -> None:
-    assert normal("file:///srv//data/./x") == "/srv/data/x"
-
-
 @pytest.mark.parametrize(
     ("path", "directory", "expected"),
     [
@@ -87,6 +83,7 @@ def test_a_directory_holds_itself_and_what_is_below(
 
 def test_a_directory_of_the_file_is_made_normal() -> None:
     assert root("/srv//data/") == "/srv/data"
+    assert normal("file:///srv//data/./x") == "/srv/data/x"
     assert root(".") == ""
     assert root("~/x").endswith("/x")
     assert root("~/x").startswith("/")
