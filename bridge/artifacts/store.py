@@ -22,7 +22,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.artifacts.content import HEAD, Content, mime_type, translated
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownError
+from bridge.errors import ArtifactStoreError, UnknownError
 from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
 from bridge.store import Store, StoreError, Transaction, owner_digest
@@ -57,7 +57,8 @@ class Quota:
                 message = (
                     f"A run may leave {MAX_RUN_ENTRIES:,} files and outputs, and this one has."
                 )
-                raise ArtifactQuotaError(message, remedy="Put many small files into an archive.")
+                remedy = "Put many small files into an archive."
+                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
             self._count += 1
 
     def take(self, size: int) -> None:
@@ -67,7 +68,7 @@ class Quota:
                 remedy = (
                     "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
                 )
-                raise ArtifactQuotaError(message, remedy=remedy)
+                raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
             self._used += size
 
     def give_back(self, size: int) -> None:
@@ -129,8 +130,8 @@ class ArtifactWriter:
         """Append data. Fast enough for the event loop with pieces of up to a megabyte.
 
         Raises:
-            ArtifactQuotaError: The run's quota is used up. The data until then stays.
-            ArtifactStoreError: It cannot be written. The artifact is discarded.
+            ArtifactStoreError: It cannot be written. The artifact is discarded, except at the code
+                `artifact_quota`: then the data written before stays.
         """
         unfinished = self._open()
         self._run.quota.take(len(data))
@@ -488,13 +489,13 @@ class ArtifactStore:
             return False
         return True
 
-    def _too_much(self) -> ArtifactQuotaError:
+    def _too_much(self) -> ArtifactStoreError:
         message = (
             f"What programs left takes up the {self._total_bytes:,} bytes there are for all "
             "callers, and with this, yours would be more than your share."
         )
         remedy = "Leave less at once. MCP_BRIDGE_ARTIFACT_BYTES sets how much there may be."
-        return ArtifactQuotaError(message, remedy=remedy)
+        return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def _oldest(self) -> int:
         return int((self._now() - self._seconds) * 1000)

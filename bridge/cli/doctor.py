@@ -23,7 +23,7 @@ from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, ImageMissingError, SettingsError, UsageError
+from bridge.errors import BridgeError, SettingsError, UsageError
 from bridge.inventory.configuration import context_for
 from bridge.inventory.consents import consents_of
 from bridge.model import MEBIBYTE, Directory
@@ -348,7 +348,7 @@ async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
     if own and await person.confirm(f"Do `{command}`?"):
         place.chmod(0o700)
         done = True
-    lacking = (each.backend for each in probes if each.error_code == ImageMissingError.code)
+    lacking = (each.backend for each in probes if each.error_code == "image_missing")
     engine = "" if settings.image or find_working(probes) else next(lacking, "")
     question = f"Build the runtime image on {engine}, in one to three minutes?"
     if engine and await person.confirm(question):

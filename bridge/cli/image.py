@@ -10,7 +10,7 @@ from typing import Annotated
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.status import waiting
-from bridge.errors import BridgeError, ImageMissingError, SandboxError
+from bridge.errors import BridgeError, SandboxError
 from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
@@ -102,7 +102,7 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     if any(one.present for one in found):
         return 0
     write_err("No engine has an image: `mcp-code-bridge image build` builds one.\n")
-    return ImageMissingError.exit_status
+    return SandboxError.exit_status
 
 
 async def _with_engines(

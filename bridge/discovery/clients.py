@@ -1,8 +1,8 @@
-"""Where each client keeps its servers: data, no behaviour.
+"""The configuration files of all clients, as data.
 
-`LOCATIONS` is in order of strength: the first file that defines a name wins, and a weaker
-definition is reported as shadowed. Files of the working directory are last, so that no repository
-takes the name of a server that the user defined.
+`LOCATIONS` is in order of precedence: the first file that defines a name wins, and a weaker
+definition is reported as shadowed. Files of the working directory come last, so that a repository
+cannot take the name of a user's server.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ CLIENTS: Mapping[str, tuple[str, Format, Dialect]] = {
     "jetbrains.copilot": ("JetBrains", "jsonc", dialects.INTELLIJ),
     "kilo.old": ("Kilo Code", "json", dialects.ROO),
 }
-"""By the source's name: what users are shown, and how its files are usually written.
+"""The display name, format and dialect of each source's files.
 
-Behind a dot, other files of a source."""
+A suffix after a dot marks further files of a source.
+"""
 
 
 def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location, ...]:
-    """Return the rows of files that are read alike, the strongest first."""
     name, format, dialect = CLIENTS[id]
     return tuple(
         Location(
@@ -86,7 +86,7 @@ MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
     ("{system}/Library/Application Support/ClaudeCode", _MAC),
     ("{programs}/ClaudeCode", _WINDOWS),
 )
-"""Directories of the company's settings of Claude Code."""
+"""Directories of Claude Code's managed settings."""
 
 _CLAUDE_USER = (
     *_files("", "extra", "{extra}"),
@@ -103,7 +103,7 @@ _CLAUDE_USER = (
     *_files("mcp-directory", "user", "{home}/.config/mcp/servers/*.json", "{home}/MCPs/*.json"),
     *_files("claude-desktop", "user", f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
     *_files("claude-desktop", "user", f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
-    # The build of Microsoft's store sees a directory of its own in place of %APPDATA%.
+    # The Microsoft Store build redirects %APPDATA% to its own directory.
     *_files(
         "claude-desktop",
         "user",
@@ -184,7 +184,7 @@ _OTHER_USER = (
         "{opencode}/opencode.json",
         "{opencode}/config.json",
     ),
-    # Where the first public bridge of this kind looked, in the shape it read there.
+    # Files that the first public bridge of this kind read, in its format.
     *_files("opencode.first", "user", "{home}/.opencode.json"),
     *_files(
         "opencode.first",
@@ -240,7 +240,7 @@ _OTHER_USER = (
     *_files("crush", "user", "{crush_data}/crush.json", "{crush}/crush.json"),
     *_files("crush", "system", "{system}/etc/crush/crush.json", platforms=("linux", "darwin")),
     *_files("vibe", "user", "{vibe}/config.toml"),
-    # What plugins and extensions bring is weaker than what the user wrote.
+    # Servers of plugins and extensions are weaker than the user's own.
     *_files(
         "claude-code.strict",
         "plugin",
@@ -324,4 +324,4 @@ _OTHER_PROJECT = (
 LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT, *_OTHER_PROJECT)
 
 SOURCE_IDS: tuple[str, ...] = tuple(dict.fromkeys(row.id for row in LOCATIONS if row.id))
-"""What `MCP_BRIDGE_SOURCES` may name."""
+"""The names that `MCP_BRIDGE_SOURCES` may contain."""

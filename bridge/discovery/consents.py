@@ -1,8 +1,8 @@
-"""Stores which definitions of a project's files a person, or one of their clients, has approved.
+"""Stores the approvals of definitions in project files, by the user or a client. Blocks.
 
-An approval is of one entry of one file, exactly as written, for one working directory: `./run.sh`
-is another program in another checkout. A client approves by name or by folder, so its approval
-counts for the definition that existed when the approval was first seen. Its functions block.
+An approval covers one entry of one file, exactly as written, in one working directory: `./run.sh`
+is another program in another checkout. Clients approve by name or folder, so a client's approval
+covers the definition that existed when a bridge first saw the approval.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from bridge.private_files import make_directory
 logger = logging.getLogger(__name__)
 
 MAX_CONSENTS = 2000
-"""Approvals of persons, and as many of clients. A person's oldest are removed and asked again. A
-client's are never removed: a program could add many, so that an old one counts as first seen."""
+"""Maximum approvals of the user, and of clients. The user's oldest ones are removed. A client's are
+never removed: a program could add many, so that an old one would count as first seen.
+"""
 
 PERSON = "person"
 
 APPEARED = ""
-"""In place of a digest: the approved definition appeared while a bridge ran, perhaps written by a
-program, so that a person has to approve it."""
+"""Replaces a digest if the approved definition appeared while a bridge ran. A program may have
+written it, so the user must approve it.
+"""
 
 _FORM = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """One approval, by `PERSON` or by the client whose approval was seen."""
-
     definition: Definition
     by: str = PERSON
 
@@ -49,9 +49,9 @@ class Consents:
     """All valid approvals.
 
     Attributes:
-        by_person: Definitions that a person approved.
-        seen: Definitions that clients had approved when a bridge first read that.
-        first: Whether a client's approval counts if no bridge has seen it before.
+        by_person: Definitions that the user approved.
+        seen: Definitions that clients had approved when a bridge first read the approval.
+        first: Whether an approval counts that no bridge has seen before.
     """
 
     by_person: frozenset[Definition] = frozenset()
@@ -59,19 +59,18 @@ class Consents:
     first: bool = True
 
     def seen_digest(self, definition: Definition, by: str) -> str | None:
-        """Return the digest under which a client's approval was first seen; None if it never was.
+        """Return the digest under which a client's approval was first seen; None if it is new.
 
-        In any directory: otherwise a changed file would count as never seen from the next
-        directory. `APPEARED` if there are several, because two bridges saw different definitions.
+        Searches all directories; otherwise a changed file would count as new in the next directory.
+        `APPEARED` if two bridges saw different definitions.
         """
         found = self._digests.get((by, definition.path, definition.name), set())
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
     def is_first_look(self, directory: str, client: str) -> bool:
-        """Return whether a client's approvals in a directory, and above it, are read for the first
-        time.
+        """Return whether no bridge has read a client's approvals here or above before.
 
-        Only when a bridge starts: approvals that appear later may be written by a program.
+        True only when a bridge starts: a program may write approvals that appear later.
         """
         if not self.first:
             return False
@@ -100,22 +99,22 @@ def digest_of(written: str) -> str:
 
 @dataclass(frozen=True)
 class ConsentFile:
-    """The file of approvals; its directory is made at the first write."""
+    """The file of approvals. The first write creates its directory."""
 
     path: Path
 
     def read(self) -> tuple[Consent, ...]:
-        """Return every approval, the oldest first.
+        """Return every approval, oldest first.
 
         Raises:
-            MalformedError: The file cannot be read, so that nothing is approved.
+            MalformedError: The file cannot be read, so no approval is valid.
         """
         try:
             document = read_own(self.path, form=_FORM)
             found = []
             for fields in document["approved"] if document else ():
                 if not all(isinstance(text, str) for text in fields.values()):
-                    raise ValueError("an approval has a field that is no text")
+                    raise ValueError("an approval has a field that is not text")
                 by = fields.pop("by")
                 found.append(Consent(definition=Definition(**fields), by=by))
             return tuple(found)
@@ -126,7 +125,7 @@ class ConsentFile:
             ) from None
 
     def add(self, new: Iterable[Consent]) -> None:
-        """Add approvals; raises `MalformedError` if that cannot be done, or the file is full."""
+        """Add approvals. Raises `MalformedError` if the file is full or cannot be written."""
         new = tuple(new)
         try:
             make_directory(self.path.parent)

@@ -1,8 +1,7 @@
-"""Turns one entry of a configuration into a `ServerSpec`, or the reason why that fails: pure.
+"""Turns one entry of a configuration into a `ServerSpec`, or a reason to skip it: pure.
 
-Fields have the meaning that Claude Code gives them, in the spelling of the file's dialect. `cwd`
-may begin with `~`. `disabled: true` or `enabled: false` turns a server off. Unknown fields are
-ignored.
+Fields have Claude Code's meaning in the spelling of the file's dialect. `cwd` may begin with `~`.
+`disabled: true` or `enabled: false` turns a server off. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from bridge.discovery.fields import (
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, shown
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
-MAX_NAME_CHARS = 200  # A repository may choose it; it is in listings and aliases.
+MAX_NAME_CHARS = 200  # A repository may choose the name, which listings and aliases contain.
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories of invisible characters, which can break a line or disguise a name."""
+"""Unicode categories of invisible characters, which can break lines or disguise a name."""
 
 ONLY_CLIENT = "only its own client can start it"
 
@@ -46,13 +45,13 @@ _UNSUPPORTED: Mapping[str, str] = {
     "sandboxEnabled": "VS Code's sandbox is not applied; the server runs with the user's rights",
     "authProviderType": "this way to log in is not supported",
 }
-"""Fields that change what a server may do or see, and that the bridge does not support."""
+"""Unsupported fields that affect what a server may do or see."""
 
 
 def read_entry(
     name: str, value: object, *, key: str, context: EntryContext, off: str = ""
 ) -> tuple[ServerSpec | SkippedServer, tuple[ConfigWarning, ...]]:
-    """Return the server of an entry, or why it is skipped, and warnings; `off` is why it is off."""
+    """Return an entry's server or why it is skipped, and warnings; `off` is why it is off."""
     unread = unread_entry(name, value, key, context)
     source = unread.source
     reader = FieldReader(context=context, key=key)
@@ -69,7 +68,7 @@ def read_entry(
             return disabled, tuple(reader.warnings)
         written = _as_text(value, context) if context.may_open_files is not None else ""
         if context.may_open_files is not None and not context.may_open_files(name, written):
-            # It is not approved, so that no file that it names is opened.
+            # The bridge opens no file that an unapproved entry names.
             variables = replace(context.variables, read=lambda path: "")
             reader.context = replace(context, variables=variables)
         reader.check_inputs(entry)
@@ -88,7 +87,7 @@ def read_entry(
 
 
 def unread_entry(name: str, value: object, key: str, context: EntryContext) -> SkippedServer:
-    """Return an entry that is not started by this client, or by it alone."""
+    """Return an entry that this client does not start, or that only this client can start."""
     names: list[str] = []
     for label, item in value.items() if isinstance(value, Mapping) else ():
         members = item if isinstance(item, Mapping) and item else {}
@@ -105,7 +104,7 @@ def unread_entry(name: str, value: object, key: str, context: EntryContext) -> S
 
 
 def without_nulls(value: object, depth: int = 8) -> object:
-    """Return a value without the members of objects that are null: those count as absent."""
+    """Return a value without null members of objects, which count as absent."""
     if not isinstance(value, Mapping) or not depth:
         return value
     members = ((key, item) for key, item in value.items() if item is not None)
@@ -118,7 +117,6 @@ def looks_like_server(value: object) -> bool:
 
 
 def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield fields in another client's spelling, and what this client reads."""
     if not isinstance(entry, Mapping):
         return
     for attribute, known in SPELLINGS.items():
@@ -145,7 +143,7 @@ def _wrong_kind(name: str, value: object, context: EntryContext, key: str) -> st
 
 
 def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
-    """Warn about a command that its client cannot start as it is written."""
+    """Warn about a command that its client cannot start as written."""
     dialect, client = reader.dialect, reader.context.client
     label = first_used(entry, dialect.command_keys)
     command = entry.get(label) if label else None
@@ -167,7 +165,6 @@ def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
 
 
 def _is_path(program: str, others: Sequence[str]) -> bool:
-    """Return whether words are, rather than a command line, a path with spaces."""
     slashes = [bool(set(word) & set("/\\")) for word in (program, *others)]
     return slashes[0] and slashes[-1] and not any(word.startswith("-") for word in others)
 
@@ -175,7 +172,7 @@ def _is_path(program: str, others: Sequence[str]) -> bool:
 def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
     """Return a project's definition as text, with invisible characters escaped.
 
-    Variables are not expanded: a changed value changes nothing, another variable does.
+    Variables are not expanded, so that only the reference to a variable is part of the definition.
     """
     given: dict[str, object] = {"server": value}
     if context.variables.inputs:
@@ -230,7 +227,7 @@ def _check_name(name: str) -> None:
     if any(unicodedata.category(char) in _HIDDEN for char in name):
         raise MalformedError("its name holds control or invisible characters")
     if name == OWN_SERVER:
-        # In rules, records and journals it would be confused with the bridge itself.
+        # Rules, records and journals use this name for the bridge itself.
         msg = f"{OWN_SERVER!r} is the name of the bridge's own helpers; give it another name"
         raise MalformedError(msg)
 
@@ -246,7 +243,7 @@ def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
 
 
 def normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
-    """Return an entry with command and transport in the usual fields; raises `MalformedError`."""
+    """Return an entry with usual command and transport fields. Raises `MalformedError`."""
     inner = entry.get(dialect.nested) if dialect.nested else None
     if isinstance(inner, Mapping):
         entry = {**{key: value for key, value in entry.items() if key != dialect.nested}, **inner}
@@ -312,7 +309,7 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
 
 def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
     label = first_used(entry, reader.dialect.url_keys)
-    assert label is not None  # `_transport` has seen it.
+    assert label is not None  # `_transport` requires it.
     url = reader.text(entry[label], label, "url")
     try:
         parts = urlsplit(url)
@@ -324,10 +321,10 @@ def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
         msg = f"{label} names a local socket or pipe, over which the bridge cannot reach servers"
         raise MalformedError(msg)
     if not good or any(char.isspace() or not char.isprintable() for char in url):
-        # The url itself stays out of the message: it may carry a token.
+        # The message omits the url, which may contain a token.
         raise MalformedError(f"{label} must be http:// or https:// and a host, without spaces")
     if not host.isascii():
-        # Clients of HTTP translate it, so that lists of allowed and denied addresses would miss it.
+        # HTTP clients convert it to punycode, so lists of addresses would not match it.
         raise MalformedError(f"{label} has a host that is not ASCII; write it in punycode")
     return url
 
@@ -372,7 +369,7 @@ def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str
 
 
 def _token_header(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Return the header with the token that is in a variable; Vibe may write how it looks."""
+    """Return the header with the token from a variable; Vibe may name header and format."""
     label = reader.dialect.bearer_env
     auth = entry.get("auth")
     if reader.dialect.command_words and isinstance(auth, Mapping):
@@ -427,7 +424,7 @@ def _inherited_env(entry: Mapping[str, object], reader: FieldReader) -> dict[str
     if listed is None:
         return {}
     if isinstance(listed, list):
-        # Codex may name a variable's source; the bridge has only variables of this machine.
+        # Codex may name a variable's source; the bridge only has local variables.
         listed = [item.get("name") if isinstance(item, Mapping) else item for item in listed]
     environ = reader.context.variables.environ
     found: dict[str, str] = {}
@@ -467,7 +464,7 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
 
 
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:
-    """Return which tools the entry allows; `*` means all, as in Copilot."""
+    """Return the entry's filter of tools; `*` means all, as in Copilot."""
     dialect = reader.dialect
     only: frozenset[str] | None = None
     without: frozenset[str] = frozenset()

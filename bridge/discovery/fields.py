@@ -1,4 +1,4 @@
-"""Reads the fields of one server's entry: types, variables, bounds, and the hints for its login."""
+"""Reads an entry's fields: types, variables, bounds, and hints for logins."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from bridge.model import OAuthHints
 
 @dataclass(frozen=True, kw_only=True)
 class EntryContext:
-    """The file that an entry is in, and the values of variables in its fields.
+    """An entry's file, and the values of variables in its fields.
 
     Attributes:
-        moved_from: The client's file, if the entries were moved from there.
-        may_open_files: For a project's file: whether the bridge may open the files that an entry
+        moved_from: The client's file if the entries were moved from there.
+        may_open_files: Returns whether the bridge may open files that an entry of a project
             names, given the entry's name and text. None for the user's own files.
     """
 
@@ -42,7 +42,7 @@ class EntryContext:
 
 @dataclass
 class FieldReader:
-    """Reads the fields of one entry and collects warnings about them."""
+    """Reads an entry's fields and collects warnings about them."""
 
     context: EntryContext
     key: str
@@ -59,7 +59,7 @@ class FieldReader:
         self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, reported=reported))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
-        """Return a string field; `part` is the name in `Dialect.expanded` that expands it."""
+        """Return a string field; `part` is its name in `Dialect.expanded`."""
         if scalars and self.dialect.scalars_as_text:
             value = _scalar_text(value)
         if not isinstance(value, str):
@@ -75,7 +75,7 @@ class FieldReader:
         variables = self.context.variables
         in_project = self.context.may_open_files is not None
         if in_project and part not in ("env", "headers"):
-            # Otherwise a change of that file would change the program without an approval.
+            # A changed file would change the program without a new approval.
             variables = replace(variables, read=_refuse_file)
         syntax = self.dialect.syntax if part in self.dialect.expanded else ""
         if syntax == "posix" and ("$(" in value or "`" in value):
@@ -126,23 +126,23 @@ class FieldReader:
         }
 
     def names(self, value: object, label: str) -> tuple[str, ...]:
-        """Return a list of names. A wrong list is an error: it may be meant to exclude tools."""
+        """Return a list of names. An invalid list is an error: it may exclude tools."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise MalformedError(f"{label} must be a list of names")
         return tuple(value)
 
     def seconds(self, entry: Mapping[str, object], units: Mapping[str, float]) -> float | None:
-        """Return a time in seconds from the first usable field; None if there is none."""
+        """Return the seconds of the first usable field; None if there is none."""
         for label, unit in units.items():
             value = entry.get(label)
             if value is None:
                 continue
-            # As in Claude Code: a smaller number was probably meant as seconds.
+            # Like Claude Code: a smaller number was probably meant as seconds.
             least = 1000 if unit < 1 and label == "timeout" else 0
             number = value if isinstance(value, int | float) and value is not True else 0
             if least <= number and 0 < number < math.inf:
-                # Bounded before the conversion: an integer may be larger than any float.
-                bounded = min(number, round(7 * 24 * 3600 / unit))  # No call takes a week.
+                # Bound before the conversion: an integer may exceed any float.
+                bounded = min(number, round(7 * 24 * 3600 / unit))  # One week.
                 return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
             self.warn(
                 label,
@@ -156,7 +156,7 @@ class FieldReader:
 
 def _refuse_file(path: str) -> str | None:
     what = f'takes its text from "{shown(path)}"'
-    raise MalformedError(f"{what}, which a project's file may do in env and headers only")
+    raise MalformedError(f"{what}, which a project's file may only do in env and headers")
 
 
 def first_used(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
@@ -167,7 +167,7 @@ _NOTHING = object()
 
 
 def member(entry: Mapping[str, object], label: str) -> object:
-    """Return the value of a possibly dotted field; `_NOTHING` if the entry does not have it."""
+    """Return the value of a possibly dotted field; `_NOTHING` if it is absent."""
     if "." not in label:
         return entry.get(label, _NOTHING)
     outer, inner = label.split(".", 1)
@@ -184,7 +184,7 @@ def directory(text: str, variables: Variables, start: str) -> str:
 def _scalar_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and abs(value) < 10**18:  # No real argument is larger.
+    if isinstance(value, int) and abs(value) < 10**18:  # Larger than any real argument.
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return repr(value)
@@ -231,7 +231,7 @@ def _port(entry: Mapping[str, object], outer: str, reader: FieldReader) -> int |
         return None
     value = table.get("callbackPort", table.get("callback_port"))
     if value is None and isinstance(redirect := table.get("redirectUri"), str):
-        # Kiro writes host and port, the others a URL.
+        # Kiro writes host and port, other clients a URL.
         try:
             return urlsplit(redirect if "//" in redirect else f"//{redirect}").port or None
         except ValueError:

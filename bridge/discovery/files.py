@@ -1,6 +1,6 @@
-"""Reads configuration files within bounds, each once in a discovery; `parser.py` interprets them.
+"""Reads each configuration file once and within bounds. `parser.py` interprets them.
 
-A pipe, a device or a directory in a file's place is never opened.
+Never opens a pipe, device or directory.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from bridge.discovery.report import ConfigWarning
 from bridge.discovery.writable_paths import EXPOSED, WritablePaths
 from bridge.private_files import exposure_reason
 
-MAX_FILES_PER_DIRECTORY = 256  # Read in one directory, which may be a repository's.
+MAX_FILES_PER_DIRECTORY = 256  # The directory may be a repository's.
 
 Fingerprint = tuple[str, int, int, int, int, int]
-"""Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Unlike mtime,
-which copying tools set back, ctime cannot be set."""
+"""Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Copying tools
+set mtime back, but cannot set ctime.
+"""
 
 
 def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | str:
-    """Return a regular file's bytes, or the reason why it was not read: `ABSENT` or a sentence.
+    """Return a regular file's bytes, or the reason it cannot be read: `ABSENT` or a sentence.
 
-    A `private` file is refused if other users may change it.
+    Refuses a `private` file that other users may change.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return "it is not a regular file"
-        # Not blocking, in case a pipe has replaced it since.
+        # Opening a pipe without O_NONBLOCK would wait for a writer.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
         descriptor = os.open(path, flags)
         with os.fdopen(descriptor, "rb") as file:
@@ -54,7 +55,7 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
 
 
 def list_matching(directory: Path, suffix: str, prefix: str = "") -> tuple[tuple[Path, ...], str]:
-    """Return what a directory has of such names, and why some are missing, if any are."""
+    """Return a directory's matching files, and why some are missing; empty if none is."""
     try:
         with os.scandir(directory) as found:
             names = [each.name for each in found if each.name.startswith(prefix)]
@@ -70,7 +71,7 @@ def list_matching(directory: Path, suffix: str, prefix: str = "") -> tuple[tuple
 
 
 def read_own(path: Path, *, form: int, private: bool = False) -> Any:
-    """Return a document that a bridge wrote, or None; each of its errors means a damaged file."""
+    """Return a document that a bridge wrote, or None. Its errors mean a damaged file."""
     raw = read_regular(path, limit=MAX_FILE_BYTES, private=private)
     if raw == ABSENT:
         return None
@@ -85,7 +86,7 @@ def read_own(path: Path, *, form: int, private: bool = False) -> Any:
 def fingerprint(path: Path) -> Fingerprint:
     name = str(path)
     try:
-        status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, a hundred times
+        status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, for 100 files
     except OSError as error:
         return (name, -1, error.errno or 0, 0, 0, 0)
     except ValueError:
@@ -116,12 +117,13 @@ def _error_reason(error: OSError) -> str:
 
 
 MAX_PROJECT_FILE_BYTES = 1024 * 1024
-"""Of one file of the working directory. A stranger may have written it, and the decoded value takes
-thirty times its size."""
+"""Limit of a file in the working directory. A stranger may have written it, and the decoded value
+takes 30 times its size.
+"""
 
 
 class FileReader:
-    """Reads each file once, and collects warnings about files as a whole."""
+    """Reads each file once, and collects warnings about whole files."""
 
     def __init__(self, exposed: WritablePaths) -> None:
         self._exposed = exposed
@@ -129,11 +131,11 @@ class FileReader:
         self.references: dict[Path, str | None] = {}
         self.noted: dict[Path, None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
-        self._project_room = 4 * 1024 * 1024  # of all files of the working directory together
+        self._project_room = 4 * 1024 * 1024  # For all files of the working directory.
         self._absent: set[Path] = set()
 
     def skip_absent(self, absent: Iterable[Path]) -> None:
-        """Treat files as absent without opening them: most clients are not installed."""
+        """Mark files as absent, so that they are not opened: most clients are not installed."""
         unread: dict[Path, None] = dict.fromkeys(absent)
         self._absent.update(unread)
         self._documents.update(unread)
@@ -152,7 +154,7 @@ class FileReader:
                 self.warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED
             else:
-                raw = read_regular(path, limit=256 * 1024)  # An environment holds less.
+                raw = read_regular(path, limit=256 * 1024)  # The kernel's environments are smaller.
             self.references[path] = (
                 None if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
             )
@@ -168,7 +170,7 @@ class FileReader:
         limit = size_limit(format)
         if in_project:
             limit = min(limit, MAX_PROJECT_FILE_BYTES, self._project_room)
-        # A project's files need a person's approval; the user's own do not, so must be private.
+        # The user's own files need no approval, so they must be private.
         raw = read_regular(path, limit=limit, private=not in_project)
         if isinstance(raw, str):
             if raw == ABSENT:

@@ -1,7 +1,7 @@
-"""Finds every MCP server that this user has configured, with the file that defines it.
+"""Finds every MCP server that this user has configured, and the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. Discovery never fails: what cannot be used is
-in `Discovery.skipped` or `Discovery.warnings`. It blocks.
+Owns the I/O of discovery and the order of its steps. Never fails: unusable entries become
+`Discovery.skipped` or `Discovery.warnings`. Blocks.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ class Discovery:
     """The result of a search.
 
     Attributes:
-        servers: The usable ones, strongest file first; names are unique.
-        proposed: Definitions of the project that wait for a person's approval.
-        first_seen: Approvals in clients that were not seen before; the caller stores them.
-        stamp: Equal to `survey(context).stamp()` while no file has changed.
-        references: Files that the configurations name, read or missing; not part of the stamp.
-        own_limits: Seconds that clients wait for a call of the bridge, by source, as set in the
+        servers: The usable servers, strongest file first; names are unique.
+        proposed: Definitions of the project that need the user's approval.
+        first_seen: Clients' approvals that no bridge has seen before; the caller stores them.
+        stamp: Equals `survey(context).stamp()` while no file has changed.
+        references: Files that the configurations name, present or missing; not part of the
+            stamp.
+        own_limits: Seconds that clients wait for a call of the bridge, by source, from the
             bridge's entry in the user's file.
     """
 
@@ -89,7 +90,7 @@ class Discovery:
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """A file to read, absent or not. `place` is where its template starts, such as the project."""
+    """A file to read, if present. `place` is the start of its template, such as the project."""
 
     location: Location
     path: Path
@@ -97,10 +98,10 @@ class _Candidate:
 
 
 def discover(context: DiscoveryContext) -> Discovery:
-    # A move that ends between this and the survey, which looks again, starts the search again.
+    # If a move changes the manifest before the survey reads it, search again.
     manifest = fingerprint(context.moved / MANIFEST) if context.moved else None
     search = _Search(context)
-    # Before any other read, so that a change during one is noticed by the next comparison.
+    # Before any other read, so that the next comparison detects a change during a read.
     stamp = search.survey().stamp()
     if manifest and manifest not in stamp:
         return discover(context)
@@ -122,7 +123,7 @@ def discover(context: DiscoveryContext) -> Discovery:
             said.append(ConfigWarning(path=spec.source.path, key=key, reason=reason))
     own_limits: dict[str, float] = {}
     for location, parsed in files:
-        # But not a project's, which anyone may set.
+        # Anyone may write a project's files.
         for entry in () if location.in_project else parsed.entries:
             if isinstance(entry, ServerSpec) and entry.call_timeout and is_bridge(entry):
                 own_limits.setdefault(location.id, entry.call_timeout)
@@ -134,7 +135,7 @@ def discover(context: DiscoveryContext) -> Discovery:
             for each in (*search.moved.warnings, *search.warnings, *reader.warnings, *said)
         ),
     )
-    # One file may be read for several scopes, and says the same of itself each time.
+    # A file that is read for several scopes repeats its warnings.
     return Discovery(
         servers=servers,
         skipped=(*skipped, *unsafe),
@@ -155,11 +156,11 @@ def _replacement(candidate: _Candidate) -> Path | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationSurvey:
-    """The files that discovery would read now; opens none of them.
+    """The files that a discovery would read now. Opens none of them.
 
     Attributes:
-        listed: Directories of which every file is one of them.
-        around: Directories and `.git` that delimit the project: only their identity matters.
+        listed: Directories whose files all count.
+        around: Directories and `.git` that delimit the project; only their identity matters.
     """
 
     project: Project
@@ -176,7 +177,7 @@ class ConfigurationSurvey:
 
 
 def survey(context: DiscoveryContext) -> ConfigurationSurvey:
-    """Return the files that discovery would read; opens only a worktree's `.git` and `moved`."""
+    """Return the files that discovery would read. Opens only a worktree's `.git` and `moved`."""
     return _Search(context).survey()
 
 
@@ -186,7 +187,7 @@ def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
 
 
 def fill_all(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
-    """Yield all paths of a template, in each of the directories that it leaves open."""
+    """Yield all paths of a template, and of the directories that match its `*`."""
     outer, star, inner = template.partition(f"{ANY_NAME}/")
     if not star:
         yield from fill_with_origin(template, places)
@@ -197,7 +198,7 @@ def fill_all(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
 
 
 class _Search:
-    """One search for the files of a context, and what they define."""
+    """One search for the files of a context and their servers."""
 
     def __init__(self, context: DiscoveryContext) -> None:
         self.context = context
@@ -211,7 +212,6 @@ class _Search:
         return FileReader(WritablePaths(self.context.exposed))
 
     def _list_candidates(self) -> Iterator[_Candidate]:
-        """Yield every file of the table, strongest first; files of a directory if they exist."""
         seen: set[tuple[Path, bool]] = set()
         for location in locations_read(self.context.sources, self.context.platform):
             for path, place in fill_all(location.template, self.places):
@@ -225,7 +225,7 @@ class _Search:
                     matching = (each for each in moved if each.name.endswith(path.suffix))
                     found = tuple(sorted({*found, *matching}))
                 for file in found:
-                    # The working directory may be one of the user's own directories.
+                    # A user's directory may be the working directory, too.
                     identity = (file, location.dialect.per_project)
                     if identity not in seen:
                         seen.add(identity)
@@ -255,12 +255,12 @@ class _Search:
 
     @cached_property
     def rules(self) -> Rules:
-        """Return what settings, approvals and clients' lists say; reads the files of the lists."""
+        """The decisions in settings, approvals and clients' lists; reads those files."""
         for at, each in enumerate(self._candidates):
             row, path = each.location, each.path
             unread = self.reader.is_absent(path) and path not in self.moved.files
             if row.id and not (unread or row.in_project) and is_in_project(path, self.places):
-                # A user's file that lies in the project is one of the project's.
+                # A user's file within the project belongs to the project.
                 row = replace(row, in_project=True, scope="project")
                 self._candidates[at] = replace(each, location=row)
         rows = [(each.location, each.path) for each in self._candidates]
@@ -277,7 +277,6 @@ class _Search:
         )
 
     def files(self) -> Iterator[tuple[Location, Parsed]]:
-        """Read each file; all files of a project together define `MAX_SERVERS` servers."""
         room = MAX_SERVERS
         for candidate in self._candidates:
             location, path = candidate.location, candidate.path
@@ -296,7 +295,7 @@ class _Search:
     def _parse(
         self, candidate: _Candidate, kept: MovedFile | None = None, most: int = MAX_SERVERS
     ) -> Parsed:
-        """Return what a file defines, or of that what was moved behind the bridge."""
+        """Return the servers of a file, or those moved from it behind the bridge."""
         location, path, reader = candidate.location, candidate.path, self.reader
         format = location.format
         if format == "by suffix":
@@ -306,12 +305,12 @@ class _Search:
             entries = reader.document(kept.store, format)
             document = entries and with_surroundings(entries, document, location.dialect)
         if document is None:
-            # A file without a source is the one that the user named.
+            # Only the file that the user named has no source.
             if not location.id and kept is None and reader.is_absent(path):
                 reader.warn(path, ABSENT)
             return Parsed()
         if location.holds == "plugins":
-            # In a project, where a repository may have put it, it is no one's record.
+            # A repository may have written a list of plugins within the project.
             if location.in_project:
                 return Parsed()
             found = [
@@ -334,7 +333,7 @@ class _Search:
         self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
     ) -> EntryContext:
         location, context = candidate.location, self.context
-        # Files that a project's file names are read only if its servers may run.
+        # The bridge reads files that a project's file names only if its servers may run.
         trusted = not location.in_project or context.project_servers != "none"
         asks = kept is None and location.in_project and context.project_servers == "approved"
 

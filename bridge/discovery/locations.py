@@ -1,4 +1,4 @@
-"""Resolves the `{places}` of path templates for this machine, user and working directory."""
+"""Resolves `{places}` of path templates for a machine, user and working directory."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ ProjectServers = Literal["all", "approved", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryContext:
-    """The user, the directory and the settings for which servers are searched.
+    """The user, directory and settings of a search for servers.
 
     Attributes:
-        extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
-        allow_self: Whether entries that start this bridge are kept.
-        system_root: Where the system's own configuration directories start.
-        sources: Names of `clients.SOURCE_IDS`, or names with a "-" in front for all but those.
-        exposed: Directories that programs may write to: no file in them defines a server or is read
-            for one, and no server is started from them.
+        extra_config: The file from `MCP_SERVERS_CONFIG`; may be relative or start with `~`.
+        allow_self: Whether entries that start this bridge are used.
+        system_root: The root of the system's configuration directories.
+        sources: Names of `clients.SOURCE_IDS`, or names with a "-" to omit.
+        exposed: Directories that programs may write to: their files define no server, and no
+            server starts from them.
         directories: Those of them that the settings name, with the servers that may use them.
-        moved: Where entries are kept that were moved out of clients' files, if any were.
+        moved: Directory of entries that were moved out of clients' files; None if there is
+            none.
     """
 
     home: Path
@@ -59,8 +60,8 @@ class Project:
 
     Attributes:
         root: The repository's root at or above it; None outside a repository.
-        main: The main repository's root when `root` is a worktree, else `root`.
-        keys: The names that Claude Code's state may keep it under, most current first.
+        main: The main repository's root if `root` is a worktree, else `root`.
+        keys: Its possible keys in Claude Code's state, most current first.
     """
 
     cwd: Path
@@ -88,7 +89,7 @@ def path_variables(context: DiscoveryContext, project: Project) -> Places:
     appdata = Path(environ.get("APPDATA", "") or home / "AppData" / "Roaming")
     data = _absolute(environ.get("XDG_DATA_HOME", "")) or home / ".local" / "share"
     windows = platform == "win32"
-    # Where programs keep what does not follow the user; on macOS as on Linux.
+    # The directory of machine-specific data; macOS uses the same as Linux.
     local = Path(environ.get("LOCALAPPDATA", "") or home / "AppData/Local") if windows else config
     data = local if windows else data
     base = {"linux": config, "darwin": library, "win32": appdata}[platform]
@@ -103,8 +104,8 @@ def path_variables(context: DiscoveryContext, project: Project) -> Places:
         "claude_state": (cwd / claude,) if claude else (home,),
         "claude_settings": (cwd / claude,) if claude else (home / ".claude",),
         "extra": () if extra is None else (_from_cwd(extra, home=home, cwd=cwd),),
-        # Claude Code walks to the root of the file system. What lies above home, or above a
-        # repository outside home, belongs to others, who could name commands for us to run.
+        # Claude Code walks to the root of the file system. Above home, or above a repository
+        # outside home, other users could write files with commands.
         "upwards": _up_to(cwd, home, Path(os.path.realpath(home)), project.root),
         "within": _up_to(cwd, project.root),
         "workspace": tuple(dict.fromkeys((cwd, project.root or cwd))),
@@ -182,7 +183,6 @@ def fill_with_origin(template: str, places: Places) -> tuple[tuple[Path, Path], 
 
 
 def _up_to(cwd: Path, *roots: Path | None) -> tuple[Path, ...]:
-    """Return a directory and those above it, up to the first root that is one of them."""
     chain = (cwd, *cwd.parents)
     last = next((root for root in roots if root in chain), cwd)
     return chain[: chain.index(last) + 1]
@@ -195,7 +195,7 @@ def _from_cwd(path: Path, *, home: Path, cwd: Path) -> Path:
 
 
 def _absolute(text: str) -> Path | None:
-    # The XDG specification says to ignore a relative path.
+    # The XDG specification requires programs to ignore relative paths.
     path = Path(text)
     return path if path.is_absolute() else None
 
@@ -210,22 +210,22 @@ def _main_repository(root: Path) -> Path:
     git_dir = root / line.removeprefix("gitdir:").strip()
     if git_dir.parent.name != "worktrees" or git_dir.parent.parent.name != ".git":
         return root
-    # An unpacked archive can say what it likes, such as that it is a worktree of a project whose
-    # servers the user approved. The repository has to know of it, as git writes it down there.
+    # An unpacked archive may claim to be a worktree of a project with approved servers. Git also
+    # records a real worktree in the main repository.
     back = read_regular(git_dir / "gitdir", limit=64 * 1024)
     if isinstance(back, str) or b"\0" in back:
         return root
     named = git_dir / os.fsdecode(back).strip()
-    # Its directory is compared: the `.git` here may be a link to that of a real worktree.
+    # Compare the directory: this `.git` may be a link to a real worktree's.
     same = named.name == ".git" and os.path.realpath(named.parent) == os.path.realpath(root)
     return git_dir.parent.parent.parent if same else root
 
 
 def _is_repository(place: Path, cwd: Path) -> bool:
-    """Whether a directory is the root of a repository of someone who counts here.
+    """Return whether a directory is the root of a trusted repository.
 
-    Anyone can make a `.git` in a directory like `/tmp`, and with it a project of all below. So it
-    has to belong to the owner of the working directory, to this user or to the system.
+    Anyone can create `.git` in a directory like `/tmp`, and so a project of everything below. It
+    must belong to the owner of the working directory, to this user or to root.
     """
     try:
         found = (place / ".git").stat()

@@ -1,7 +1,7 @@
 """Reads which servers were moved from clients' files behind the bridge.
 
-`bridge.client_configs.move` keeps entries of a client's file in a file of the bridge's own, in the
-same format. The manifest says which files these are; discovery reads one as the rest of the other.
+`bridge.client_configs.move` stores a client's entries in a bridge file of the same format. The
+manifest lists these files, and discovery reads each as a part of the client's file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORM = 1
 
 @dataclass(frozen=True, kw_only=True)
 class MovedEntry:
-    """One moved entry: its keys from the root to the table of servers, and its place in it."""
+    """A moved entry: its keys from the root to the table of servers, and its index."""
 
     table: tuple[str, ...]
     name: str
@@ -34,7 +34,7 @@ class MovedEntry:
 
 @dataclass(frozen=True)
 class MovedFile:
-    """What was moved from the file `original` of a client (the source's id) to the file `store`."""
+    """Entries that were moved from a client's file `original` to the file `store`."""
 
     original: Path
     store: Path
@@ -44,11 +44,11 @@ class MovedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Everything that was moved, by the client's file.
+    """All moved entries, by the client's file.
 
     Attributes:
-        read: The files on which this and the moved servers depend, present or not.
-        warnings: Why nothing counts as moved, if the manifest cannot be read.
+        read: The files that moved servers depend on, present or not.
+        warnings: Why no entry counts as moved, if the manifest cannot be read.
     """
 
     files: Mapping[Path, MovedFile] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def read_moved(directory: Path | None) -> Moved:
 
 
 def read_manifest(directory: Path) -> tuple[MovedFile, ...]:
-    """Return the manifest, empty if there is none; raises `MalformedError` if it is damaged."""
+    """Return the manifest, empty if absent. Raises `MalformedError` if it is damaged."""
     try:
         found = read_own(directory / MANIFEST, form=_FORM, private=True)
         return tuple(_file(each, directory) for each in (found["files"] if found else ()))
@@ -95,7 +95,7 @@ def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
 def _file(value: Mapping[str, Any], directory: Path) -> MovedFile:
     store = value["store"]
     if Path(store).name != store:
-        raise ValueError(f"{store!r:.80} is not the name of a file beside it")
+        raise ValueError(f"{store!r:.80} is not the name of a file next to it")
     entries = (MovedEntry(**{**each, "table": tuple(each["table"])}) for each in value["entries"])
     original = Path(value["original"])
     return MovedFile(original, directory / store, str(value["client"]), tuple(entries))
@@ -104,7 +104,7 @@ def _file(value: Mapping[str, Any], directory: Path) -> MovedFile:
 def with_surroundings(
     document: Mapping[str, object], original: Mapping[str, object] | None, dialect: Dialect
 ) -> Mapping[str, object]:
-    """Return moved entries with the inputs and on/off lists that stay in the client's file."""
+    """Return moved entries with the inputs and on/off lists of the client's file."""
     places = list(dialect.gates or ())
     if dialect.inputs:
         for key in dialect.server_keys:

@@ -1,7 +1,7 @@
 """Parses a decoded configuration file into servers, skipped entries and warnings: pure.
 
-Owns the structure above the entries. Never raises on a file's content: mistakes become
-`SkippedServer` or `ConfigWarning`, and the rest still loads.
+Owns the structure above the entries. Never raises: mistakes become `SkippedServer` or
+`ConfigWarning`, and the remaining entries still load.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, pr
 from bridge.discovery.variables import InsertBudget
 from bridge.model import ServerSpec
 
-MAX_SERVERS = 500  # Of one file, or of all files of a project: a repository may define any number.
+MAX_SERVERS = 500  # Per user file, and for all project files: a repository may define any number.
 
 MAX_WARNINGS_PER_FILE = 100
-"""They are logged at each read of the file: a repository's could fill a disk."""
+"""Each read of a file logs its warnings, so a repository's file could fill the disk."""
 
 PROJECTS_KEY = "projects"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """The entries and warnings of one file, in its order."""
-
     entries: tuple[ServerSpec | SkippedServer, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
@@ -40,8 +38,8 @@ def parse_document(
 ) -> Parsed:
     """Return at most `most` entries, and the warnings, of a decoded file.
 
-    `projects` are this project's directories for a dialect with servers per project, strongest
-    first.
+    `projects` are this project's directories, strongest first, for a dialect with servers per
+    project.
     """
     warnings: list[ConfigWarning] = []
 
@@ -80,7 +78,6 @@ def parse_document(
 
 
 def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
-    """Yield the servers under keys that another client reads."""
     dialect, client = file.dialect, file.client
     for place in () if dialect.per_project else SPELLINGS["server_keys"]:
         table = document.get(place) or lookup(document, place)
@@ -135,7 +132,7 @@ def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> 
 
 
 def lookup(document: object, place: str) -> object:
-    """Return the value at a dotted key; None if there is none."""
+    """Return the value at a dotted key; None if absent."""
     for part in place.split("."):
         document = document.get(part) if isinstance(document, Mapping) else None
     return document
@@ -159,7 +156,6 @@ def project_entries(
 def _server_tables(
     document: Mapping[str, object], file: EntryContext, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and value of each table of servers in the file."""
     dialect = file.dialect
     if dialect.per_project:
         for project, state in project_entries(document, projects):
@@ -179,7 +175,7 @@ def _server_tables(
         if outer and not (
             isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
         ):
-            # A server may be called as the object is that holds servers elsewhere.
+            # This is a server whose name equals another version's key of servers.
             continue
         taken[outer] = inner
         if place in taken and isinstance(table, Mapping):

@@ -1,6 +1,7 @@
-"""Reads the servers that plugins of Claude Code and extensions of Gemini CLI and Qwen Code bring.
+"""Reads the servers of Claude Code's plugins and of Gemini CLI's and Qwen Code's extensions.
 
-The user's own files record what is installed: a project can turn a plugin off, never on.
+The user's own files record which ones are installed: a project can disable a plugin, never enable
+one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def plugin_servers(
     places: Places,
     project: Project,
 ) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Yield each file of the project's plugins, with its servers as in a client's own file."""
+    """Yield each file of the project's plugins, with its servers in a client's format."""
     installed = _find_installed(index, project)
     states = _states(reader, places) if installed else {}
     for id, (scope, root) in installed.items():
         said = states.get(id, [])
         decided = (state for kind, state in said if kind == "managed" or not state)
-        # A project's settings turn on what the user has installed for that project.
+        # A project's settings can enable plugins that the user installed for the project.
         usual = any(kind == "user" or scope != "user" for kind, _ in said)
         if not next(decided, usual):
             continue
@@ -53,7 +54,7 @@ def plugin_servers(
 def extension_servers(
     document: Mapping[str, object], path: Path, reader: FileReader, *, cwd: Path, separator: str
 ) -> Mapping[str, object]:
-    """Return an extension's file with its own places filled in; empty if it is off here."""
+    """Return an extension's file with its variables replaced; empty if it is disabled here."""
     directory = path.parent
     name = document.get("name")
     enablement = reader.document(directory.parent / ENABLEMENT_FILE) or {}
@@ -83,7 +84,6 @@ def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, 
 
 
 def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, bool]]]:
-    """Return what each file says about each plugin, the strongest file first."""
     templates = [("managed", each) for each in MANAGED_SETTINGS]
     templates += [("project", each) for each in PROJECT_SETTINGS] + [("user", USER_SETTINGS)]
     files = [(kind, path) for kind, each in templates for path in fill(each, places)]
@@ -97,7 +97,6 @@ def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, boo
 
 
 def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Yield the tables of servers in a plugin's files, which stay inside of its directory."""
     manifest = _read(root / MANIFEST, reader)
     listed = manifest.get("mcpServers")
     for each in listed if isinstance(listed, list) else [listed]:
@@ -111,7 +110,7 @@ def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str,
 
 
 def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
-    reader.noted[path] = None  # So that its changes count.
+    reader.noted[path] = None  # Watch it for changes.
     return reader.document(path) or {}
 
 
@@ -129,12 +128,11 @@ def _with_env(value: object, values: Mapping[str, str]) -> object:
 
 
 def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object:
-    """Return a value with `${NAME}` filled in wherever it holds text."""
     if isinstance(value, str):
         for name, text in values.items() if "${" in value else ():
             value = value.replace(f"${{{name}}}", text)
         return value
-    if depth == 16:  # No definition of a server nests deeper.
+    if depth == 16:  # Deeper than any definition of a server.
         return None
     if isinstance(value, Mapping):
         return {key: _fill_in(item, values, depth + 1) for key, item in value.items()}
@@ -144,7 +142,6 @@ def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object
 
 
 def _is_enabled(state: object, cwd: Path) -> bool:
-    """Return whether an extension is on in a directory: the last rule that matches it counts."""
     rules = state.get("overrides") if isinstance(state, Mapping) else None
     here = f"/{str(cwd).replace(chr(92), '/').strip('/')}/"
     enabled = True

@@ -1,7 +1,7 @@
 """Merges the entries of all files into one list of servers: pure.
 
-The same server in several files becomes one, with all its sources; under two names it stays two. A
-project's server never gets the name of a user's server, nor one with the same spelling in programs.
+A server that several files define under one name becomes one, with all its sources. A project's
+server never gets the name, or the name's spelling in programs, of a user's server.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ ITSELF = "it would start this bridge again"
 OWN_NAME_TAKEN = "its name is the bridge's own; give it another one"
 SHADOWED = "shadowed by "
 UNUSED = ", which is not used either: "
-"""Reasons why a server is left out; the place between the last two, and another reason after."""
+"""Reasons to omit a server. The last two surround a place and precede another reason."""
 
 Verdict = ServerSpec | SkippedServer | ProposedServer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What decides which servers are used; `trusting_clients` are those that trust the project."""
+    """The rules for using servers. `trusting_clients` are clients that trust the project."""
 
     context: DiscoveryContext
     approvals: Approvals
@@ -88,8 +88,6 @@ class Rules:
 
 @dataclass
 class _Holder:
-    """The strongest definition of a name (its spec, or why it is unused), and weaker ones."""
-
     source: Source
     spec: ServerSpec | None
     reason: str = ""
@@ -105,9 +103,9 @@ class _Holder:
 def merge(
     files: Sequence[tuple[Location, Parsed]], rules: Rules
 ) -> tuple[list[ServerSpec], list[SkippedServer], list[ProposedServer], list[Consent]]:
-    """Return the servers to use, strongest file first, those skipped, and those proposed.
+    """Return the servers to use, strongest file first, the skipped and the proposed ones.
 
-    Last the approvals in clients that were not seen before; the caller stores them.
+    Also returns the clients' approvals that no bridge has seen before; the caller stores them.
     """
     holders: dict[str, _Holder] = {}
     spelled: dict[str, _Holder] = {}
@@ -118,14 +116,14 @@ def merge(
         for client in sorted(rules.approving_clients(location for location, _ in files))
         if (mark := look_record(rules.directory, client)) not in rules.context.consents.seen
     ]
-    # The user's first, wherever a row of the table stands.
+    # User files come first, whatever their order in the table.
     for location, parsed in sorted(files, key=lambda each: each[0].in_project):
         for entry in parsed.entries:
             verdict = _verdict(entry, location, rules)
             if isinstance(verdict, SkippedServer) and not verdict.holds_name:
                 skipped.append(verdict)
                 if not location.in_project and not verdict.foreign:
-                    # Not used, but the name stays the user's; no project's server gets it.
+                    # An unused user's server still reserves its name against the project.
                     unused = _Holder(source=verdict.source, spec=None, reason=verdict.reason)
                     spelled.setdefault(_spell(verdict.name), unused)
                 continue
@@ -154,7 +152,7 @@ def merge(
 
 
 def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
-    """Record a weaker definition's differences; return whether it is of the same server."""
+    """Record a weaker definition's differences; return whether it is the same server."""
     held = holder.spec
     if held is None or not isinstance(entry, ServerSpec) or entry.name != held.name:
         return False
@@ -162,7 +160,7 @@ def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
     if differences:
         place = where(entry.source.path, entry.source.key)
         holder.differences[f"{entry.source.client}, {place}: {', '.join(differences)}"] = None
-    # These identify a server.
+    # These fields identify a server.
     if {"transport", "command", "args", "env", "cwd", "url", "headers"} & set(differences):
         return False
     holder.also.append(entry.source)
@@ -176,7 +174,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     elif location.in_project and rules.context.project_servers == "none":
         reason = "servers of the working directory are turned off"
     if isinstance(entry, SkippedServer):
-        # A project that is not trusted must not turn off the user's own servers either.
+        # An untrusted project must not turn off the user's own servers.
         return replace(entry, holds_name=False) if reason else entry
     if not reason and (by := rules.restrictions.off_by(entry.name, location.id)):
         off = f"switched off in {location.client} ({by})"
@@ -222,7 +220,7 @@ def _skip_shadowed(entry: ServerSpec | SkippedServer, holder: _Holder) -> Skippe
 
 
 def _spell(name: str) -> str:
-    """Return a name as programs spell it; two servers of one spelling would be confused."""
+    """Return a name's spelling in programs; two servers with one spelling would collide."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(char for char in plain if not unicodedata.combining(char))
     return re.sub(r"[^a-z0-9_]+", "_", plain.lower()).strip("_")[:64]

@@ -1,6 +1,6 @@
-"""Skipped servers, proposed servers and configuration warnings, and how they show a file's text.
+"""Skipped servers, proposed servers and configuration warnings.
 
-Values of `env` and `headers` never appear in a message: they often are secrets.
+A message never contains values of `env` and `headers`, which are often secrets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from bridge.model import ServerSpec, Source
 
 
 def shown(text: str) -> str:
-    """Return a file's text for one line: unprintable characters escaped, cut to a bound."""
+    """Return a file's text for one line: unprintable characters escaped, at most 80 long."""
     cut = text if len(text) <= 80 else text[:80] + "..."
     return printable(cut)
 
@@ -21,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def dotted_key(*parts: str) -> str:
-    """Return a place in a file, as `mcpServers.github.env.TOKEN`."""
+    """Return a place in a file, such as `mcpServers.github.env.TOKEN`."""
     return ".".join(shown(part) for part in parts)
 
 
@@ -34,10 +34,10 @@ class ConfigWarning:
     """A mistake in a configuration, for its owner to correct.
 
     Attributes:
-        key: The place in the file, dotted; empty when the file as a whole is meant.
+        key: The dotted place in the file; empty for the file as a whole.
         unread: Whether the file exists and could not be read.
-        own: Whether it is about a file or source named in the bridge's own settings.
-        reported: Whether a `SkippedServer` reports the same reason.
+        own: Whether it concerns a file or source that the bridge's settings name.
+        reported: Whether a `SkippedServer` has the reason, too.
     """
 
     path: str
@@ -53,11 +53,11 @@ class ConfigWarning:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedServer:
-    """A definition that is not used.
+    """An unused definition.
 
     Attributes:
-        holds_name: Whether weaker definitions of the name are skipped, because it turns them off.
-        foreign: Whether only its own client starts it, or none from here. The name stays free.
+        holds_name: Whether it turns a server off, so that weaker definitions are skipped, too.
+        foreign: Whether only its own client, or no client, can start it. The name stays free.
     """
 
     name: str
@@ -73,7 +73,7 @@ class SkippedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A server's definition in a project's file, for the approval in one resolved directory."""
+    """The key of an approval: a server's definition in a project's file, for one real directory."""
 
     directory: str
     path: str
@@ -83,7 +83,7 @@ class Definition:
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedServer:
-    """A project's definition (without text of files that it names) that needs an approval."""
+    """A project's definition that needs approval. Files that it names are not read."""
 
     spec: ServerSpec
     definition: Definition

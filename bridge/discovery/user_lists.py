@@ -1,8 +1,8 @@
-"""Reads and interprets the user's decisions in other clients: approved, trusted, forbidden, off.
+"""Reads the user's decisions in other clients: approved, trusted, denied or disabled servers.
 
-A project's files never decide for the user. A denial counts before any permission. Claude Code's
-lists apply to its own servers only, except that servers which the company denies are denied in
-every client's files. An unreadable list trusts nothing.
+A project's files never decide for the user. Denials precede permissions. Claude Code's lists apply
+to its own servers, but servers that its managed settings deny are denied in every client's files.
+An unreadable list trusts nothing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bridge.discovery.report import ConfigWarning, printable
 from bridge.model import ServerSpec
 
 ANY_NAME = "*"
-"""A template whose last part begins so matches every file of its directory with that suffix."""
+"""A last path part that begins with it matches all files with that suffix."""
 
-CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Sources, by their names.
+CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Names of sources.
 
 ENABLED_KEY, DISABLED_KEY = "enabledMcpjsonServers", "disabledMcpjsonServers"
 TRUSTED_KEY = "hasTrustDialogAccepted"
@@ -41,9 +41,9 @@ class Approvals:
     """Approvals and rejections of a project's servers, by name folded as in Claude Code.
 
     Attributes:
-        rejected: Name to the file that rejects it.
-        all_approved: Whether every server of the project is.
-        trusted: Whether the user trusts the folder, in which its own files may approve.
+        rejected: Names, and the file that rejects each.
+        all_approved: Whether every server of the project is approved.
+        trusted: Whether the user trusts the folder, so that its own files may approve.
     """
 
     approved: set[str] = field(default_factory=set)
@@ -57,9 +57,9 @@ class Approvals:
     def add(
         self, lists: Mapping[str, object], *, path: str, prefix: str = "", may_approve: bool
     ) -> Iterator[ConfigWarning]:
-        """Take in one object (at the dotted `prefix`) of one file; yield warnings about it.
+        """Add the lists of one object (at the dotted `prefix`) of a file; yield warnings.
 
-        Rejections always count, approvals if the file `may_approve`.
+        Rejections always count, approvals only if the file `may_approve`.
         """
         names: dict[str, set[str]] = {ENABLED_KEY: set(), DISABLED_KEY: set()}
         for key in names:
@@ -84,7 +84,6 @@ def fold_name(name: str) -> str:
 
 
 def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read `[projects."<directory>"] trust_level` of Codex's `config.toml`."""
     projects = document.get("projects")
     if not isinstance(projects, Mapping):
         return False
@@ -94,7 +93,6 @@ def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -
 
 
 def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Gemini CLI's `trustedFolders.json`."""
     levels = {"TRUST_FOLDER": True, "TRUST_PARENT": True, "DO_NOT_TRUST": False}
     rules = [
         (os.path.dirname(path) if level == "TRUST_PARENT" else path, levels[level])  # noqa: PTH120
@@ -105,14 +103,12 @@ def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) 
 
 
 def vibe_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Vibe's `trusted_folders.toml`."""
     lists = {"trusted": True, "untrusted": False}
     rules = [(path, trusts) for key, trusts in lists.items() for path in _names(document.get(key))]
     return _nearest_trusts(rules, directories)
 
 
 def _nearest_trusts(rules: Iterable[tuple[str, bool]], directories: tuple[str, ...]) -> bool:
-    """Return whether the rules on the nearest folder all trust it."""
     here = PurePath(directories[-1] if directories else "")
     folders = ((PurePath(path), trusts) for path, trusts in rules)
     near = [(len(each.parts), not trusts) for each, trusts in folders if here.is_relative_to(each)]
@@ -127,12 +123,12 @@ AMP_KEY = "amp.mcpPermissions"
 ALLOWING_NONE = "Claude Code's settings, which allow none"
 
 _FOLDED = frozenset({GEMINI, QWEN})
-"""Sources whose lists of servers that are off are compared without regard to case."""
+"""Sources whose lists of disabled servers ignore case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedServer:
-    """One server in a list of one file: by its name, its whole command line or its address."""
+    """A server in a list: by name, whole command line or address."""
 
     path: str
     managed: bool
@@ -141,7 +137,7 @@ class ListedServer:
     url: str = ""
 
     def matches(self, spec: ServerSpec, *, denying: bool) -> bool:
-        """Return whether this is about a server.
+        """Return whether this entry matches a server.
 
         A denial matches every spelling of an address. In a permission, a wildcard in the host does
         not match the path.
@@ -160,13 +156,15 @@ class Restrictions:
     """All lists that forbid servers.
 
     Attributes:
-        allowing: Each file's list of the only allowed servers, and whether it is the company's.
-        only_managed: Whether only the company's files may allow servers.
-        off: By source, names that are switched off, with the reason.
-        only: By source, lists of the only names that are not switched off, with the reason.
-        exclusive: The company's file of servers, which Claude Code uses alone; empty if none.
-        unreadable: A file of the company that cannot be read, and may forbid any server.
-        amp: Amp's rules, the strongest first, each with its file.
+        allowing: Lists of the only allowed servers, and whether each is managed.
+        only_managed: Whether only managed files may allow servers.
+        off: By source, disabled names and the reason.
+        only: By source, lists of the only enabled names and the reason.
+        exclusive: The managed file of servers, which Claude Code uses exclusively; empty if
+            none.
+        unreadable: A managed file that cannot be read, and may forbid any server; empty if
+            none.
+        amp: Amp's rules, strongest first, each with its file.
     """
 
     denied: list[ListedServer] = field(default_factory=list)
@@ -181,7 +179,7 @@ class Restrictions:
     def add(
         self, document: Mapping[str, object], *, path: str, managed: bool
     ) -> Iterator[ConfigWarning]:
-        """Take in the lists of one settings file of Claude Code; yield warnings about it."""
+        """Add the lists of one of Claude Code's settings files; yield warnings."""
         found: dict[str, list[ListedServer]] = {}
         for key in (DENIED_KEY, ALLOWED_KEY):
             value = document.get(key, [])
@@ -219,7 +217,7 @@ class Restrictions:
             return f"Claude Code uses only the servers of {printable(self.exclusive)}"
         counting = [each for managed, each in self.allowing if managed or not self.only_managed]
         allowed = [entry for each in counting for entry in each]
-        # As in Claude Code: where there are command lines, or addresses, a name is not enough.
+        # Like Claude Code: if any entry has a command line, or address, names do not count.
         stdio = spec.transport == "stdio"
         exact = [each for each in allowed if (each.command if stdio else each.url)]
         named = exact or [each for each in allowed if each.name]
@@ -235,7 +233,7 @@ class Restrictions:
 
 
 def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
-    """Return whether a rule is about a server; one with a pattern of another kind if it rejects."""
+    """Return whether a rule matches a server. An unsupported pattern matches if it rejects."""
     wanted = rule.get("matches")
     if not isinstance(wanted, Mapping):
         return False
@@ -284,7 +282,6 @@ def _pattern(text: str, in_host: str) -> re.Pattern[str]:
 
 
 def _normalize_url(url: str) -> str:
-    """Return an address without user name and default port."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -298,14 +295,12 @@ def _normalize_url(url: str) -> str:
 
 
 Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
-"""A client's own file and the project's directories, to whether that file trusts them."""
 
 TRUST_FILES: tuple[tuple[str, str, Format, Trusts], ...] = (
     ("codex", "{codex}/config.toml", "toml", codex_trusts),
     ("gemini", "{gemini_trust}", "json with comments", gemini_trusts),
     ("vibe", "{vibe}/trusted_folders.toml", "toml", vibe_trusts),
 )
-"""By source, the file in which a client keeps the directories that the user trusts."""
 
 STATE_FILE = (
     "{claude_state}/.claude.json"  # Claude Code's, with lists below `projects.<directory>`.
@@ -321,12 +316,12 @@ APPROVAL_FILES: Mapping[str, Literal["always", "trusted", "never"]] = {
 }
 """Claude Code's files with approvals of a project's servers, and whether they may approve.
 
-A rejection counts wherever it stands. An approval in a file that comes with the repository would be
-the repository approving itself: the shared settings never approve, and the local ones only when the
-user has trusted the directory in Claude Code."""
+Every rejection counts. A repository must not approve itself: the shared settings never approve, and
+the local ones only if the user has trusted the directory in Claude Code.
+"""
 
 MANAGED_SETTINGS = tuple(f"{folder}/managed-settings.json" for folder, _ in MANAGED)
-"""The company's settings of Claude Code; another directory next to each has more of them."""
+"""Claude Code's managed settings; a directory next to each may have more."""
 
 _LIMIT_NAMES = ("managed-settings.json", "managed-settings.d/*.json")
 
@@ -349,7 +344,7 @@ def decision_files(places: Places) -> Iterator[Path]:
 
 
 def is_in_project(path: Path, places: Places) -> bool:
-    """Return whether one of the user's files is in the project, because a variable points there.
+    """Return whether a user's file is in the project, because a variable points there.
 
     False if the project contains the home directory.
     """
@@ -407,11 +402,11 @@ def read_restrictions(
     managed: Iterable[Path],
     limiting: Mapping[str, Iterable[Path]],
 ) -> Restrictions:
-    """Return which servers the settings and state of Claude Code and Gemini CLI forbid.
+    """Return the servers that Claude Code, Gemini CLI, Qwen Code and Amp forbid.
 
     Args:
-        managed: Possible paths of the company's own file of servers.
-        limiting: By source, the files of Gemini CLI, Qwen Code and Amp that belong to no project.
+        managed: Possible paths of the managed file of servers.
+        limiting: By source, the files of Gemini CLI, Qwen Code and Amp outside of projects.
     """
     limits = Restrictions()
     folders = [folder for folder, only in MANAGED if platform in only]
@@ -458,7 +453,7 @@ def _add_disabled_servers(
                 continue
             by = f"mcp.excluded in {printable(str(path))}"
             off[source] |= {_fold(name): by for name in _names(lists.get("excluded"))}
-            # As in Gemini CLI: an empty list counts as no list; of several, all have to name it.
+            # Like Gemini CLI: an empty list is ignored; every other list must have the name.
             if allowed := frozenset(_names(lists.get("allowed"))):
                 only[source].append((allowed, f"mcp.allowed in {printable(str(path))}"))
 

@@ -1,8 +1,8 @@
 """Expands variables in configurations, in each client's own syntax: pure.
 
-Another client's syntax is plain text, and reported; inserted values are not expanded again. In
-`vscode`, `cursor`, `opencode` and `posix` an unset variable becomes nothing. Else it stays as
-written, as measured with Claude Code 2.1: one that is set to nothing counts as set there.
+Another client's syntax is plain text, and reported. Inserted values are not expanded again. An
+unset variable becomes empty in `vscode`, `cursor`, `opencode` and `posix`. Otherwise it stays as
+written. As in Claude Code 2.1, an empty variable counts as set then.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from bridge.discovery.documents import MalformedError
 from bridge.discovery.report import shown
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
-"""With an input's id in capitals behind it: the variable that gives the input's value. Servers do
-not inherit variables that start with MCP_BRIDGE_."""
+"""Prefix of the variable with an input's value; the id in capitals follows. Servers do not inherit
+variables that start with MCP_BRIDGE_.
+"""
 
 MAX_INSERTED_CHARS = 1024 * 1024
-"""Text that variables and files insert into one table of servers; a repository's file may name one
-value many times in every field, and exhaust memory."""
+"""Limit of text that variables and files insert into a table of servers. A repository's file may
+repeat one value in every field to exhaust memory.
+"""
 
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
 _PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
@@ -32,7 +34,7 @@ _SHELL = (
     r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})"
 )
 
-# Each alternative fills one group, which says what is meant.
+# Each alternative fills one named group.
 _PATTERNS: Mapping[Syntax, re.Pattern[str]] = {
     "claude": re.compile(r"\$\{(?P<env>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"),
     "shell": re.compile(_SHELL),
@@ -53,13 +55,12 @@ _EDITOR_ONLY = re.compile(
     r"|file\w*|relativeFile\w*|selectedText|lineNumber|execPath"
     r"|userHome|workspaceFolder\w*|cwd|pathSeparator)\}"
 )
-"""Variables that only VS Code has a value for."""
+"""Variables that only VS Code can resolve."""
 
 _ANY = re.compile(
     r"\$\{\{\s*secrets\.(?P<secret>\w+)\s*\}\}|(?<!\$)\{env:(?P<brace>\w+)\}"
     r"|\$\{(?:\w{1,20}:)?(?P<name>[A-Za-z_][\w.]{0,99})(?::-[^{}]{0,200})?\}"
 )
-"""A variable in the spelling of any client."""
 
 SPELLED: Mapping[Syntax, str] = {
     **dict.fromkeys(("claude", "shell", "posix", "qwen", "braces"), "${%s}"),
@@ -67,7 +68,7 @@ SPELLED: Mapping[Syntax, str] = {
     "opencode": "{env:%s}",
     "secrets": "${{ secrets.%s }}",
 }
-"""How each syntax writes a variable of the environment."""
+"""Each syntax's notation of an environment variable."""
 
 _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
@@ -75,17 +76,14 @@ _NONE = re.compile(r"(?!)")
 
 @dataclass
 class InsertBudget:
-    """The number of characters that all fields of a table may still insert."""
-
     left: int = MAX_INSERTED_CHARS
 
     def take(self, text: str) -> str:
-        """Return the text and count it; raises `MalformedError` beyond the limit."""
+        """Count the text and return it. Raises `MalformedError` above the limit."""
         self.left -= len(text)
         if self.left < 0:
             raise MalformedError(
-                f"would take what variables and files bring in beyond {MAX_INSERTED_CHARS} "
-                "characters"
+                f"makes variables and files insert more than {MAX_INSERTED_CHARS} characters"
             )
         return text
 
@@ -99,10 +97,10 @@ class Variables:
     """The values of variables.
 
     Attributes:
-        directory: That of the file, where relative names of files start.
-        inputs: Ids of inputs and their defaults, None for those that have none.
+        directory: The file's directory, the base of relative file names.
+        inputs: Ids of inputs and their defaults; None for no default.
         read: Returns a file's text; None if it cannot be read.
-        separator: Of the parts of a path.
+        separator: The path separator.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -116,7 +114,7 @@ class Variables:
 
     @property
     def places(self) -> Mapping[str, str]:
-        """An editor's variables, but for those that are the workspace."""
+        """The editor's variables other than the workspace's."""
         name = Path(self.workspace).name
         separators = dict.fromkeys(("pathSeparator", "/"), self.separator)
         return {"userHome": self.home, "workspaceFolderBasename": name, **separators}
@@ -127,9 +125,9 @@ class Expanded:
     """A text with its variables expanded.
 
     Attributes:
-        unset: Names of variables that are not set and have no default.
-        foreign: Variables in another client's spelling, and their names if they are known.
-        emptied: Whether unset ones became empty, rather than staying as written.
+        unset: Names of unset variables without a default.
+        foreign: Variables in another client's syntax, and their names if known.
+        emptied: Whether unset variables became empty rather than staying as written.
     """
 
     text: str = field(repr=False)
@@ -142,7 +140,8 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     """Return the text with its variables expanded.
 
     Raises:
-        MalformedError: A file is missing, only the client knows a value, or the text gets too long.
+        MalformedError: A file is missing, only the client knows a value, or the text is too
+            long.
     """
     if "$" not in text and "{" not in text:
         return Expanded(text=text)
@@ -176,14 +175,14 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     def insert(match: re.Match[str]) -> str:
         return variables.budget.take(value(match))
 
-    # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
+    # After the last brace only `$X` can match; a search for other forms could take quadratic time.
     end = text.rfind("}") + 1
     rest = pattern.sub("", text[:end])
     if syntax == "vscode" and (only := _EDITOR_ONLY.search(rest)):
         what = f"holds {shown(only[0])}, whose value only its client knows"
         raise MalformedError(f"{what}; write the value itself")
     foreign = {
-        # Without its default, which may be a secret.
+        # The default may be a secret.
         re.sub("(?s):-.*", ":-…}", match[0]): (
             "" if _EDITOR_ONLY.match(match[0]) else match[match.lastgroup or 0]
         )
@@ -197,7 +196,6 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
 def missing_inputs(
     value: object, variables: Variables, syntax: Syntax, depth: int = 8
 ) -> tuple[str, ...]:
-    """Return the ids of inputs in a value's texts for which there is no value."""
     if isinstance(value, Mapping | list):
         items = list(value.values() if isinstance(value, Mapping) else value) if depth else []
         found = [n for item in items for n in missing_inputs(item, variables, syntax, depth - 1)]

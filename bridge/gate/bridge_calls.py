@@ -18,7 +18,7 @@ from bridge.errors import (
     ApprovalRefusedError,
     BridgeError,
     CallDeniedError,
-    OutcomeUnknownError,
+    RefusedError,
 )
 from bridge.gate.approval import Approval
 from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
@@ -53,7 +53,7 @@ class BridgeCalls:
         if self._context.replay is not None:
             try:
                 known = self._context.replay.answer(call, effect)
-            except OutcomeUnknownError:
+            except RefusedError:
                 self._tally.count("unknown", call, "not repeated")
                 raise
         entry = journal.sent(call, effect)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.errors import InvalidRequestError, RefusedError
 from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, unmasked
 from bridge.gate.flow import FlowState
 from bridge.gate.pins import whole_digest
@@ -410,10 +410,11 @@ class HeldCalls:
         uses = find_referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))
         if self.count >= MAX_CALLS or self.characters + size > MAX_CHARACTERS:
-            raise CallBudgetError(
+            raise RefusedError(
                 f"A plan holds {MAX_CALLS:,} calls at most, with {MAX_CHARACTERS:,} characters of "
                 "JSON in their arguments.",
                 remedy="Make a plan for each part of the work.",
+                code="call_budget",
             )
         self.characters += size
         self._changing.add(call.server)

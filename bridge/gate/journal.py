@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
+from bridge.errors import InvalidRequestError, RefusedError, UnknownError
 from bridge.gate.decision import CallFacts, Outcome
 from bridge.gate.flow import FlowState
 from bridge.guest.protocol import json_text
@@ -216,7 +216,7 @@ class Replay:
         A refused call stays where it is, so that a program that tries again is refused again.
 
         Raises:
-            OutcomeUnknownError: Its outcome or result is not known; or another retry of the run
+            RefusedError: Its outcome or result is not known; or another retry of the run
                 makes such calls; or the server had another definition then.
         """
         arguments, key = call.arguments, key_of(call.server, call.tool, call.arguments)
@@ -262,13 +262,13 @@ class Replay:
                 "its own, perhaps this one."
             )
             remedy = f"Wait for that one, then go on from it: retry_of={chain.head!r}."
-            raise OutcomeUnknownError(message, remedy=remedy)
+            raise RefusedError(message, remedy=remedy, code="outcome_unknown")
         chain.head = self._run_id
         chain.length += 1
 
     def _refusal(
         self, why: str, entry: JournalEntry, arguments: Mapping[str, Json]
-    ) -> OutcomeUnknownError:
+    ) -> RefusedError:
         try:
             shown = json.dumps(self._mask(dict(arguments)), ensure_ascii=False)
         except (RecursionError, TypeError, ValueError):
@@ -277,7 +277,8 @@ class Replay:
             shown = f"{shown[:500]}…"
         became, remedy = _REFUSALS[why]
         call = f"{entry.server}.{entry.tool}({shown}), call {entry.number} of run {entry.run_id},"
-        return OutcomeUnknownError(f"{call} {became} It is not made again.", remedy=remedy)
+        message = f"{call} {became} It is not made again."
+        return RefusedError(message, remedy=remedy, code="outcome_unknown")
 
 
 class Journals:

@@ -21,10 +21,9 @@ from bridge.errors import (
     ApprovalRefusedError,
     AuditError,
     BridgeError,
-    CallBudgetError,
     CallDeniedError,
     InvalidRequestError,
-    OutcomeUnknownError,
+    RefusedError,
     UpstreamError,
 )
 from bridge.gate.approval import Approval
@@ -130,7 +129,7 @@ class Gate:
         """Count one request of the program, to a server if it names one, or refuse it."""
         if self.asked >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
-            raise CallBudgetError(message)
+            raise RefusedError(message, code="call_budget")
         # Refused requests count too, so that a run cannot fill a log with refusals.
         self.asked += 1
         if server == OWN:
@@ -195,7 +194,7 @@ class Gate:
         context, approval = self.context, await self._ask(pending)
         try:
             context.budget.spend(call.server)
-        except CallBudgetError as error:
+        except RefusedError as error:
             raise await self._record_refusal(number, call, pending.decision, error) from None
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         note = ""
@@ -245,17 +244,16 @@ class Gate:
         """Count a request, and return its number; record one that is refused."""
         try:
             self.admit(server)
-        except CallBudgetError:
-            # Only counted: there is no limit to what a program can ask for.
-            self.tally.count(
-                "refused", call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule
-            )
-            self.context.audit.count_refused(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
-            raise
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
             raise await self._record_refusal(self.asked, call, decision, error) from None
+        except RefusedError as error:
+            # A program can repeat such requests without limit, so they are only counted.
+            call = CallFacts(server=server, tool=tool)
+            self.tally.count("refused", call, _OVER_LIMIT.rule)
+            self.context.audit.count_refused(self.asked, call, _OVER_LIMIT, error.code)
+            raise
         return self.asked
 
     async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
@@ -314,7 +312,7 @@ class Gate:
             return None
         try:
             result = context.replay.answer(call, own.effect)
-        except OutcomeUnknownError as error:
+        except RefusedError as error:
             self.tally.count("unknown", call, "not repeated")
             await context.audit.refused(pending.number, call, own, error.code)
             raise
@@ -443,7 +441,7 @@ class Gate:
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
         # The decision was made before the budget was checked: "allow" would be no reason.
-        spent = isinstance(error, CallBudgetError)
+        spent = error.code == "call_budget"
         self.tally.count(
             "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-from bridge.errors import CallBudgetError
+from bridge.errors import RefusedError
 from bridge.gate.decision import CallFacts
 from bridge.model import CallCount
 from bridge.settings.globs import matcher
@@ -131,10 +131,11 @@ class RunBudget:
         rates = ((glob, limit) for glob, limit in budgets.per_minute if matcher(glob)(server))
         for glob, limit in itertools.islice(rates, 1):
             if wait := self._rates.wait(server, limit):
-                raise CallBudgetError(
+                raise RefusedError(
                     f"All runs together have made the {limit:,} calls a minute that {server!r} may "
                     f"have (budgets.per_minute {glob!r}). There is room again in "
-                    f"{math.ceil(wait)} s."
+                    f"{math.ceil(wait)} s.",
+                    code="call_budget",
                 )
         self._rates.count(server)
         self._made[server] += 1
@@ -143,6 +144,7 @@ class RunBudget:
         self._bytes += size
 
 
-def _used_up(what: str, budget: str) -> CallBudgetError:
+def _used_up(what: str, budget: str) -> RefusedError:
     message = f"This run has {what} it may (budgets.{budget} of the policy)."
-    return CallBudgetError(message, remedy="Do with what there is, or do the rest in another run.")
+    remedy = "Use the results so far, or make the remaining calls in another run."
+    return RefusedError(message, remedy=remedy, code="call_budget")

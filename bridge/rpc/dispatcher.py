@@ -19,7 +19,6 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import (
     BridgeError,
-    CallBudgetError,
     CallTimeoutError,
     ChannelClosedError,
     RefusedError,
@@ -271,7 +270,7 @@ class Dispatcher:
         raise AssertionError("an error without data is always JSON")
 
 
-_KINDS = {CallTimeoutError.code: "timeout", CallBudgetError.code: "limit"}
+_KINDS = {CallTimeoutError.code: "timeout", "call_budget": "limit"}
 
 
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:

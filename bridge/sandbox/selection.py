@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from bridge.errors import BridgeError, ImageMissingError, LaunchError, SandboxError, SettingsError
+from bridge.errors import BridgeError, LaunchError, SandboxError, SettingsError
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.contents import remember
 from bridge.sandbox.limits import limits_for
@@ -28,6 +28,8 @@ from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER
 logger = logging.getLogger(__name__)
 
 Trial = Callable[[], Awaitable[Probe]]
+
+_IMAGE_ERRORS = ("image_missing", "image_pull_failed")
 
 _PROCESS: Mapping[str, tuple[str, str]] = {
     "bubblewrap": ("backend", "BubblewrapBackend"),
@@ -124,7 +126,7 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     for name in names:
         if backend := await _select(name, settings, failures, pull=False):
             return backend
-    missing = [name for name in names if failures[name].error_code == ImageMissingError.code]
+    missing = [name for name in names if failures[name].error_code == "image_missing"]
     for name in missing if pull else ():
         if backend := await _select(name, settings, failures, pull=True):
             return backend
@@ -245,11 +247,12 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
     for name in tuple(filter(is_engine, names)) or ENGINES:
         try:
             return await _engine_with(name, settings, profile.image)
-        except ImageMissingError as error:
-            problems.append(f"{name}: {error.message}")
-            remedy = with_profile_remedy(error, profile).remedy
         except BridgeError as error:
-            problems.append(f"{name}: {error}")
+            if error.code in _IMAGE_ERRORS:
+                problems.append(f"{name}: {error.message}")
+                remedy = with_profile_remedy(error, profile).remedy
+            else:
+                problems.append(f"{name}: {error}")
     message = f"No container engine can run {profile.image}. {' '.join(problems)}"
     raise SandboxError(message, remedy=remedy, code="no_sandbox")
 
@@ -283,7 +286,7 @@ def with_profile_remedy(error: BridgeError, profile: CommandProfile) -> BridgeEr
     if profile.runtime != "container":
         return error
     remedy = f"correct {profile.place}.image."
-    if isinstance(error, ImageMissingError):
+    if error.code in _IMAGE_ERRORS:
         remedy = f"Pull or build {profile.image} with the engine, or {remedy}"
     elif isinstance(error, LaunchError) and "image build" in error.remedy:
         remedy = f"Name executables that {profile.image} has, or {remedy}"

@@ -1,7 +1,7 @@
-"""Precedence: flags, environment, `config.toml`, defaults.
+"""Loads the settings from flags, environment and `config.toml`, in this precedence.
 
-The only package that reads `os.environ`; everything else takes what it needs as arguments. A value
-that does not parse is an error that names where it stands: nothing falls back silently.
+No other package reads `os.environ`. An invalid value is an error that names its place; it is never
+replaced by a default.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from bridge.settings.values import Settings as Settings
 from bridge.settings.values import Switch as Switch
 
 FLAGS: Mapping[str, str] = {name: each["flag"] for name, each in SETTINGS.items() if each["flag"]}
-"""The settings that every command has a flag for, with its help."""
+"""The settings with a flag on every command, and the flag's help."""
 
 PREFIX = "MCP_BRIDGE_"
 
@@ -68,10 +68,10 @@ def defaults() -> Settings:
 def load(
     flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return the settings in force: `flags` and `environ` hold the texts that were given.
+    """Return the effective settings. `flags` and `environ` hold unparsed texts.
 
     Raises:
-        SettingsError: A value does not parse; the text names the flag, variable or key.
+        SettingsError: A value is invalid; the message names the flag, variable or key.
     """
     environment = dict(os.environ if environ is None else environ)
     named_file = environment.get(CONFIG, "")
@@ -84,7 +84,7 @@ def load(
     given = {
         key: _parse(key, environment[name], name)
         for key, name in ((key, variable(key)) for key in SETTINGS)
-        # An empty variable is how shells and client configurations unset one.
+        # Shells and client configurations unset a variable by an empty value.
         if environment.get(name)
     }
     for key, text in (flags or {}).items():
@@ -95,7 +95,7 @@ def load(
     found = {**own, **profiles[name], **given}
     values = {key: each.value for key, each in found.items()}
     if profile.strict:
-        # Only a strict profile itself can allow these; flags and variables can only refuse.
+        # Only the profile itself can allow these; flags and variables can only refuse them.
         for key in ("allow_packages", "allow_directories"):
             allowed, refused = profiles[name].get(key), given.get(key)
             values[key] = (
@@ -123,9 +123,8 @@ def load(
 
 
 def _check_places(settings: Settings, file: ConfigFile) -> Settings:
-    """Return the settings with the real paths of directories, if no other user can change them."""
     if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
-        # As the home in a container may be another user's.
+        # In a container, the home directory may belong to another user.
         with suppress(OSError):
             make_directory(settings.state_dir)
     require_private(settings.state_dir, "The state directory", "MCP_BRIDGE_STATE_DIR")
@@ -144,7 +143,6 @@ def _check_places(settings: Settings, file: ConfigFile) -> Settings:
 
 
 def reload_policy(settings: Settings) -> PolicySpec:
-    """Return the policy read again from its file, if it has one; raises `SettingsError`."""
     path = settings.policy.path
     return _read_config(path, required=False).policy if path else settings.policy
 
@@ -158,15 +156,15 @@ def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> 
     if "timeout" not in asked:
         return replace(settings, timeout=settings.max_timeout)
     note = (
-        f"{settings.place('timeout')}: {settings.timeout:g} s is beyond the maximum of "
-        f"{settings.max_timeout:g} s ({settings.place('max_timeout')}), which is raised to it."
+        f"{settings.place('timeout')}: {settings.timeout:g} s exceeds the maximum of "
+        f"{settings.max_timeout:g} s ({settings.place('max_timeout')}), which rises to it."
     )
     notes = (*settings.notes, note)
     return replace(settings, max_timeout=settings.timeout, notes=notes)
 
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories of the bridge and the engines, to which no program gets access."""
+    """Return the directories of the bridge and the engines, which no program may access."""
     file = settings.store if isinstance(settings.store, Path) else None
     kept = (file, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
@@ -176,16 +174,16 @@ def private_places(settings: Settings) -> tuple[Path, ...]:
 
 
 def trusted_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the paths that the bridge executes or trusts: no program may write to them."""
+    """Return the paths that the bridge executes or trusts; no program may write to them."""
     code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
     named = (settings.servers_config, settings.dependencies.directory, settings.packages)
     return (*code, *filter(None, named))
 
 
 def writable_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories of the host that programs, commands and packages write to.
+    """Return the host directories that programs, commands and packages write to.
 
-    No file in them may define what the bridge starts.
+    A file in them must not define what the bridge starts.
     """
     offered = (Path(one.path) for one in settings.offered_directories if one.writable)
     written = (
@@ -210,11 +208,10 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "and its state directory may be writable for all.",
     "MCP_BRIDGE_TEST_": "Read by the tests of this project.",
 }
-"""Names of variables that are not settings, or their beginnings, with their meanings."""
+"""Variables, or prefixes of variables, that are not settings, and their meanings."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable that is named like a setting and is none."""
     known = {variable(name).removeprefix(PREFIX) for name in SETTINGS}
     said = []
     for name in sorted(environ):
@@ -222,7 +219,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         if key not in (name, *known) and not name.startswith(tuple(OTHER_VARIABLES)):
             near = parsers.nearest(key, known)
             guess = f" Did you mean {PREFIX}{near}?" if near else ""
-            said.append(f"{name} is not a setting, and changes nothing.{guess}")
+            said.append(f"{name} is not a setting and has no effect.{guess}")
     return said
 
 
@@ -232,7 +229,7 @@ SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMod
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """The content of a settings file; the text is for line numbers in errors."""
+    """The content of a settings file. `text` is needed for line numbers in errors."""
 
     path: Path
     text: str = field(repr=False)
@@ -246,7 +243,7 @@ class ConfigFile:
     kubernetes: Kubernetes
 
     def place(self, key: str, table: str = "") -> str:
-        """Return the place of a key for error messages: file, line if it is found, and key."""
+        """Return the place of a key for error messages: file, line if known, and key."""
         within, line = "", ""
         for number, text in enumerate(self.text.splitlines(), 1):
             if heading := re.match(r"\s*\[([^\[\]]+)\]", text):
@@ -257,7 +254,6 @@ class ConfigFile:
 
 
 def _read_config(path: Path, *, required: bool) -> ConfigFile:
-    """Return the settings file; an absent one is empty, or `SettingsError` if `required`."""
     text = _text(path, required=required)
     try:
         document: dict[str, Json] = tomllib.loads(text)
@@ -292,7 +288,7 @@ _TABLES: Mapping[str, Callable[[Json, str], Any]] = {
 def _text(path: Path, *, required: bool) -> str:
     try:
         if not path.is_file() and path.exists():
-            # Reading a pipe or a device could block, or never end.
+            # A read of a pipe or device could block forever.
             raise SettingsError(f"{path} is not a regular file.")
         require_private(path, "The settings file", "MCP_BRIDGE_CONFIG")
         return path.read_text("utf-8")
@@ -302,7 +298,7 @@ def _text(path: Path, *, required: bool) -> str:
             message = f"{dangling} is a link to {dangling.readlink()}, which does not exist."
             if dangling != path:
                 message = f"{path} cannot be read: {message}"
-            raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
+            raise SettingsError(message, remedy="Restore its target, or remove it.") from None
         if required:
             raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
         return ""
@@ -313,7 +309,7 @@ def _text(path: Path, *, required: bool) -> str:
 
 @dataclass(frozen=True)
 class _SettingValue:
-    """A setting's value, its place, and a warning if it is not taken as it is written."""
+    """A setting's value, its place, and a warning if the bridge changed it."""
 
     value: object
     place: str
@@ -347,7 +343,7 @@ def _parse(key: str, text: str, place: str) -> _SettingValue:
 
 def _note(key: str, text: str, value: object, place: str) -> str:
     if SETTINGS[key]["parse"] is parsers.place and not parsers.path(text).is_absolute():
-        return f"{place}: {text!r} is relative, so it is {value}. A repository may bring its own."
+        return f"{place}: {text!r} is relative, so it means {value}. A repository may have its own."
     if key == "pids" and value != int(text):
-        return f"{place}: {text} is taken as the maximum of {value}."
+        return f"{place}: {text} is replaced by the maximum of {value}."
     return ""

@@ -1,6 +1,6 @@
-"""Command profiles: what `run_command` may run, from `[commands.NAME]` of `config.toml`. Pure.
+"""Command profiles for `run_command`, from `[commands.NAME]` of `config.toml`. Pure.
 
-Paths and executables are looked for when a command is run.
+Paths and executables are resolved when a command runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Runtime = Literal["process", "container"]
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """Where credentials come from: variables, files of the home directory, or both."""
+    """The source of cloud credentials: variables, files of the home directory, or both."""
 
     kind: Literal["aws"] = fields.key(fields.choice(("aws",)))
     source: Literal["env", "files", "both"] = fields.key(
@@ -69,7 +69,7 @@ def _credentials(value: Json, place: str) -> Credentials:
     return fields.fill(Credentials, value, place)
 
 
-_timeout = fields.seconds(300)  # Clients give up on a call long before.
+_timeout = fields.seconds(300)  # Most clients time out earlier.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,29 +77,31 @@ class CommandProfile:
     """One `[commands.NAME]` table.
 
     Attributes:
-        description: What it is for, for the model.
-        workspace: What the sandbox sees as its working directory, absolute.
-        executables: Names or absolute paths; of the image's in a container.
-        read: Paths that may be read: absolute, or below the workspace when relative.
-        write: Paths that may be written as well. The workspace is only read unless "." is here.
-        network: Whether commands have one.
-        env: Names of variables that are passed on.
-        secrets: Names of variables; their values are not shown.
-        fixed: Variables with their values.
+        description: The profile's purpose, for the model.
+        workspace: The working directory of commands, absolute.
+        executables: Names or absolute paths; in a container, those of the image.
+        read: Paths that commands may read: absolute, or relative to the workspace.
+        write: Paths that commands may read and write. The workspace is read-only unless "." is
+            here.
+        network: Whether commands have network access.
+        env: Names of variables that commands inherit.
+        secrets: Names of inherited variables whose values are masked in output.
+        fixed: Variables with fixed values.
         call_env: Names of variables that a call may set.
-        credentials: Which cloud's login is passed on, from variables, files or both.
+        credentials: The cloud login that commands get.
         memory_bytes: Memory of each stage of a pipeline.
         cpu_seconds: CPU time of each stage.
         processes: Processes and threads of each stage.
-        open_files: Files that each process may have open.
+        open_files: Open files of each process.
         file_bytes: The largest file that a stage may write.
-        timeout: Seconds that a call may take, unless it asks for others.
-        max_timeout: Most seconds that a call may ask for.
-        output_bytes: What is kept of each stream.
-        runtime: What it runs in: a sandbox over this machine's files, or a container.
-        image: Of the container.
-        check_arguments: Whether the answer to a failed command names arguments that lead out.
-        place: Where it is defined, for errors.
+        timeout: Seconds that a call may take by default.
+        max_timeout: Most seconds that a call may request.
+        output_bytes: Bytes that are kept of each output stream.
+        runtime: The sandbox: a process with this machine's files, or a container.
+        image: The container's image.
+        check_arguments: Whether the answer to a failed command names arguments outside the
+            sandbox.
+        place: Where the profile is defined, for errors.
     """
 
     name: str
@@ -152,9 +154,9 @@ def _consistent(profile: CommandProfile, *, asked: Collection[str]) -> CommandPr
     elif profile.runtime == "process" and profile.image:
         problem = 'has an `image`, which only `runtime` = "container" uses'
     elif profile.timeout > profile.max_timeout and {"timeout", "max_timeout"} <= set(asked):
-        problem = "has a `timeout` beyond its `max_timeout`"
+        problem = "has a `timeout` above its `max_timeout`"
     elif len({_base(entry) for entry in profile.executables}) < len(profile.executables):
-        problem = "names two `executables` that a command could not tell apart"
+        problem = "names two `executables` with the same name"
     elif twice:
         problem = f"has {twice[0]} in more than one of `env` or `call_env`, `secrets` and `set`"
     if problem:

@@ -1,7 +1,7 @@
-"""Reads which host directories programs get, from `[directories.NAME]` of `config.toml`.
+"""Host directories that programs may access, from `[directories.NAME]` of `config.toml`.
 
-A directory has to exist when the settings are read. Its symbolic links are resolved only then, so
-that no one can redirect them later.
+Symbolic links are resolved once, when the settings are read, so that no one can redirect a
+directory later.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from bridge.model import Directory, Json
 from bridge.settings import fields
 from bridge.settings.policy import PRIVATE_DATA, UNTRUSTED_INPUT
 
-INSIDE = "/mnt"  # Directory in the sandbox with the granted directories, each by its name.
+INSIDE = "/mnt"  # Directory in the sandbox that contains the granted directories by name.
 
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
-"""Directories of the kernel and of services, whose sockets give control of the machine."""
+"""Directories of the kernel and of services, whose sockets control the machine."""
 
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
-"""Allowed labels: they describe the data that programs can read there."""
+"""The labels that describe the data in a directory."""
 
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
-    """Return the directories of the table at `place`, without a look at the disk."""
     named = fields.named_tables(tables, place)
     return tuple(_directory(name, table, where) for name, table, where in named)
 
@@ -62,10 +61,10 @@ def resolve_directories(
     private: Iterable[Path],
     trusted: Iterable[Path] = (),
 ) -> tuple[Directory, ...]:
-    """Return the directories with their real paths, after checking that they exist and are allowed.
+    """Return the directories with their real paths, after checking them.
 
-    A granted one may be in `home`, but not be it. None may be in or above a `private` one, and no
-    writable one may hold a `trusted` file, which the bridge executes or trusts.
+    A directory may be inside `home`, but must not contain it. It must not contain or be inside a
+    `private` path. A writable one must not contain a `trusted` file, which the bridge executes.
     """
     directories = tuple(directories)
     found: list[Directory] = []
@@ -76,9 +75,9 @@ def resolve_directories(
             about += f" (really {real})"
         exposed = trusted if directory.writable else ()
         why = refusal(real, home=home, private=private, exposed=exposed)
-        remedy = "Name a directory that holds only their data."
+        remedy = "Name a directory that contains only data for programs."
         if not real.exists():
-            why, remedy = "does not exist", "Make it, or take the table out."
+            why, remedy = "does not exist", "Create it, or remove the table."
         elif not real.is_dir():
             why, remedy = "is not a directory", ""
         elif why:
@@ -93,7 +92,7 @@ def resolve_directories(
 
 
 def _check_separate(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
-    """Raise if a directory is in a writable one, where a program could replace it by a link."""
+    """Raise if a directory is inside a writable one, where a program could replace it."""
     found = tuple(found)
     for asked, real in zip(given, found, strict=True):
         for other in found:
@@ -111,9 +110,9 @@ def _check_separate(given: Iterable[Directory], found: Iterable[Directory], plac
 def refusal(
     real: Path, *, home: Path, private: Iterable[Path], exposed: Iterable[Path] = ()
 ) -> str:
-    """Return why programs and commands may not be given a resolved path; empty if they may.
+    """Return why programs and commands may not access a real path; empty if they may.
 
-    A path that programs may write to holds no `exposed` file.
+    A path that programs may write to must not contain an `exposed` file.
     """
     own = Path(os.path.realpath(home))
     if real == Path(real.anchor):
@@ -123,7 +122,7 @@ def refusal(
     reasons = dict.fromkeys(map(Path, SYSTEM), "the system's own")
     reasons |= dict.fromkeys(private, "where the bridge or an engine has its own files")
     for path, reason in reasons.items():
-        # Also if it does not exist yet: it may be made later.
+        # A missing path counts too: it may be created later.
         target = Path(os.path.realpath(path))
         if real.is_relative_to(target) or target.is_relative_to(real):
             return f"it is in or above {path}, {reason}"
@@ -134,7 +133,6 @@ def refusal(
 
 
 def engine_directories(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the engines' directories and sockets, as named in the environment."""
     found = [Path("/var/lib/docker"), Path("/var/lib/containers"), Path("/var/lib/containerd")]
     for variable in ("DOCKER_HOST", "CONTAINER_HOST"):
         scheme, _, path = environ.get(variable, "").partition("://")

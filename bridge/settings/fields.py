@@ -1,6 +1,6 @@
-"""The values of the tables of `config.toml`, each checked and with its place in every error.
+"""Parses the tables of `config.toml`. Each error names the place of its value.
 
-A parser of `parsers` takes a text; `of` makes it one of a value in the file.
+`parsers` has functions that parse a text; `of` adapts them to a value in the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bridge.settings import parsers
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 Parse = Callable[[Json, str], Any]
-"""A value and its place to what it means; raises `SettingsError`."""
+"""Parses a value; takes the value and its place, and raises `SettingsError`."""
 
 Shape = TypeVar("Shape")
 
@@ -30,7 +30,7 @@ def fail(place: str, problem: str) -> NoReturn:
 
 
 def below(place: str, key: str) -> str:
-    """Return the place of a key of a table, written as TOML would have it."""
+    """Return the place of a key within a table, in TOML's notation."""
     if _BARE.fullmatch(key):
         return f"{place}.{key}"
     cut = key if len(key) <= 80 else f"{key[:80]}..."
@@ -38,7 +38,6 @@ def below(place: str, key: str) -> str:
 
 
 def table(value: Json, place: str) -> Mapping[str, Json]:
-    """Return a table; an empty one where there is none."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -47,7 +46,7 @@ def table(value: Json, place: str) -> Mapping[str, Json]:
 
 
 def record(value: Json, place: str, fields: Mapping[str, Parse]) -> dict[str, Json]:
-    """Return the parsed fields of a table that are given; other keys are a mistake."""
+    """Return the parsed fields of a table. An unknown key is an error."""
     given = table(value, place)
     for key in given:
         if key not in fields:
@@ -59,11 +58,11 @@ def record(value: Json, place: str, fields: Mapping[str, Parse]) -> dict[str, Js
 def key(
     parse: Parse, default: object = dataclasses.MISSING, *, called: str = "", **more: Any
 ) -> Any:
-    """Declare a field of a dataclass that `fill` fills from a table; required without a default.
+    """Declare a field of a dataclass that `fill` fills. Required unless it has a default.
 
     Args:
-        called: The key, if it is not called like the field.
-        more: As for `dataclasses.field`.
+        called: The key in the table, if it differs from the field's name.
+        more: Further arguments of `dataclasses.field`.
     """
     if default is not dataclasses.MISSING:
         more["default"] = default
@@ -71,13 +70,12 @@ def key(
 
 
 def keys(shape: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that `fill` fills, by their keys in the table."""
     found = dataclasses.fields(cast("Any", shape))
     return {each.metadata["key"] or each.name: each for each in found if "key" in each.metadata}
 
 
 def fill(shape: type[Shape], value: Json, place: str, /, **more: object) -> Shape:
-    """Return a dataclass with fields from a table, and `more` that are in no table."""
+    """Build a dataclass from a table. `more` are fields that do not come from the table."""
     known = keys(shape)
     found = record(value, place, {name: each.metadata["parse"] for name, each in known.items()})
     for name, each in known.items():
@@ -92,7 +90,6 @@ def fill_with(shape: type) -> Parse:
 
 
 def named_tables(value: Json, place: str) -> Iterator[tuple[str, Mapping[str, Json], str]]:
-    """Return the tables of a table, if there is one: the name of each, the table, and its place."""
     for name, item in table(value, place).items():
         where = below(place, name)
         parse_text(parsers.label, name, where)
@@ -100,7 +97,6 @@ def named_tables(value: Json, place: str) -> Iterator[tuple[str, Mapping[str, Js
 
 
 def tables(value: Json, place: str) -> list[tuple[Json, str]]:
-    """Return an array of tables, each with its place, counted from 1."""
     if not isinstance(value, list):
         last = place.rpartition(" ")[2]
         fail(place, f"must be an array of tables, each begun with [[{last}]], not {kind(value)}")
@@ -118,16 +114,14 @@ _KINDS: Mapping[type, str] = {
 
 
 def kind(value: Json) -> str:
-    """Return what TOML calls a value."""
     return _KINDS.get(type(value), "a date or time")
 
 
 def parse_text(parse: Callable[[str], Any], text: str, place: str) -> Any:
-    """Return a parsed text, or raise with its place and what is wrong."""
     try:
         return parse(text)
     except ValueError as error:
-        # An address may hold a login, also where its host was left out.
+        # An address may contain a login, even without a host.
         shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)
         # Cut before it is quoted, so that the quotation ends.
         problem = f"{shown[:200]!r} {error}"
@@ -135,7 +129,7 @@ def parse_text(parse: Callable[[str], Any], text: str, place: str) -> Any:
 
 
 def of(parse: Callable[[str], Any], *kinds: type, wanted: str = "") -> Parse:
-    """Return a parser of values of these types in the file; `wanted` is what errors ask for."""
+    """Return a parser for values of these types; `wanted` describes them in errors."""
     wanted = wanted or " or ".join({**_KINDS, int: "a whole number"}[each] for each in kinds)
 
     @functools.wraps(parse)
@@ -150,7 +144,7 @@ def of(parse: Callable[[str], Any], *kinds: type, wanted: str = "") -> Parse:
 def several(
     item: Parse, collect: Callable[[Iterable[Any]], Any] = tuple, *, none: bool = False
 ) -> Parse:
-    """Return a parser of one value or a list of them, each once; an empty list only if `none`."""
+    """Return a parser for one value or a list of distinct ones. `none` allows an empty list."""
 
     def parse(value: Json, place: str) -> Any:
         """Return one, or several of a list."""
@@ -197,6 +191,6 @@ labels = several(of(parsers.label, str), frozenset, none=True)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question after the nearest of some words; empty if none is near."""
+    """Return a "did you mean" question with the most similar word; empty if there is none."""
     near = parsers.nearest(word, known)
     return f" (did you mean {near}?)" if near else ""

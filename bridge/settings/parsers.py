@@ -1,7 +1,7 @@
-"""How the text of one setting becomes its value. Pure.
+"""Parses the texts of settings. Pure.
 
-Each function returns the value of a text, or raises `ValueError` with what is wrong. That is the
-rest of a sentence that begins with the text.
+Each function raises `ValueError` for an invalid text. The message continues a sentence that begins
+with the text.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from bridge.store.database import SCHEMES, ServerUrl, server_url
 ENGINES = ("podman", "docker")
 
 LADDER = (*ENGINES, "bubblewrap", "seatbelt")
-"""What `auto` tries, in order: podman before docker, since it needs no daemon that runs as root;
-bubblewrap where there is no engine at all, and Seatbelt where that system is macOS."""
+"""The backends that `auto` tries, in order. Podman is first because it needs no root daemon."""
 
 WEAKER = ("landlock",)
-"""What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
-the ladder, so nothing falls back to it."""
+"""Backends with weaker isolation, which are used only if MCP_BRIDGE_RUNTIME names them."""
 
 ELSEWHERE = ("kubernetes",)
-"""What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
+"""Backends on other machines, which are used only if MCP_BRIDGE_RUNTIME names them."""
 
 T = TypeVar("T")
 
@@ -47,7 +45,7 @@ def number(what: str, least: float, most: float) -> Callable[[str], float]:
     return parse
 
 
-seconds = number("seconds", 0.001, 86_400)  # More than a day is probably a mistake in units.
+seconds = number("seconds", 0.001, 86_400)  # More than a day is probably a wrong unit.
 idle_seconds = number("seconds, 0 for never", 0, 86_400)
 cpus = number("CPUs", 0.01, 1024)
 
@@ -58,13 +56,13 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError('is not a size such as "512m" or "1g"')
     size = float(match[1]) * _UNITS[match[2]]
-    if size > 1024**5:  # No engine takes more, and what a float cannot hold is no size.
-        raise ValueError("is beyond 1024t")
+    if size > 1024**5:  # Above the engines' maximum; a float may be infinite.
+        raise ValueError("is above 1024t")
     return int(size)
 
 
 def size_text(number: int) -> str:
-    """Return a number of bytes as settings have it: "512m"."""
+    """Return a number of bytes in the notation of settings: "512m"."""
     for letter in ("t", "g", "m", "k"):
         if number and number % _UNITS[letter] == 0:
             return f"{number // _UNITS[letter]}{letter}"
@@ -81,7 +79,7 @@ def size(least: int, most: int = 1024**5) -> Callable[[str], int]:
     return parse
 
 
-memory = size(32 * 1024**2, 1024**4)  # With less, Python does not start reliably with asyncio.
+memory = size(32 * 1024**2, 1024**4)  # Python with asyncio does not start reliably with less.
 
 
 def integer(least: int, most: int) -> Callable[[str], int]:
@@ -99,9 +97,9 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 
 def pids(text: str) -> int:
-    """Return a number of processes; engines read 0 and less as no limit, so it is the maximum."""
+    """Return a number of processes. Engines read 0 as no limit, so it means the maximum."""
     value = integer(-(2**31), 2**31)(text)
-    # The supervisor, the program and its threads need a handful; kernels have 32,768.
+    # The supervisor, the program and its threads need 8; kernels have 32,768.
     return 32_768 if value <= 0 or value > 32_768 else integer(8, 32_768)(text)
 
 
@@ -115,7 +113,7 @@ def user(text: str) -> str:
         raise ValueError("asks to run the program as root; choose another uid")
     if gid == 0:
         raise ValueError("asks to run the program in root's group; choose another gid")
-    if max(uid, gid) >= 2**31:  # Engines and kernels keep those for themselves.
+    if max(uid, gid) >= 2**31:  # Engines and kernels reserve higher ids.
         raise ValueError(f"has an id above {2**31 - 1}")
     return text.strip() if match[2] else f"{uid}:{gid}"
 
@@ -131,7 +129,7 @@ def boolean(text: str) -> bool:
 
 
 def choice(literal: Any) -> Callable[[str], str]:
-    """Return a parser of one of some words, or of a `Literal`'s, in any case of letters."""
+    """Return a parser of one of several words, or of a `Literal`, that ignores case."""
     options: tuple[str, ...] = get_args(literal) or literal
     known = {each.lower(): each for each in options}
     aliases = {"warn": "warning", "fatal": "critical"}
@@ -187,7 +185,7 @@ def path(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError("names the home directory of a user there is none of") from None
+        raise ValueError("names the home directory of an unknown user") from None
 
 
 def whole_path(text: str) -> Path:
@@ -277,7 +275,7 @@ directories = split(whole_path)
 
 
 def sources(text: str) -> tuple[str, ...]:
-    """Return names of clients to read, or of those to leave out, each with its "-"."""
+    """Return names of clients to read, or of clients to omit, each with a "-"."""
     found = split(lower)(text)
     if found == ("all",):
         return ()
@@ -291,7 +289,7 @@ def nearest(key: str, known: Iterable[str]) -> str:
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:
-    """Return what to say of a key that is none: the nearest one, or all there are."""
+    """Return a hint for an unknown key: the most similar one, or all known keys."""
     names = sorted(known)
     near = nearest(key, names)
     return f"Did you mean {near}?" if near else f"Known: {', '.join(names)}."

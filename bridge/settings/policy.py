@@ -1,4 +1,4 @@
-"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure."""
+"""Parses the `[policy]` of `config.toml`. Pure."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ _STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
 Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
 
 DefaultFor = Literal["read", "write", "destructive", "untrusted"]
-"""What a default is for: what a trusted server, or the policy, says of a tool; "untrusted" if
-no one does whom the policy believes."""
+"""The effects with a default action; "untrusted" if neither the policy nor a trusted server tells a
+tool's effect.
+"""
 
 Asking = Literal["elicitation", "sampling"]
-"""What servers ask by themselves: the user, or the user's model."""
+"""Requests that servers make on their own: to the user, or to the user's model."""
 
 UNTRUSTED_INPUT = "untrusted-input"
 PRIVATE_DATA = "private-data"
 EXFILTRATION = "exfiltration"
-SECRET = "secret"  # Of any call into which the bridge puts a secret that it had taken out.
+SECRET = "secret"  # A call into which the bridge inserts a masked secret.
 
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
-"""Labels that mean something without further rules; others may be invented."""
+"""Labels with a built-in meaning; users may add others."""
 
-DETECTORS = ("email", "phone", "iban", "card", "ip")  # Of personal data.
+DETECTORS = ("email", "phone", "iban", "card", "ip")  # Detectors of personal data.
 
 
-# What is a question already need not be asked about.
+# An elicitation is a question itself, so it needs no approval.
 _allow_or_deny = fields.choice(("allow", "deny"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """Something about an argument.
+    """A test of an argument.
 
     Attributes:
-        path: Names of keys from the outside in; "*" stands for every item of a list or object.
-        test: How it is compared.
-        value: With what: a text, number or truth value; a tuple of them for "in", of globs for
+        path: Keys from the outermost one; "*" means every item of a list or object.
+        test: The comparison.
+        value: The operand: a text, number or boolean; a tuple of them for "in", of globs for
             "glob", of normal paths for "under".
-        negated: Whether the opposite is meant, of each value by itself.
+        negated: Whether each value must fail the test.
     """
 
     path: tuple[str, ...]
@@ -60,7 +61,6 @@ class Condition:
 
 
 def _parse_when(value: Json, place: str) -> tuple[Condition, ...]:
-    """Return the conditions of a `when` table."""
     places = {key: fields.below(place, key) for key in fields.table(value, place)}
     return tuple(
         condition
@@ -77,10 +77,10 @@ def _path(key: str, place: str) -> tuple[str, ...]:
             steps.append("")
             continue
         if character == "\\" and (character := next(characters, "")) not in (".", "\\"):
-            fields.fail(place, "has a backslash before something else than a dot or a backslash")
+            fields.fail(place, "has a backslash before a character other than a dot or a backslash")
         steps[-1] += character
     if not all(steps):
-        fields.fail(place, "has an empty step; a dot that belongs to a name is written \\.")
+        fields.fail(place, "has an empty step; write a dot within a name as \\.")
     return tuple(steps)
 
 
@@ -91,7 +91,7 @@ def _conditions(
         yield Condition(path=path, test="is", value=_scalar(wanted, place), negated=negated)
         return
     if negated and len(wanted) != 1:
-        # "Neither" and "not both" look the same here.
+        # Several tests could mean "neither" or "not both".
         fields.fail(place, f"must hold exactly one test, not {len(wanted)}")
     if not wanted:
         fields.fail(place, f"has no test. Known: {', '.join((*_TESTS, _NOT))}")
@@ -102,7 +102,7 @@ def _conditions(
             continue
         if name not in _TESTS:
             known = parsers.suggestion(name, (*_TESTS, _NOT))
-            # The end of the sentence is its third dot.
+            # `fail` appends the third dot.
             problem = (
                 f'is no test of an argument. {known} A path with dots needs quotes: "a.b" = ..'
             )
@@ -114,7 +114,7 @@ def _conditions(
 
 def _scalar(value: Json, place: str, wanted: str = "a text, a number or a boolean") -> Json:
     if isinstance(value, list):
-        fields.fail(place, "is a list; for one of several values write { in = [...] }")
+        fields.fail(place, "is a list; for one of several values, write { in = [...] }")
     if isinstance(value, str | bool):
         return value
     if not isinstance(value, int | float):
@@ -128,7 +128,7 @@ def _options(value: Json, place: str) -> tuple[Json, ...]:
     if not isinstance(value, list):
         fields.fail(place, f"must be a list, not {fields.kind(value)}")
     if not value:
-        fields.fail(place, "is an empty list, which nothing is in")
+        fields.fail(place, "is an empty list, which matches nothing")
     return tuple(_scalar(item, f"{place}[{index}]") for index, item in enumerate(value, 1))
 
 
@@ -143,7 +143,6 @@ _TESTS: Mapping[Test, fields.Parse] = {
     "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
     "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
-"""How each test's value is read."""
 
 
 def _digest(text: str) -> str:
@@ -155,19 +154,19 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule; the first that matches a call decides.
+    """A rule; the first that matches a call decides.
 
     Attributes:
-        name: As decisions name it.
-        action: What is done with calls that match.
-        servers, tools: Globs, of which one has to match.
-        effects: Of calls that it is about; empty for all.
-        when: All of them have to hold. Of several values at a path all have to hold in a rule that
-            allows, and one is enough in any other, so that nothing slips through between others.
-        reason: Shown with the decision.
-        digest: Of the tool as it was when the rule was made; the rule matches no other. Empty if
-            the rule does not depend on it.
-        place: Where it stands, for errors and explanations.
+        name: Its name in decisions.
+        action: The action for calls that match.
+        servers, tools: Globs; one of each must match.
+        effects: The effects of calls that it applies to; empty for all.
+        when: Conditions that must all hold. If a path has several values, an "allow" rule needs
+            all of them to pass, and any other rule needs one.
+        reason: The reason that decisions show.
+        digest: The tool's digest when the rule was made; the rule matches no other version.
+            Empty for every version.
+        place: Where it is defined, for errors and explanations.
     """
 
     name: str = fields.key(fields.line)
@@ -180,7 +179,7 @@ class Rule:
     when: tuple[Condition, ...] = fields.key(_parse_when, ())
     reason: str = fields.key(fields.line, "")
     digest: str = fields.key(fields.of(_digest, str), "")
-    # A rule stays what it is when another is written in front of it.
+    # A rule stays equal if another one is inserted before it.
     place: str = field(default="", compare=False)
 
 
@@ -198,12 +197,12 @@ def _check_names(named: Iterable[tuple[str, str]]) -> None:
     for name, place in named:
         if name in seen:
             other = seen[name].rpartition(" ")[2]
-            fields.fail(f"{place}.name", f"is {name!r}, as is that of {other}; give it another")
+            fields.fail(f"{place}.name", f"is {name!r}, like the name of {other}; choose another")
         seen[name] = place
 
 
 def _check_reach(rules: Sequence[Rule]) -> None:
-    """Refuse rules that were meant to be stricter than one before them, and never get a call."""
+    """Refuse a rule that can never match because an earlier, less strict one covers it."""
     catching: list[Rule] = []
     for rule in rules:
         for earlier in catching:
@@ -211,8 +210,8 @@ def _check_reach(rules: Sequence[Rule]) -> None:
                 _takes_all(earlier, rule)
             ):
                 message = (
-                    f"{rule.place} ({rule.name!r}) is never looked at: {earlier.name!r} before it "
-                    "matches all of its calls, and the first match wins."
+                    f"{rule.place} ({rule.name!r}) never applies: {earlier.name!r} before it "
+                    "matches all of its calls, and the first match decides."
                 )
                 raise SettingsError(message, remedy=f"Move it in front of {earlier.name!r}.")
         if not rule.when and not rule.digest:
@@ -231,14 +230,13 @@ def _takes_all(first: Rule, second: Rule) -> bool:
 
 
 def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
-    """Return a table's keys, which are globs, their values and places."""
     found: list[tuple[str, Json, str]] = []
     for glob, item in fields.table(value, place).items():
         where = fields.below(place, glob)
         fields.glob(glob, where)
         for earlier, _, _ in found:
             if globs.covers(earlier, glob):
-                problem = f"is never looked at: {earlier!r} before it matches the same"
+                problem = f"never applies: {earlier!r} before it matches the same names"
                 fields.fail(where, f"{problem}, and the first match counts")
         found.append((glob, item, where))
     return found
@@ -253,11 +251,11 @@ def _fill_by_glob(shape: type, name: str) -> fields.Parse:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolPolicy:
-    """What the user says of some tools of a server; the first whose glob matches counts.
+    """The policy for tools of a server; the first matching glob counts.
 
     Attributes:
-        effect: What their calls do; None for what the server says, if it is trusted.
-        labels: For the flow rules, beside the server's.
+        effect: Their effect; None to take the server's word if it is trusted.
+        labels: Labels for flow rules, in addition to the server's.
     """
 
     tools: str
@@ -267,16 +265,16 @@ class ToolPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPolicy:
-    """What the user says of some servers; the first whose glob matches counts.
+    """The policy for servers; the first matching glob counts.
 
     Attributes:
-        trust: Whether what the server says of its own tools (annotations) is believed.
-        start: Whether it is started, or connected to; None for what holds for all.
-        labels: For the flow rules, of all its tools.
-        tools: Glob of its tools to what is said of them.
-        elicitation, sampling: What is done with its questions; None for what the policy says.
-        pin: Which changes of its tools are asked about: those of schemas and annotations, or, with
-            "full", those of titles and descriptions, too.
+        trust: Whether the bridge believes the server's annotations of its tools.
+        start: Whether the bridge may start or contact it; None for the policy's `start`.
+        labels: Labels of all its tools, for flow rules.
+        tools: Policies of its tools.
+        elicitation, sampling: The action for its questions; None for the policy's.
+        pin: The changes of a tool that need approval: of schemas and annotations, or, with
+            "full", of titles and descriptions, too.
     """
 
     servers: str
@@ -291,16 +289,16 @@ class ServerPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowRule:
-    """After calls with all of some labels, a call with one of others is decided so.
+    """A rule for a call with some labels after calls with other labels.
 
     Attributes:
-        name: As decisions name it.
-        action: What is done with the later call.
-        after: Labels of calls that were made: all of them.
-        to: Labels of the later call: one of them.
-        after_servers: Globs of servers, to one of which a call was made as well.
-        to_servers: Globs of servers, one of which the later call may be to instead.
-        reason: Shown with the decision.
+        name: Its name in decisions.
+        action: The action for the later call.
+        after: Labels that the earlier calls must have, together.
+        to: Labels of the later call; it must have one of them.
+        after_servers: Globs; a call to a matching server must have happened, too.
+        to_servers: Globs of servers to which the later call also counts, whatever its labels.
+        reason: The reason that decisions show.
     """
 
     name: str = fields.key(fields.line)
@@ -319,7 +317,7 @@ LETHAL = FlowRule(
     to=frozenset({EXFILTRATION, SECRET}),
     reason="text that anybody could have written may steer where private data goes",
 )
-"""In force unless the policy has a flow rule of this name."""
+"""A default, unless the policy has a flow rule of this name."""
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
@@ -352,13 +350,14 @@ def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
-    """How much is allowed; None for as much as the limits of a run.
+    """Budgets of calls; None for the limits of a run.
 
     Attributes:
         run_calls: Calls of one run.
         run_bytes: Bytes that the calls of one run return.
         server_calls: Calls to a server in one run.
-        per_minute: Glob of servers to calls per minute, over all runs; the first glob counts.
+        per_minute: Server globs and their calls per minute over all runs; the first match
+            counts.
     """
 
     run_calls: int | None = fields.key(fields.whole(1_000_000_000), None)
@@ -369,12 +368,12 @@ class Budgets:
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """Which personal data is replaced by tokens on its way into a sandbox.
+    """The personal data that tokens replace before it enters a sandbox.
 
     Attributes:
         detect: Names of detectors.
-        servers: Globs of servers in whose results it is looked for.
-        reveal_to: Globs of servers that get the data back in place of tokens.
+        servers: Globs of servers whose results are searched.
+        reveal_to: Globs of servers that receive the data instead of its tokens.
     """
 
     detect: tuple[str, ...] = fields.key(fields.several(fields.choice(DETECTORS), none=True), ())
@@ -402,22 +401,21 @@ class PolicySpec:
     """A whole policy.
 
     Attributes:
-        present: Whether there is one. Without, every call is allowed and no one is believed.
-        defaults: What is done with calls that no rule matches, by what they do; "untrusted" where
-            no policy and no trusted server says what.
-        rules: The first that matches a call decides.
-        servers: Glob of servers to what is said of them.
-        flows: Decide on calls after certain others.
-        budgets: How much is allowed.
-        privacy: Which personal data is replaced by tokens.
-        skills: What is done when a program uses a saved skill that no one has reviewed; with
-            "deny" there are no skills.
-        elicitation: What is done with servers' questions to the user.
-        sampling: What is done with servers' questions to the model.
-        start: Whether servers are started, or connected to, of which nothing else is said.
-        pin: Whether a tool whose schemas or annotations changed since it was first allowed, and a
-            server that has another definition than when it was first started, is asked about again.
-        path: The file; changes are written there. None where there is none.
+        present: Whether the file has one. Otherwise every call is allowed and no server is
+            trusted.
+        defaults: The actions for calls without a matching rule, by effect.
+        rules: Rules for calls; the first match decides.
+        servers: Policies of servers.
+        flows: Rules for calls after other calls.
+        budgets: Budgets of calls.
+        privacy: The personal data that tokens replace.
+        skills: The action for an unreviewed saved function; "deny" disables saved functions.
+        elicitation: The action for servers' questions to the user.
+        sampling: The action for servers' requests to the user's model.
+        start: The default for whether the bridge may start or contact a server.
+        pin: Whether a tool needs approval again after its schemas or annotations change, and a
+            server after its definition changes.
+        path: The file that receives changes; None if there is no file.
     """
 
     present: bool = False
@@ -438,22 +436,22 @@ class PolicySpec:
 
 
 def parse_policy(table: Json, place: str) -> PolicySpec:
-    """Return the policy of a `policy` table at `place` ("config.toml: policy"); None is no table.
+    """Parse a `policy` table at `place` ("config.toml: policy"); None is no table.
 
     Raises:
-        SettingsError: It does not parse; the text says where.
+        SettingsError: It is invalid; the message names the place.
     """
     if table is None:
         return PolicySpec()
     spec = fields.fill(PolicySpec, table, place)
     _check_labels(spec, place)
-    # These alone say nothing of calls, which go on as without a policy.
+    # A table with only these keys does not restrict calls.
     present = not table or not table.keys() <= {"skills", "elicitation", "sampling"}
     return replace(spec, present=present)
 
 
 def _check_labels(spec: PolicySpec, place: str) -> None:
-    """Reject labels that no flow rule names: a misspelt one protects nothing."""
+    """Reject labels that no flow rule names: a misspelt label would protect nothing."""
     carried = {
         label: fields.below(f"{place}.servers", server.servers)
         for server in reversed(spec.servers)
@@ -463,7 +461,7 @@ def _check_labels(spec: PolicySpec, place: str) -> None:
     used = {label for rule in spec.flows for label in rule.after | rule.to}
     for label in sorted(carried.keys() - used - set(LABELS)):
         near = fields.nearest(label, {*used, *LABELS})
-        fields.fail(carried[label], f"has the label {label!r}, of which no flow rule speaks{near}")
+        fields.fail(carried[label], f"has the label {label!r}, which no flow rule names{near}")
     for label in sorted(used - carried.keys() - set(LABELS)):
         name = next(rule.name for rule in spec.flows if label in rule.after | rule.to)
         near = fields.nearest(label, {*carried, *LABELS})

@@ -1,7 +1,7 @@
-"""Writes a rule, or a first policy, into the settings file; the rest of it stays unchanged.
+"""Adds a rule, or a first policy, to the settings file without other changes.
 
-A change is one of text. The file is parsed before and after, and must say the same but for the
-rule. What cannot be changed so is not changed.
+The edit is textual. The edited file must parse to the old content plus the rule; otherwise the file
+stays unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 @dataclass(frozen=True, kw_only=True)
 class NewRule:
-    """A rule that allows one tool by its digest; a name that is taken gets a number."""
+    """A rule that allows one tool by its digest. A duplicate name gets a number."""
 
     name: str
     server: str
@@ -45,25 +45,24 @@ class NewRule:
 
 
 def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
-    """Write a rule that allows a tool into a policy file. Blocks; for threads.
+    """Add a rule that allows a tool to a policy file. Blocks: use in threads.
 
     Args:
-        before: The rule in front of which it belongs, because that one matches the calls that it is
-            to allow. It then has that rule's effects and conditions, so that it allows nothing
-            else. None to put it behind all others.
+        before: The rule that decides these calls now. The new rule precedes it and takes over
+            its effects and conditions, so that it allows nothing else. None to append the rule.
 
     Raises:
-        SettingsError: The file cannot be changed so; it is as it was.
+        SettingsError: The file cannot be edited and is unchanged.
     """
     add = partial(with_rule, rule=rule, before=before, place=str(path))
     _change(path, add, required=True)
 
 
 def append_policy(path: Path, policy: str) -> None:
-    """Put a policy behind the content of a settings file, or make one. Blocks; for threads.
+    """Append a policy to a settings file, or create the file. Blocks: use in threads.
 
     Raises:
-        SettingsError: It cannot be written, or would not parse; the file is as it was.
+        SettingsError: The file cannot be written or would be invalid, and is unchanged.
     """
 
     def append(text: str) -> str:
@@ -76,11 +75,10 @@ def append_policy(path: Path, policy: str) -> None:
 
 
 def _change(path: Path, edit: Callable[[str], str], *, required: bool) -> None:
-    """Replace a file's content, unless it changes meanwhile."""
     try:
         if not required:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Written where a link points to, so that it stays one.
+        # Write the target of a link, so that the link stays.
         target = path.resolve(strict=required)
         with exclusive_lock(target.with_name(f".{target.name}.lock")):
             found = None if not required and not target.exists() else target.stat()
@@ -105,7 +103,6 @@ def _state(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
-    """Return a policy file's text with one more rule in it; raises `SettingsError`. Pure."""
     document = _parse(text, place)
     rules = _rules(document, place)
     index = len(rules) if before is None else _index(document, before, place)
@@ -124,7 +121,7 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     for position in _places(text, None if before is None else index):
         changed = _insert(text, position, rule_lines(wanted, rule.comment))
         if _says(changed, expected):
-            # What it says to the parser of policies is known only now.
+            # The table is valid TOML; check that it is a valid policy, too.
             parse_policy(expected["policy"], f"{place}: policy")
             return changed
     raise SettingsError(
@@ -135,7 +132,7 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
 
 def _parse(text: str, place: str) -> dict[str, Json]:
     try:
-        # The lines' ends are read as the parser of the settings reads them.
+        # `read_text` in the loader translates line ends, too.
         return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{place} could not be read: {error}.") from None
@@ -143,7 +140,7 @@ def _parse(text: str, place: str) -> dict[str, Json]:
 
 def _says(text: str, expected: Mapping[str, Json]) -> bool:
     try:
-        # A number that is none is unequal to itself, so that such a file is left alone.
+        # NaN is not equal to itself, so a file that contains it stays unchanged.
         return _parse(text, "") == expected
     except SettingsError:
         return False
@@ -166,13 +163,12 @@ def _index(document: Mapping[str, Json], wanted: Rule, place: str) -> int:
 
 
 def _places(text: str, index: int | None) -> Iterator[int]:
-    """Return where in a text the rule may belong, the likeliest first."""
     if index is None:
         yield len(text)
         return
     headers = [found.start() for found in _HEADER.finditer(text)]
-    # Those that stand in texts move the right one behind where it is looked for, never before.
-    # Some may be in a text; each is tried by parsing the whole file.
+    # A multi-line text may contain headers, too, so the right header may come later in the list.
+    # The caller tries each position by parsing the whole file.
     for start in headers[index : index + 5]:
         above = _above(text, start)
         if above != start:
@@ -212,7 +208,6 @@ def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Return a text with what hides or breaks lines written out, as TOML has that."""
     found: list[str] = []
     for character in text:
         code = ord(character)
@@ -227,7 +222,7 @@ def toml_key(key: str) -> str:
 
 
 def toml_value(value: Json) -> str:
-    """Return a value as TOML has it, on one line; raises `SettingsError` if it has none."""
+    """Return a value as TOML on one line. Raises `SettingsError` if it has no such form."""
     if isinstance(value, str):
         return _escape(json.dumps(value, ensure_ascii=False))
     if isinstance(value, bool | int | float):

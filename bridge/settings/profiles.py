@@ -1,9 +1,8 @@
-"""Profiles: named sets of settings, the two built in and the user's own. Pure.
+"""Profiles: named sets of settings, built in or the user's own. Pure.
 
-"standard" changes nothing. "strict" only narrows: what it caps cannot be widened by a flag, a
-variable or the file. A profile of the user's own is a `[profiles.NAME]` table of `config.toml`: its
-values go before those at the top of the file, and give way to variables and flags; with
-`extends = "strict"` the strict caps hold over all of them.
+"standard" changes nothing. "strict" only narrows: no flag, variable or key can widen its caps. A
+`[profiles.NAME]` table of `config.toml` overrides the file's top-level values, and variables and
+flags override it. With `extends = "strict"` the strict caps apply, too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ KEYS = frozenset({
     "guard_denies", "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime",
     "packages", "pids", "project_servers", "runtime", "runtime_order", "timeout",
 })  # fmt: skip
-"""Settings of how programs run; not where the bridge keeps its files, or how it logs."""
+"""The settings that a profile may set: those of running programs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +31,11 @@ class ProfileSpec:
     """One profile.
 
     Keys:
-        extends: The profile it is made from: "standard" or "strict".
+        extends: The base profile: "standard" or "strict".
 
     Attributes:
-        strict: Whether it is the strict one, or made from it.
-        values: Setting to its value as the file has it.
+        strict: Whether it is or extends "strict".
+        values: The values of settings as in the file.
     """
 
     strict: bool = False
@@ -44,7 +43,6 @@ class ProfileSpec:
 
 
 def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
-    """Return all profiles by name, built in or of the tables; raises `SettingsError`."""
     found = {name: ProfileSpec(strict=name == "strict") for name in BUILT_IN}
     parse: dict[str, fields.Parse] = dict.fromkeys(KEYS, lambda value, place: value)
     parse["extends"] = fields.choice(BUILT_IN)
@@ -70,10 +68,10 @@ _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def narrow(settings: Settings, name: str) -> Settings:
-    """Return the settings of a run that asks for a profile: of each value the narrower one.
+    """Return the settings of a run with a profile: the narrower of both values for each setting.
 
     Raises:
-        InvalidRequestError: There is no such profile, or it sets what all runs share.
+        InvalidRequestError: The profile is unknown, or sets a value that all runs share.
     """
     if name not in settings.profiles:
         remedy = f"Pass one of: {', '.join(settings.profiles)}."

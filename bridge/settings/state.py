@@ -1,6 +1,6 @@
 """The paths of the bridge's own files, and the checks that no other user can change them.
 
-Also remembers which settings files had a policy: if such a file is lost, no later bridge starts.
+Also records which settings files had a policy: the bridge does not start if such a file is lost.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 CONFIG = "MCP_BRIDGE_CONFIG"
 
 ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
-"""Packages of bridges that root runs: programs in embedded sandboxes run as `nobody` then, and
-cannot enter root's own directories."""
+"""Package directory of a bridge that runs as root. Its embedded sandboxes run as another user,
+which cannot enter root's own directories.
+"""
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
@@ -38,7 +39,6 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 
 def moved_dir(environ: Mapping[str, str]) -> Path:
-    """Return where servers are kept that were moved behind the bridge; other settings files too."""
     return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "moved"
 
 
@@ -47,7 +47,7 @@ def default_state_dir(environ: Mapping[str, str]) -> Path:
 
 
 def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
-    # The XDG specification says that relative values are to be ignored.
+    # The XDG specification requires programs to ignore relative values.
     base = Path(environ.get(variable, ""))
     if not base.is_absolute():
         base = home(environ) / fallback
@@ -55,16 +55,16 @@ def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
 
 
 def runtime_dir(settings: Settings) -> Path:
-    """Return the directory for sockets: in `XDG_RUNTIME_DIR`, the state, or a short path in /tmp.
+    """Return the directory for sockets: in `XDG_RUNTIME_DIR`, the state directory or /tmp.
 
-    The caller makes it, and checks that it is private.
+    The caller creates it and checks that it is private.
     """
     base = Path(settings.environ.get("XDG_RUNTIME_DIR", ""))
     if base.is_absolute() and base.is_dir() and os.access(base, os.W_OK):
         found = base / "mcp-code-bridge"
     else:
         found = settings.state_dir / "run"
-    # A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper.
+    # A socket's path has at most 108 bytes (104 on macOS), and sockets are a level deeper.
     if len(os.fsencode(found)) > 70:
         found = Path(tempfile.gettempdir()) / f"mcp-code-bridge-{os.getuid()}"
     return found
@@ -92,15 +92,15 @@ def packages_dir(settings: Settings) -> Path:
 TOKEN_FILE = "http-token"
 
 POLICY_MARK = "policy-in-force.json"
-"""In the state directory: the settings files that had a policy when a bridge last read them."""
+"""A file in the state directory that lists the settings files with a policy."""
 
 
 SOLE_USER = "MCP_BRIDGE_SOLE_USER"
-"""Says with "1" that there are no other users: kubelets make a pod's volumes writable for all."""
+"""The value "1" asserts that there are no other users. Kubelets make volumes writable for all."""
 
 
 def require_private(path: Path, what: str, variable: str) -> None:
-    """Raise if other users could change a path; `variable` names another place for it."""
+    """Raise if other users could change a path; `variable` sets another path."""
     reason, remedy = exposure(path)
     if reason and os.environ.get(SOLE_USER) != "1":
         remedy += (
@@ -110,9 +110,7 @@ def require_private(path: Path, what: str, variable: str) -> None:
 
 
 def http_token(settings: Settings) -> str:
-    """Return the token of this user's bridges over HTTP, made at the first call; raises
-    `SettingsError`.
-    """
+    """Return the token of this user's bridges over HTTP, created by the first call."""
     path = settings.state_dir / TOKEN_FILE
     try:
         make_directory(path.parent)
@@ -122,7 +120,7 @@ def http_token(settings: Settings) -> str:
                 with os.fdopen(descriptor, "w") as file:
                     file.write(secrets.token_urlsafe(32))
                 try:
-                    # As a whole, and only if no other bridge was faster.
+                    # Atomic, and fails if another bridge was faster.
                     os.link(name, path)
                 finally:
                     Path(name).unlink()
@@ -137,11 +135,11 @@ def http_token(settings: Settings) -> str:
 
 
 def prepare_state(settings: Settings) -> None:
-    """Make the state directory; raise `SettingsError` if the policy that was in force is lost."""
+    """Make the state directory. Raises `SettingsError` if the policy's file is lost."""
     try:
         make_directory(settings.state_dir)
     except OSError as error:
-        # The home directory may be read-only. Code that needs the directory raises an error then.
+        # The home directory may be read-only. Code that needs the directory raises later.
         logger.debug("%s cannot be made: %s", settings.state_dir, error)
     _require_policy(settings)
 
@@ -159,13 +157,13 @@ def _require_policy(settings: Settings) -> None:
     if str(config) not in marked:
         return
     if not (config.exists() and config.stat().st_size):
-        message = f"{config} held a policy, and now is empty or gone."
+        message = f"{config} had a policy, and now is empty or missing."
         remedy = (
-            "Restore it. To go on without a policy, put a file there that has no [policy]; "
+            "Restore it. To run without a policy, create the file without a [policy] table; "
             "a comment is enough."
         )
         raise SettingsError(message, remedy=remedy)
-    # The table was removed from a file that is still there.
+    # The user removed the table from the file.
     _write_mark(mark, [path for path in marked if path != str(config)])
 
 
@@ -182,5 +180,5 @@ def _write_mark(mark: Path, files: list[str]) -> None:
         replace_file(mark, json.dumps({"files": files[-50:]}).encode())
     except OSError as error:
         logger.warning(
-            "%s cannot be written, so a lost policy will not be noticed: %s", mark, error
+            "%s cannot be written, so a lost policy will not be detected: %s", mark, error
         )

@@ -32,7 +32,6 @@ from mcp_types.jsonrpc import (
 from bridge.errors import (
     BridgeError,
     LoginRequiredError,
-    ServerLostError,
     ServerStartError,
     ToolCallError,
     UpstreamError,
@@ -172,12 +171,13 @@ def lost_error(
         )
     effect = "Whether this one had an effect is unknown." if sent else "This one was never sent."
     end = f"went away during {what}" if sent else f"cannot be reached for {what}"
-    return ServerLostError(
+    return UpstreamError(
         f"Server {server!r} {end}. {cause}".rstrip(),
         server=server,
         host_detail=end_report,
         remedy=f"The next call connects again. {effect}",
         doubtful=sent,
+        code="server_lost",
     )
 
 

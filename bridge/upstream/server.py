@@ -24,7 +24,6 @@ from bridge.errors import (
     BridgeError,
     CallDeniedError,
     LoginRequiredError,
-    ServerLostError,
     ToolCallError,
     UpstreamError,
 )
@@ -311,15 +310,15 @@ class UpstreamServer:
                     except MCPError as error:
                         reason, failure = await translate(connection, what, error)
                         raise failure from None
-            except ServerLostError as error:
-                # The connection may have ended earlier, which only this request has shown.
-                reason, failure = reason or "connection lost", error
             except ToolCallError as error:
                 failure, tried = error, bool(reason) or lists or "addresses" in met
                 if not tried and await complete_url_elicitations(self.spec.name, what, error):
                     reason = "addresses"
             except UpstreamError as error:
                 failure = error
+                if error.code == "server_lost":
+                    # The connection may have ended earlier, which only this request has shown.
+                    reason = reason or "connection lost"
             if reason == "session lost" and not lists:
                 failure = await self._reconnect(failure)
             if reason in met or not _AGAIN[reason][0 if lists else 1]:
@@ -465,11 +464,12 @@ class UpstreamServer:
     def _current(self) -> Connection:
         connection = self._connection
         if self._closed:
-            raise ServerLostError(
+            raise UpstreamError(
                 f"Server {self.spec.name!r} is closed.",
                 server=self.spec.name,
                 remedy="Its configuration was changed or removed, or the bridge is ending.",
                 doubtful=False,
+                code="server_lost",
             )
         if connection is None or not connection.usable:
             if connection is None or not connection.idle:

@@ -12,7 +12,7 @@ import pytest
 from bridge.artifacts import store as module
 from bridge.artifacts import store as writing
 from bridge.artifacts.store import MAX_NAME
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError
+from bridge.errors import ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind, Provenance
 from bridge.model.kept import MAX_DOCUMENT
 from bridge.store import owner_digest
@@ -219,16 +219,16 @@ def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_p
     artifacts.add("one", b"x" * 60)
     with artifacts.writer("two") as writer:
         writer.write(b"y" * 40)
-        with pytest.raises(ArtifactQuotaError, match="100 bytes.*MCP_BRIDGE_ARTIFACT_RUN_BYTES"):
+        with raises_code("artifact_quota", match="100 bytes.*MCP_BRIDGE_ARTIFACT_RUN_BYTES"):
             writer.write(b"y")
         # What there was before is whole.
         assert writer.finish().size == 40
-    with pytest.raises(ArtifactQuotaError):
+    with raises_code("artifact_quota"):
         kept.of_run("me", RUN).add("three", b"z")
     assert kept.of_run("me", OTHER_RUN).add("three", b"z" * 100).size == 100
     assert len(kept.listed("me")) == 3
     # More than the store has room for would drive out the run's own.
-    with pytest.raises(ArtifactQuotaError, match="50 bytes"):
+    with raises_code("artifact_quota", match="50 bytes"):
         store(tmp_path / "small", run=100, total=50).of_run("me", RUN).add("x", b"x" * 51)
 
 
@@ -239,7 +239,7 @@ def test_a_run_leaves_so_many_things_and_no_more(
     artifacts = store(tmp_path).of_run("me", RUN)
     for _ in range(3):
         artifacts.add("x", b"")
-    with pytest.raises(ArtifactQuotaError, match=r"3 .*archive"):
+    with raises_code("artifact_quota", match=r"3 .*archive"):
         artifacts.writer("one more")
 
 
@@ -332,7 +332,7 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
     def refused(size: int) -> bool:
         try:
             mine.add("x", b"x" * size)
-        except ArtifactQuotaError as error:
+        except ArtifactStoreError as error:
             return "your share" in error.message
         return False
 

@@ -24,7 +24,7 @@ from bridge.cli.doctor import (
     offer,
     state_remedy,
 )
-from bridge.errors import ImageMissingError
+from bridge.errors import SandboxError
 from bridge.model import Directory
 from bridge.sandbox.backend import Probe
 from bridge.settings import Settings, load
@@ -33,7 +33,7 @@ from tests.packages.rig import allow_from, wheel
 from tests.postgresql import PASSWORD, Server
 from tests.waiting import typing_answers
 
-MISSING = Probe(backend="podman", ok=False, summary="no", error_code=ImageMissingError.code)
+MISSING = Probe(backend="podman", ok=False, summary="no", error_code="image_missing")
 WORKS = Probe(backend="bubblewrap", ok=True, summary="yes")
 
 
@@ -99,7 +99,7 @@ async def test_offer_builds_a_missing_image(
     async def build(settings: Settings) -> int:
         built.append(settings.runtime)
         if len(built) == 1:
-            raise ImageMissingError("no registry answers", code="image_pull_failed")
+            raise SandboxError("no registry answers", code="image_pull_failed")
         return 0
 
     monkeypatch.setattr(doctor_module, "build_image", build)

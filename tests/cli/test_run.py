@@ -33,7 +33,7 @@ from bridge.model import Artifact, HeldCall, Plan, RunRequest, RunResult, ShownC
 from bridge.runs import open_engine
 from bridge.settings import Settings
 from tests.cli.desk import desk
-from tests.engine_rig import ListFinder, backend, choosing, engine_on, settings
+from tests.engine_rig import ListFinder, always_choose, backend, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
 from tests.waiting import typing_answers
@@ -121,7 +121,7 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
 ) -> None:
 
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
-    opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
+    opened = partial(open_engine, finder=finder, choose_backend=always_choose(backend))
     monkeypatch.setattr("bridge.cli.run.open_engine", opened)
     assert await run_program(settings, code=CODE, plan=True, as_json=True) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]

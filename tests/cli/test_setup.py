@@ -16,7 +16,6 @@ from bridge.cli.main import main
 from bridge.cli.run import request_of
 from bridge.cli.setup import setup
 from bridge.client_configs.entry import network_variables
-from bridge.errors import ImageMissingError
 from bridge.sandbox.backend import Probe
 from bridge.settings import load
 from tests.cli.desk import desk
@@ -214,8 +213,8 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
 ) -> None:
 
     async def survey(_: object) -> list[Probe]:
-        code = ImageMissingError.code
-        return [Probe(backend="podman", ok=False, summary="has no image.", error_code=code)]
+        problem = "has no image."
+        return [Probe(backend="podman", ok=False, summary=problem, error_code="image_missing")]
 
     monkeypatch.setattr("bridge.cli.setup.probe_all", survey)
     with desk() as (typist, reader, writer):

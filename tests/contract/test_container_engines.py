@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import ImageMissingError
 from bridge.sandbox.ownership import OWNER_LABEL
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import Engine, EngineSet
+from tests.raised import raises_code
 from tests.waiting import until
 
 
@@ -24,7 +24,7 @@ async def test_images_are_reached_over_the_same_connection(
 ) -> None:
     engine = engines.get(real_engine)
     async with on(replace(engine, image=""), tmp_path) as backend:
-        with pytest.raises(ImageMissingError):
+        with raises_code("image_missing"):
             await echoes(backend)
         images = await backend.images()
         assert await images.inspect(engine.image) is not None

@@ -44,25 +44,14 @@ class Origin:
         )
 
 
-@dataclass(frozen=True)
-class Found:
-    parsed: Parsed
-
-    @property
-    def entries(self) -> tuple[ServerSpec | SkippedServer, ...]:
-        return self.parsed.entries
-
+class Found(Parsed):
     @property
     def servers(self) -> tuple[ServerSpec, ...]:
-        return tuple(entry for entry in self.parsed.entries if isinstance(entry, ServerSpec))
+        return tuple(entry for entry in self.entries if isinstance(entry, ServerSpec))
 
     @property
     def skipped(self) -> tuple[SkippedServer, ...]:
-        return tuple(entry for entry in self.parsed.entries if isinstance(entry, SkippedServer))
-
-    @property
-    def warnings(self) -> tuple[ConfigWarning, ...]:
-        return self.parsed.warnings
+        return tuple(entry for entry in self.entries if isinstance(entry, SkippedServer))
 
 
 def parse_config(raw: bytes, origin: Origin, format: Format = "json") -> Found:
@@ -70,5 +59,6 @@ def parse_config(raw: bytes, origin: Origin, format: Format = "json") -> Found:
         document = decode(raw, format)
     except MalformedError as error:
         warning = ConfigWarning(path=origin.path, key="", reason=str(error))
-        return Found(Parsed(warnings=(warning,)))
-    return Found(parse_document(document, origin.entry_context(), origin.projects))
+        return Found(warnings=(warning,))
+    parsed = parse_document(document, origin.entry_context(), origin.projects)
+    return Found(entries=parsed.entries, warnings=parsed.warnings)

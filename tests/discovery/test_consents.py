@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.clients import LOCATIONS
-from bridge.discovery.consents import (
-    APPEARED,
-    MAX_CONSENTS,
-    Consent,
-    ConsentFile,
-    Consents,
-)
+from bridge.discovery.consents import APPEARED, MAX_CONSENTS, Consent, ConsentFile, Consents
 from bridge.discovery.dialect import Location
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover
@@ -31,7 +25,6 @@ PROJECT_ROWS = [row for row in LOCATIONS if row.in_project and row.dialect.serve
 
 @pytest.fixture
 def cautious(context: DiscoveryContext) -> DiscoveryContext:
-    """As the bridge looks by default, in a repository."""
     (context.cwd / ".git").mkdir()
     return replace(context, project_servers="approved")
 
@@ -95,7 +88,8 @@ def test_a_changed_definition_is_asked_about_again(
 ) -> None:
     path = write(cautious.cwd / ".mcp.json", entry(env={"TOKEN": "${TOKEN}"}))
     approved = approve_all(cautious, discover(cautious))
-    assert names(discover(approved)) == ["tracker"]
+    renewed = replace(approved, environ={"TOKEN": "another"})
+    assert discover(renewed).servers[0].env == {"TOKEN": "another"}
     write(path, changed)
     found = discover(approved)
     assert [each.reason for each in found.proposed] == [
@@ -104,17 +98,9 @@ def test_a_changed_definition_is_asked_about_again(
     assert found.servers == ()
 
 
-def test_a_renewed_secret_is_not_asked_about_again(cautious: DiscoveryContext) -> None:
-    write(cautious.cwd / ".mcp.json", entry(env={"TOKEN": "${TOKEN}"}))
-    approved = approve_all(cautious, discover(cautious))
-    renewed = replace(approved, environ={"TOKEN": "another"})
-    assert discover(renewed).servers[0].env == {"TOKEN": "another"}
-
-
 def test_an_approval_holds_for_one_checkout_and_one_file(
     cautious: DiscoveryContext, tmp_path: Path
 ) -> None:
-    """A relative command is another program elsewhere."""
     write(cautious.cwd / ".mcp.json", entry(command="./run.sh"))
     approved = approve_all(cautious, discover(cautious))
     other = cautious.home / "clone"
@@ -149,7 +135,7 @@ def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_
         found = discover(replace(cautious, project_servers=allowed))
         commands = [spec.command for spec in found.servers]
         if user_name == "g\u0131t":
-            # Another letter, which is spelled otherwise in programs, too.
+            # Another letter, with another spelling in programs.
             assert "mine" in commands
             continue
         assert commands == ["mine"]
@@ -160,7 +146,6 @@ def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_
 def test_a_variable_that_names_the_project_by_a_link_makes_no_file_of_it_the_user_s(
     cautious: DiscoveryContext,
 ) -> None:
-    """As `$PWD` does in a shell that went there by a link; nor does a link in the project."""
     link = cautious.home / "link"
     link.symlink_to(cautious.cwd)
     write(cautious.cwd / ".codex-home" / "config.toml", '[mcp_servers.evil]\ncommand = "x"\n')
@@ -178,7 +163,6 @@ def test_a_variable_that_names_the_project_by_a_link_makes_no_file_of_it_the_use
 def test_a_home_behind_a_link_is_the_user_s_where_it_is_the_project(
     cautious: DiscoveryContext,
 ) -> None:
-    """As for who keeps the home in a repository; the working directory comes resolved."""
     link = cautious.cwd.parent / "linked-home"
     link.symlink_to(cautious.cwd)
     write(cautious.cwd / ".codex" / "config.toml", '[mcp_servers.mine]\ncommand = "x"\n')
@@ -211,7 +195,7 @@ def test_a_client_s_approval_counts_for_what_it_was_first_seen_with(
 def test_what_appears_while_a_bridge_runs_is_proposed_also_to_the_next(
     cautious: DiscoveryContext,
 ) -> None:
-    """A program may have written it in a run, and the user's client approves all by name."""
+    """A program may have written it, and the user's client approves all servers by name."""
     approve_in_claude(cautious, enableAllProjectMcpServers=True)
     running = after(cautious, discover(cautious))
     write(cautious.cwd / ".mcp.json", entry())
@@ -230,7 +214,6 @@ def test_what_appears_while_a_bridge_runs_is_proposed_also_to_the_next(
 def test_what_was_written_as_the_last_bridge_ended_is_proposed(
     cautious: DiscoveryContext, below: bool
 ) -> None:
-    """No bridge saw it appear, but one had looked before: a program may have written it."""
     approve_in_claude(cautious, enableAllProjectMcpServers=True)
     look_record = after(cautious, discover(cautious), first=True)
     if below:
@@ -246,16 +229,12 @@ def test_what_was_written_as_the_last_bridge_ended_is_proposed(
 def test_a_program_cannot_approve_by_a_clients_file_of_the_project(
     cautious: DiscoveryContext,
 ) -> None:
-    """In a trusted folder Claude Code believes `.claude/settings.local.json`."""
     approve_in_claude(cautious)
     look_record = after(cautious, discover(cautious), first=True)
     write(cautious.cwd / ".mcp.json", entry())
     write(cautious.cwd / ".claude" / "settings.local.json", {"enableAllProjectMcpServers": True})
     assert names(discover(cautious)) == ["tracker"], "as Claude Code does"
     assert discover(look_record).servers == ()
-
-
-# The file of approvals.
 
 
 def consent(number: int = 0, by: str = "person") -> Consent:

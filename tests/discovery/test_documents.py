@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -41,7 +40,7 @@ def test_what_is_too_much_is_explained(format: Format, text: str, said: str) -> 
 
 @pytest.mark.parametrize("part", ["a", '""', '"\\""', "'a.b'", "a "])
 def test_a_toml_key_of_thousands_of_parts_is_refused_before_it_is_parsed(part: str) -> None:
-    """Python's parser takes a minute for one of 60 kB."""
+    """Python's parser takes a minute for a key of 60 kB."""
     key = ".".join([part] * 30_000)
     for text in (f"{key} = 1", f"[{key}]", f"x = {{{key} = 1}}"):
         assert "more than 32 parts" in reason(text.encode(), "toml")
@@ -63,13 +62,11 @@ def test_values_are_named_in_json_s_words() -> None:
 
 
 def test_what_is_read_by_python_code_is_read_in_part_only_when_small() -> None:
-    """A file that comes with a project may be as large as its author likes."""
     assert size_limit("yaml") < size_limit("jsonc") < size_limit("json")
 
 
 @pytest.mark.parametrize("piece", ['"', "/*", "/* *", "//", ",", '\\"', "/", '"\\', "[,", "a/"])
 def test_odd_text_costs_no_more_than_its_length(piece: str) -> None:
-    """It would not end if a pattern gave back what it took."""
     try:
         strip_comments(piece * 100_000, trailing_commas=True)
     except MalformedError:
@@ -91,27 +88,10 @@ def test_plain_json_is_left_alone(value: object, indent: int | None, commas: boo
 
 
 def test_words_mean_what_they_mean_in_yaml_1_2() -> None:
-    """Goose and Continue read their files so; under 1.1 a server called `off` would be `false`."""
+    """Goose and Continue use YAML 1.2. In 1.1, a server called `off` would be `false`."""
     text = "off: no\nv: [yes, 1, 010, 1:30, 1.5, -7, ~, true, 'x', 2020-01-01, 0x10, null]"
     values = ["yes", 1, "010", "1:30", 1.5, -7, None, True, "x", "2020-01-01", "0x10", None]
     assert load_yaml(text) == {"off": "no", "v": values}
-
-
-def test_keys_are_text() -> None:
     assert load_yaml("1: a\n~: c\n1.5: d") == {"1": "a", "null": "c", "1.5": "d"}
-    assert load_yaml("true: b") == {"true": "b"}
-
-
-def test_nothing_is_merged() -> None:
+    assert load_yaml("true: " + "9" * 5000) == {"true": "9" * 5000}
     assert load_yaml("a: &x {k: 1}\n<<: {k: 2}") == {"a": {"k": 1}, "<<": {"k": 2}}
-
-
-def test_a_number_of_any_length_is_text() -> None:
-    assert load_yaml("a: " + "9" * 5000) == {"a": "9" * 5000}
-
-
-@settings(deadline=None)
-@given(st.text(alphabet="ab:-[]{}&*!?|>'\"#%@,\n ~1.", max_size=80))
-def test_no_text_makes_decoding_fail_otherwise(text: str) -> None:
-    with suppress(MalformedError):
-        decode(text.encode(), "yaml")

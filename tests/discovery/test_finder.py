@@ -32,7 +32,6 @@ def names(found: Discovery) -> list[str]:
 def test_files_of_a_project_are_read_up_to_a_bound_for_all_of_them(
     context: DiscoveryContext,
 ) -> None:
-    """Anybody may have written them, and as values they take thirty times their size."""
     blanks = " " * (MAX_PROJECT_FILE_BYTES - 100)
     for number in range(6):
         text = json.dumps({"command": "c"}) + blanks
@@ -96,21 +95,6 @@ def test_an_unlistable_directory_is_warned_about(context: DiscoveryContext) -> N
     ]
 
 
-def test_messages_and_contexts_hold_no_secret(context: DiscoveryContext) -> None:
-    entry = {"command": "c", "env": {"T": "${TOKEN}"}, "args": [5]}
-    write(context.home / ".claude.json", {"mcpServers": {"a": entry}})
-    found = discover(context)
-    said = (*map(str, (*found.skipped, *found.warnings)), repr(found.skipped), repr(context))
-    assert "the-secret" not in "".join(said)
-
-
-def test_the_stamp_stays_while_nothing_changes(context: DiscoveryContext) -> None:
-    write(context.home / ".claude.json", servers(a="c"))
-    found = discover(context)
-    assert found.stamp == survey(context).stamp() == discover(context).stamp
-    assert hash(found.stamp) == hash(survey(context).stamp())
-
-
 @pytest.mark.parametrize(
     "at",
     [
@@ -139,24 +123,9 @@ def test_the_stamp_follows_files_that_appear_change_and_vanish(
     assert survey(context).stamp() == stamps[0]
 
 
-def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
-    context: DiscoveryContext,
-) -> None:
-    below = replace(context, cwd=context.cwd / "src")
-    below.cwd.mkdir()
-    before = survey(below).stamp()
-    (context.cwd / ".git").mkdir()
-    assert survey(below).stamp() != before
-
-
-def test_the_bound_on_files_leaves_room_for_claude_s_state() -> None:
-    assert MAX_FILE_BYTES >= 16 * 1024 * 1024
-
-
 def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others(
     context: DiscoveryContext,
 ) -> None:
-    """A repository may define 150,000; the user's own are all there."""
     for file in range(4):
         servers = {f"s{file}_{n}": {"command": "x"} for n in range(MAX_SERVERS // 2 - 1)}
         write(context.cwd / ".amazonq" / "agents" / f"a{file}.json", {"mcpServers": servers})
@@ -170,11 +139,11 @@ def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others
 
 
 def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryContext) -> None:
-    """A foreign client's broken file is not this user's concern with every command."""
     extra = context.home / "extra.json"
     for file in (extra, context.home / ".claude.json"):
         file.write_text("{")
     found = discover(replace(context, extra_config=extra, sources=("-nosuch",)))
+    assert "the-secret" not in repr(context)
     assert {warning.path: warning.own for warning in found.warnings} == {
         "MCP_BRIDGE_SOURCES": True,
         str(extra): True,
@@ -183,7 +152,6 @@ def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryCont
 
 
 def test_a_server_is_equal_whatever_other_files_say(context: DiscoveryContext) -> None:
-    """Sessions stay open when a client of less strength is configured."""
     write(context.home / ".claude.json", servers(same="x"))
     (before,) = discover(context).servers
     other = {"command": "x", "disabledTools": ["t"], "timeout": 9000}

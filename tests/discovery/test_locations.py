@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from bridge.discovery.finder import discover
 from bridge.discovery.user_lists import APPROVAL_FILES
 from tests.discovery.golden_cases import CASES, GOLDEN, Case
 from tests.discovery.golden_machine import expected_file, location_of, machine, put, render
+from tests.golden_texts import assert_golden_text
 
 
 def cases_and_platforms() -> Iterator[tuple[Case, Platform]]:
@@ -65,19 +65,13 @@ def test_no_file_of_another_platform_is_read(platform: Platform, tmp_path: Path)
 
 
 def test_the_table_of_locations_is_as_it_was() -> None:
-    """Strongest first, the user's before a project's; `UPDATE_FROZEN=1` writes the file again.
-
-    The names of sources stand in people's settings.
-    """
+    """Users' settings contain the names of sources. `UPDATE_FROZEN=1` writes the file again."""
     lines = [
         f"{row.id}, {row.client}, {row.scope}: {row.template} "
         f"({row.format}; {', '.join(row.platforms)})\n"
         for row in LOCATIONS
     ]
-    golden = GOLDEN.parent / "locations.txt"
-    if os.environ.get("UPDATE_FROZEN"):
-        golden.write_text("".join(lines))
-    assert "".join(lines) == golden.read_text()
+    assert_golden_text(GOLDEN.parent / "locations.txt", "".join(lines))
 
 
 def test_every_source_has_a_directory_of_golden_inputs() -> None:

@@ -1,15 +1,15 @@
-"""Files of a machine, and what a search makes of them: which servers are used, and why others not.
+"""Files of a machine, and which servers a search uses or skips, and why.
 
-searches.txt has each machine with its result; `UPDATE_FROZEN=1` writes the results again. A line
-that begins with "?" has fields of the context, one with "+" a directory, and the others are files.
+searches.txt has the machines: lines with "?" have fields of the context, those with "+" a
+directory, and others a file. `UPDATE_FROZEN=1` writes the outcomes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover
 from bridge.model import ServerSpec
 from tests.discovery.writing import write
+from tests.golden_texts import assert_outcomes
 
 pytestmark = pytest.mark.guarantee(
     "forbidden-servers", "names-of-the-user", "project-servers", "working-directory"
@@ -26,7 +27,7 @@ GOLDEN = Path(__file__).with_name("searches.txt")
 
 
 def prepare(lines: list[str], root: Path) -> DiscoveryContext:
-    """Write a machine's files; return what it is looked from."""
+    """Write a machine's files; return its context."""
     context = DiscoveryContext(
         home=root / "home",
         cwd=root / "home" / "repo",
@@ -66,15 +67,12 @@ def _command_line(spec: ServerSpec) -> str:
 
 
 def test_what_a_search_finds_on_each_machine(tmp_path: Path) -> None:
-    written = []
-    for number, block in enumerate(GOLDEN.read_text().strip().split("\n\n")):
-        about, *lines = block.splitlines()
-        lines = [line for line in lines if not line.startswith("->")]
-        root = tmp_path / str(number)
-        found = discover(prepare(lines, root))
-        said = [f"-> {line.replace(str(root), '@ROOT')}" for line in told(found)]
-        written.append("\n".join([about, *lines, *(said or ["-> nothing"])]))
-    text = "\n\n".join(written) + "\n"
-    if os.environ.get("UPDATE_FROZEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    roots = (tmp_path / str(number) for number in count())
+
+    def outcomes(lines: list[str]) -> list[str]:
+        root = next(roots)
+        return [
+            line.replace(str(root), "@ROOT") for line in told(discover(prepare(lines[1:], root)))
+        ]
+
+    assert_outcomes(GOLDEN, outcomes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ from bridge.model import Directory, ServerSpec, Source
 from bridge.upstream.launch import plan_launch, server_environment
 from tests.discovery.golden_cases import CASES
 from tests.discovery.golden_machine import machine, put
+from tests.discovery.writing import write
 
 pytestmark = pytest.mark.guarantee("other-users", "written-configuration")
 
@@ -27,13 +27,13 @@ LINES = Path(__file__).parents[1] / "testdata" / "server_lines"
 
 
 def lines(name: str) -> list[str]:
-    """The command lines of a file; its README says how they are written."""
+    """Return the command lines of a file, in the format of its README."""
     return (LINES / f"{name}.txt").read_text().splitlines()[1:]
 
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    """A directory that programs may write to; with a script and a data directory in it."""
+    """A directory that programs may write to, with a script and a data directory."""
     given, other = tmp_path / "given", tmp_path / "other"
     (given / "data").mkdir(parents=True)
     other.mkdir()
@@ -91,21 +91,15 @@ def judge(
 
 @pytest.mark.parametrize("name", ["code", "code_inside"])
 def test_a_server_whose_code_programs_may_change_is_not_used(given: Path, name: str) -> None:
-    kept = [
-        line
-        for line in lines(name)
-        if judge(server(line, given), given, inside=name.endswith("inside"))[0]
-    ]
-    assert kept == []
+    inside = name.endswith("inside")
+    assert [x for x in lines(name) if judge(server(x, given), given, inside=inside)[0]] == []
 
 
 @pytest.mark.parametrize("name", ["data", "data_inside"])
 def test_a_server_that_only_works_on_what_programs_write_is_used(given: Path, name: str) -> None:
-    judgements = {
-        line: judge(server(line, given), given, inside=name.endswith("inside"))[1]
-        for line in lines(name)
-    }
-    assert {line: reason for line, reason in judgements.items() if reason} == {}
+    inside = name.endswith("inside")
+    reasons = {x: judge(server(x, given), given, inside=inside)[1] for x in lines(name)}
+    assert {line: reason for line, reason in reasons.items() if reason} == {}
 
 
 def test_of_the_golden_configurations_only_servers_with_code_in_the_project_are_left_out(
@@ -188,7 +182,6 @@ async def test_a_command_is_searched_for_without_directories_that_programs_may_w
 async def test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write(
     given: Path, scope: str, tmp_path: Path
 ) -> None:
-    """`npx` and `python -m` would, but are kept from it when they are started."""
     kept, _ = judge(server("npx -y server", given, scope), given, inside=True)
     assert kept
     assert (await plan_launch(kept, {}, tmp_path / "empty")).cwd == str(tmp_path / "empty")
@@ -203,10 +196,8 @@ def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
     context: DiscoveryContext, given: Path
 ) -> None:
     (given / "variables").write_text("NODE_OPTIONS=--require /tmp/evil.js\n")
-    place = context.home / ".cursor" / "mcp.json"
-    place.parent.mkdir(parents=True)
     entry = {"command": "node", "envFile": str(given / "variables")}
-    place.write_text(json.dumps({"mcpServers": {"one": entry}}))
+    write(context.home / ".cursor" / "mcp.json", {"mcpServers": {"one": entry}})
     assert any(spec.env for spec in discover(context).servers)
     discovery = discover(replace(context, exposed=(given,)))
     assert not any(spec.env for spec in discovery.servers)
@@ -216,11 +207,10 @@ def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
 def test_a_configuration_that_other_users_may_change_is_not_used(
     context: DiscoveryContext,
 ) -> None:
-    context.home.mkdir(exist_ok=True)
     entry = {"mcpServers": {"one": {"command": "python3"}}}
-    (context.home / ".claude.json").write_text(json.dumps(entry))
+    file = write(context.home / ".claude.json", entry)
     assert discover(context).servers
-    (context.home / ".claude.json").chmod(0o666)
+    file.chmod(0o666)
     discovery = discover(context)
     assert discovery.servers == ()
     assert any("every user can write to it" in warning.reason for warning in discovery.warnings)

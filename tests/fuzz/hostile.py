@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 
 from bridge.discovery.finder import Discovery
-from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
+from bridge.errors import BridgeError, ChannelClosedError, ToolCallError, UpstreamError
 from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.protocol.wire import Reply, Stop, decode_host_frame
 from bridge.inventory.guide import GuestGuide
@@ -85,7 +85,7 @@ class DifficultPool(Pool):
 
     async def tools(self, server: str, **how: bool) -> tuple[Tool, ...]:
         await anyio.lowlevel.checkpoint()
-        raise ServerLostError("gone", server=server)
+        raise UpstreamError("gone", server=server, code="server_lost")
 
     async def call_tool(
         self,

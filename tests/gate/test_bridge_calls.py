@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from bridge.errors import (
     ApprovalNeededError,
     AuditError,
-    CallBudgetError,
     CallDeniedError,
     LibraryError,
-    OutcomeUnknownError,
 )
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
@@ -40,6 +38,7 @@ from bridge.settings.policy import (
     PolicySpec,
     ServerPolicy,
 )
+from tests.raised import raises_code
 
 
 class Notes:
@@ -108,7 +107,7 @@ async def test_what_failed_is_done_again_and_what_was_cut_off_is_not() -> None:
         await own.make("save", {"key": "b"}, "write", hang)
     own = notes.run("1")
     assert await own.make("save", {"key": "a"}, "write", notes.answer) == 1
-    with pytest.raises(OutcomeUnknownError, match="runtime.save"):
+    with raises_code("outcome_unknown", match="runtime.save"):
         await own.make("save", {"key": "b"}, "write", notes.answer)
     assert [count.tool for count in notes.gates[-1].tally.unknown] == ["save"]
     assert notes.made == ["a"]
@@ -132,7 +131,7 @@ async def test_what_changes_something_is_counted_and_nothing_is_changed_unrecord
     own, _ = _own(calls=1)
     async with own.permitted("save_memory", {"key": "a"}, "write"):
         pass
-    with pytest.raises(CallBudgetError):
+    with raises_code("call_budget"):
         async with own.permitted("save_memory", {"key": "a"}, "write"):
             pytest.fail("it was done")
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.errors import InvalidRequestError
 from bridge.gate import held_calls
 from bridge.gate.decision import CallFacts, Decision, unmasked
 from bridge.gate.flow import FlowState
@@ -92,13 +92,13 @@ def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
 
 def test_a_plan_holds_a_bounded_number_of_calls_and_of_bytes() -> None:
     holds = held(held_calls.MAX_CALLS)
-    with pytest.raises(CallBudgetError, match="1,000 calls at most"):
+    with raises_code("call_budget", match="1,000 calls at most"):
         holds.hold(call(), ALLOW)
     holds = HeldCalls()
     large = "x" * (held_calls.MAX_CHARACTERS // 2 - 100)
     holds.hold(call(body=large), ALLOW)
     holds.hold(call(body=large), ALLOW)
-    with pytest.raises(CallBudgetError, match="characters of JSON"):
+    with raises_code("call_budget", match="characters of JSON"):
         holds.hold(call(body=large), ALLOW)
     assert holds.count == 2
 

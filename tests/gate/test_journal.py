@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
+from bridge.errors import InvalidRequestError, RefusedError, UnknownError
 from bridge.gate.decision import CallFacts, Outcome
 from bridge.gate.journal import (
     JournalEntry,
@@ -158,7 +158,7 @@ def replayed(replay: Replay, wish: Wish) -> dict[str, Json] | Literal["make", "r
     tool, value, effect = wish
     try:
         found = replay.answer(call(tool, {"n": value}), effect)
-    except OutcomeUnknownError:
+    except RefusedError:
         return "refuse"
     return "make" if found is None else found
 
@@ -220,7 +220,7 @@ def test_an_unknown_write_is_refused_however_often_it_is_asked_for() -> None:
     replay = Replay(journal, mask=lambda value: {**value, "token": "***"})
     text = ""
     for _ in range(3):
-        with pytest.raises(OutcomeUnknownError) as caught:
+        with raises_code("outcome_unknown") as caught:
             replay.answer(call("create", {"token": "hunter2", "name": "n"}, "crm"), "write")
         text = str(caught.value)
     assert text.startswith('crm.create({"token": "***", "name": "n"}), call 7 of run run7, was ')
@@ -233,7 +233,7 @@ def test_an_unknown_write_is_refused_however_often_it_is_asked_for() -> None:
 def test_arguments_in_a_refusal_are_cut() -> None:
     journal = RunJournal()
     journal.sent(call("t", {"text": "x" * 100_000}), "write")
-    with pytest.raises(OutcomeUnknownError) as caught:
+    with raises_code("outcome_unknown") as caught:
         Replay(journal).answer(call("t", {"text": "x" * 100_000}), "write")
     assert len(str(caught.value)) < 1100
 
@@ -241,7 +241,7 @@ def test_arguments_in_a_refusal_are_cut() -> None:
 def test_what_the_retry_takes_for_a_write_is_one() -> None:
     journal = RunJournal()
     journal.sent(call("t", {}), "read")
-    with pytest.raises(OutcomeUnknownError):
+    with raises_code("outcome_unknown"):
         Replay(journal).answer(call("t", {}), "write")
 
 
@@ -253,7 +253,7 @@ def test_a_result_too_large_to_keep_is_read_again_and_not_written_again() -> Non
     replay = Replay(journal)
     assert replay.answer(call("read", {}), "read") is None
     for _ in range(2):
-        with pytest.raises(OutcomeUnknownError, match="did happen, and its result was too large"):
+        with raises_code("outcome_unknown", match="did happen, and its result was too large"):
             replay.answer(call("write", {}), "write")
 
 
@@ -263,7 +263,7 @@ def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
         deep = [deep]
     journal = RunJournal()
     put(journal, "t", {"deep": deep}, answer())
-    with pytest.raises(OutcomeUnknownError):
+    with raises_code("outcome_unknown"):
         Replay(journal).answer(call("t", {"deep": deep}), "write")
 
 
@@ -274,9 +274,7 @@ def test_two_retries_at_once_do_not_both_go_on() -> None:
     one, other = (Replay(first, run_id=run_id) for run_id in ("b", "c"))
     assert one.answer(call("put", {"n": 2}), "write") is None
     assert one.answer(call("put", {"n": 3}), "write") is None
-    with pytest.raises(
-        OutcomeUnknownError, match=r"another retry of the same run, b.*retry_of='b'"
-    ):
+    with raises_code("outcome_unknown", match=r"another retry of the same run, b.*retry_of='b'"):
         other.answer(call("put", {"n": 2}), "write")
     assert other.answer(call("get", {}), "read") is None
     assert other.answer(call("put", {"n": 1}), "write") == answer("1")
@@ -348,7 +346,7 @@ def test_results_are_kept_within_the_memory_for_all() -> None:
         assert [result is not None for result in kept] == [True, True, False, False]
         assert not _has(journals, "a")
     assert journals.used <= 3 * MIB
-    with pytest.raises(OutcomeUnknownError, match="too large to keep"):
+    with raises_code("outcome_unknown", match="too large to keep"):
         Replay(journals.find("b", "me")).answer(call("put", {"n": 2}), "write")
 
 

@@ -12,14 +12,9 @@ import anyio
 import pytest
 
 from bridge.errors import (
-    ApprovalNeededError,
-    ApprovalRefusedError,
     AuditError,
-    BridgeError,
-    CallBudgetError,
-    CallDeniedError,
-    OutcomeUnknownError,
-    ServerLostError,
+    RefusedError,
+    UpstreamError,
 )
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
@@ -94,11 +89,11 @@ class Shop:
     async def buy(self, tool: str = "buy", **arguments: Json) -> dict[str, Json]:
         return await self.gate.call("shop", tool, arguments)
 
-    async def refused(self, error: type[BridgeError], match: str = ".", **arguments: Json) -> None:
-        with pytest.raises(error, match=match):
+    async def refused(self, code: str, match: str = ".", **arguments: Json) -> None:
+        with pytest.raises(RefusedError, match=match, check=lambda error: error.code == code):
             await self.buy(**arguments)
         assert self.got == []
-        assert records(self.place)[-1]["why"] == error.code
+        assert records(self.place)[-1]["why"] == code
 
     def outcomes(self) -> list[str]:
         return [entry.outcome for entry in self.journal.entries()]
@@ -126,7 +121,7 @@ async def test_the_server_sees_what_the_log_and_the_program_do_not(tmp_path: Pat
 
 async def test_what_is_denied_is_recorded_and_not_made(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "deny")
-    await shop.refused(CallDeniedError, r"shop\.buy is not allowed \(rule 'x'\)")
+    await shop.refused("call_denied", r"shop\.buy is not allowed \(rule 'x'\)")
     assert [found.why for found in shop.gate.tally.refused] == ["deny: rule 'x'"]
 
 
@@ -134,7 +129,7 @@ async def test_a_tool_that_its_server_does_not_list_is_denied_where_there_is_a_p
     tmp_path: Path,
 ) -> None:
     shop = Shop(tmp_path, lists=lambda server: True)
-    await shop.refused(CallDeniedError, "unlisted tool: shop lists no such tool", tool="BUY")
+    await shop.refused("call_denied", "unlisted tool: shop lists no such tool", tool="BUY")
     await Shop(tmp_path).buy("BUY")
 
 
@@ -151,7 +146,7 @@ async def test_every_reason_to_ask_is_in_one_question(tmp_path: Path) -> None:
 async def test_a_rule_that_allows_does_not_outweigh_a_flow_rule_that_denies(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "allow" + FLOW % "deny")
     shop.context.flow_state.add_call("shop", "look", frozenset())
-    await shop.refused(CallDeniedError, "flow rule 'y'")
+    await shop.refused("call_denied", "flow rule 'y'")
 
 
 async def test_a_tool_that_changed_is_asked_about_before_and_during_the_question(
@@ -160,20 +155,20 @@ async def test_a_tool_that_changed_is_asked_about_before_and_during_the_question
     pins = Pins(Store(tmp_path / "state"))
     await pins.keep(replace(TOOL, output_schema={"type": "null"}))
     shop = Shop(tmp_path, pins=pins, approver=Approver())
-    await shop.refused(ApprovalNeededError, CHANGED)
+    await shop.refused("approval_needed", CHANGED)
     definitions = [TOOL, replace(TOOL, title="Buy all")]
 
     async def define(server: str, tool: str) -> Tool:
         return definitions.pop(0)
 
     shop = Shop(tmp_path, OPEN + RULE % "ask", define=define)
-    await shop.refused(ApprovalRefusedError, "was changed by its server while a person was asked")
+    await shop.refused("approval_refused", "was changed by its server while a person was asked")
 
 
 async def test_a_persons_no_is_recorded_and_nothing_is_made(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "ask")
     shop.answer = "no"
-    await shop.refused(ApprovalRefusedError)
+    await shop.refused("approval_refused")
 
 
 async def test_a_budget_that_is_used_up_refuses_after_approval_and_before_the_log(
@@ -183,7 +178,7 @@ async def test_a_budget_that_is_used_up_refuses_after_approval_and_before_the_lo
     budget = RunBudget(policy.budgets)
     budget.spend("shop")
     shop = Shop(tmp_path, OPEN + RULE % "ask", budget=budget)
-    await shop.refused(CallBudgetError)
+    await shop.refused("call_budget")
     assert len(shop.asked) == 1
     assert [found.why for found in shop.gate.tally.refused] == ["budget"]
 
@@ -200,8 +195,8 @@ async def test_a_call_that_cannot_be_recorded_is_not_made(tmp_path: Path) -> Non
 
 async def test_a_call_without_an_answer_is_unknown_everywhere(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-    shop.error = ServerLostError("gone", server="shop")
-    with pytest.raises(ServerLostError):
+    shop.error = UpstreamError("gone", server="shop", code="server_lost")
+    with raises_code("server_lost"):
         await shop.buy()
     assert shop.outcomes() == ["unknown"]
     assert records(shop.place)[-1]["outcome"] == "unknown"
@@ -235,7 +230,7 @@ async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path
     with raises_code("held_result", match="held call is going to return"):
         await reading.buy(a=f"HELDRESULT{held.plan}")
     denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=held)
-    await denying.refused(CallDeniedError)
+    await denying.refused("call_denied")
     # A request that is not a tool call reads, whatever the policy says of its server.
     contents: dict[str, Any] = {"contents": []}
 
@@ -257,6 +252,6 @@ async def test_a_replayed_call_is_not_made_nor_asked_about_and_counts_for_the_fl
     assert kinds(shop.place) == ["replayed"]
     assert shop.context.flow_state.used("shop".__eq__)
     assert shop.outcomes() == ["ok"]
-    await shop.refused(OutcomeUnknownError, n=2)
+    await shop.refused("outcome_unknown", n=2)
     assert (shop.gate.calls, shop.asked) == (0, [])
     assert [found.why for found in shop.gate.tally.unknown] == ["not repeated"]

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from bridge.clock import Clock
 from bridge.errors import (
     BridgeError,
-    CallBudgetError,
     CallDeniedError,
     CallTimeoutError,
     CannotAskError,
     ChannelClosedError,
     LoginRequiredError,
-    ServerLostError,
     ServerStartError,
     ToolCallError,
     UnknownError,
@@ -38,6 +36,7 @@ from bridge.model import CallCount, Effect, Tool
 from bridge.offload import LARGE, estimated_size
 from bridge.settings.policy import Budgets, PolicySpec, Privacy, ServerPolicy, ToolPolicy
 from tests.audit_rig import FakeClock
+from tests.raised import raises_code
 
 
 async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +93,7 @@ async def test_a_resource_is_counted_as_a_call_is() -> None:
     await gate.request("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
     assert gate.calls == 1
     assert gate.result_bytes > 100
-    with pytest.raises(CallBudgetError):
+    with raises_code("call_budget"):
         await gate.request("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
 
 
@@ -162,7 +161,7 @@ async def test_a_read_without_an_answer_is_of_no_unknown_outcome(
     effect: Effect | None, says: bool, lost: int
 ) -> None:
     async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        raise ServerLostError("gone", server=server)
+        raise UpstreamError("gone", server=server, code="server_lost")
 
     async def define(server: str, tool: str) -> Tool:
         return Tool(server=server, name=tool, annotations={"readOnlyHint": says})
@@ -173,7 +172,7 @@ async def test_a_read_without_an_answer_is_of_no_unknown_outcome(
         spec = PolicySpec(present=True, defaults={effect: "allow"}, servers=(server,))
     context = GateContext(policy=Policy(spec), define=define)
     gate = Gate(Grant(servers=None, calls=1), call, context)
-    with pytest.raises(ServerLostError):
+    with raises_code("server_lost"):
         await gate.call("s", "look", {})
     assert (len(gate.tally.unknown), gate.tally.changing) == (lost, lost)
 
@@ -209,8 +208,8 @@ def refusal(code: int, *, doubtful: bool | None = None) -> ToolCallError:
         (ServerStartError("m", server="s"), "not-sent"),
         (LoginRequiredError("m", server="s"), "not-sent"),
         (LoginRequiredError("m", server="s", doubtful=True), "unknown"),
-        (ServerLostError("m", server="s"), "unknown"),
-        (ServerLostError("m", server="s", doubtful=False), "not-sent"),
+        (UpstreamError("m", server="s", code="server_lost"), "unknown"),
+        (UpstreamError("m", server="s", code="server_lost", doubtful=False), "not-sent"),
         (CallTimeoutError("m", server="s"), "unknown"),
         (UpstreamError("m", server="s", code="message_too_large"), "unknown"),
         (UpstreamError("m", server="s", doubtful=False, code="message_too_large"), "not-sent"),
@@ -249,7 +248,7 @@ def test_a_run_has_so_many_calls() -> None:
     budget.spend("a")
     budget.spend("b")
     for _ in range(2):
-        with pytest.raises(CallBudgetError, match=r"all of the 2 calls it may \(budgets.run_calls"):
+        with raises_code("call_budget", match=r"all of the 2 calls it may \(budgets.run_calls"):
             budget.spend("a")
     RunBudget(budgets).spend("a")
 
@@ -258,7 +257,7 @@ def test_a_run_has_so_many_calls_to_each_server() -> None:
     budget = RunBudget(Budgets(server_calls=1))
     budget.spend("a")
     budget.spend("b")
-    with pytest.raises(CallBudgetError, match=r"all of the 1 calls to 'a' .*budgets.server_calls"):
+    with raises_code("call_budget", match=r"all of the 1 calls to 'a' .*budgets.server_calls"):
         budget.spend("a")
 
 
@@ -268,7 +267,7 @@ def test_a_run_is_returned_so_many_bytes() -> None:
     budget.took_in(99)
     budget.spend("a")
     budget.took_in(5000)
-    with pytest.raises(CallBudgetError, match=r"5,099 bytes, of the 100 .*budgets.run_bytes"):
+    with raises_code("call_budget", match=r"5,099 bytes, of the 100 .*budgets.run_bytes"):
         budget.spend("a")
 
 
@@ -279,16 +278,16 @@ def test_a_minute_is_the_last_sixty_seconds_of_all_runs() -> None:
     RunBudget(budgets, rates).spend("github")
     clock.now += 30
     RunBudget(budgets, rates).spend("github")
-    with pytest.raises(CallBudgetError, match=r"the 2 calls a minute that 'github'") as caught:
+    with raises_code("call_budget", match=r"the 2 calls a minute that 'github'") as caught:
         RunBudget(budgets, rates).spend("github")
     wait = re.search(r"in (\d+) s", str(caught.value))
     assert wait is not None
     clock.now += int(wait[1]) - 2
-    with pytest.raises(CallBudgetError):
+    with raises_code("call_budget"):
         RunBudget(budgets, rates).spend("github")
     clock.now += 2
     RunBudget(budgets, rates).spend("github")
-    with pytest.raises(CallBudgetError, match="There is room again in 30 s"):
+    with raises_code("call_budget", match="There is room again in 30 s"):
         RunBudget(budgets, rates).spend("github")
 
 
@@ -298,7 +297,7 @@ def test_each_server_has_a_minute_of_its_own() -> None:
     for server in ("a", "b", "b", "c"):
         budget.spend(server)
     for server in ("a", "b"):
-        with pytest.raises(CallBudgetError):
+        with raises_code("call_budget"):
             budget.spend(server)
     budget.spend("c")
 
@@ -307,7 +306,7 @@ def test_a_new_policy_goes_on_counting_where_the_old_one_was() -> None:
     rates = Rates(FakeClock())
     RunBudget(Budgets(), rates).spend("a")
     RunBudget(Budgets(per_minute=(("a", 9),)), rates).spend("a")
-    with pytest.raises(CallBudgetError):
+    with raises_code("call_budget"):
         RunBudget(Budgets(per_minute=(("*", 2),)), rates).spend("a")
 
 
@@ -317,7 +316,7 @@ def test_what_one_budget_refuses_no_other_counts() -> None:
     budget = RunBudget(Budgets(run_calls=1, per_minute=(("*", 2),)), rates)
     budget.spend("a")
     for _ in range(5):
-        with pytest.raises(CallBudgetError, match="run_calls"):
+        with raises_code("call_budget", match="run_calls"):
             budget.spend("a")
     RunBudget(Budgets(per_minute=(("*", 2),)), rates).spend("a")
 

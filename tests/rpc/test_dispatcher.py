@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from bridge.errors import (
-    CallBudgetError,
     CallDeniedError,
     CallTimeoutError,
     ChannelClosedError,
+    RefusedError,
     ToolCallError,
     UnknownError,
 )
@@ -169,7 +169,7 @@ async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
         (ToolCallError("m", server="s", rpc_code=-1, data=[1]), "upstream", "tool_call_refused"),
         (UnknownError("m", code="unknown_server"), "usage", "unknown_server"),
         (CallDeniedError("m"), "policy", "call_denied"),
-        (CallBudgetError("m"), "limit", "call_budget"),
+        (RefusedError("m", code="call_budget"), "limit", "call_budget"),
     ],
 )
 async def test_an_error_reaches_the_program_with_its_kind(

@@ -35,7 +35,6 @@ def test_a_glob_matches_what_trying_everything_finds(parts: list[str], text: str
 
 @given(_TEXTS.filter(bool), _TEXTS)
 def test_a_literal_matches_its_own_text_alone(text: str, other: str) -> None:
-    """A tool called `delete_*` is allowed by itself, not with all that begin so."""
     matches = matcher(literal(text))
     assert matches(text)
     assert matches(other) is (other == text)
@@ -80,11 +79,7 @@ def test_one_of_several_globs_is_enough() -> None:
 
 @pytest.mark.parametrize(
     ("glob", "problem"),
-    [
-        ("", "empty"),
-        ("a\\b", "backslash before"),
-        ("a\\", "backslash before"),
-    ],
+    [("", "empty"), ("a\\b", "backslash before"), ("a\\", "backslash before")],
 )
 def test_what_is_no_glob_says_why(glob: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -92,6 +87,5 @@ def test_what_is_no_glob_says_why(glob: str, problem: str) -> None:
 
 
 def test_a_glob_of_many_wildcards_meets_a_long_text_that_almost_matches() -> None:
-    """Backtracking would not end before the universe does."""
     assert not matcher("*a" * 40 + "*b")("a" * 20_000)
     assert not matcher("*?a" * 40 + "*b")("a" * 20_000)

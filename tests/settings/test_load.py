@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from bridge.errors import SettingsError
 from bridge.model import ServerSettings
 from bridge.settings import load, parse_size, runtime_dir, unknown_variables
+from tests.settings.conftest import LoadText
 
 HOME = Path("~").expanduser()
 
@@ -34,17 +36,14 @@ HOME = Path("~").expanduser()
     ],
 )
 def test_a_setting_has_the_value_of_its_strongest_place(
-    tmp_path: Path,
+    load_text: LoadText,
     text: str,
     variables: dict[str, str],
     flags: dict[str, str],
     expected: dict[str, object],
 ) -> None:
-    """The order is flags, environment, file, default; an empty variable counts as unset."""
-    config = tmp_path / "config.toml"
-    config.write_text(text)
     environ = {f"MCP_BRIDGE_{name}": value for name, value in variables.items()}
-    settings = load(flags, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(config), **environ})
+    settings = load_text(text, flags, HOME="/h", **environ)
     assert {name: getattr(settings, name) for name in expected} == expected
     assert settings.state_dir == Path("/h/.local/state/mcp-code-bridge")
 
@@ -55,27 +54,26 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
     assert load({}, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path)}).warm == 3
 
 
-def test_a_message_names_the_line_of_the_file_that_is_at_fault(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    environ = {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(config)}
-    for text, place in (
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
         ('warm = 1\nruntime = "lxc"\n', "config.toml:2: runtime: 'lxc' is not auto"),
         ("[profiles.a]\npids = 8\n[profiles.b]\npids = 1\n", "config.toml:4: profiles.b.pids: "),
         ("# none\nmemroy = 1\n", "config.toml:2: memroy is not a setting. Did you mean memory"),
         ('profile = "mine"\n', "config.toml:1: profile: there is no profile 'mine'"),
         ("warm = \n", "at line 1, column 8"),
-    ):
-        config.write_text(text)
-        with pytest.raises(SettingsError) as caught:
-            load({}, environ)
-        assert place in str(caught.value)
+    ],
+)
+def test_a_message_names_the_line_of_the_file_that_is_at_fault(
+    load_text: LoadText, text: str, place: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(place)):
+        load_text(text)
 
 
-def test_each_setting_knows_where_it_stands(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text('warm = 1\nruntime = "docker"\nimage = "a"\n')
-    environ = {"HOME": "/", "MCP_BRIDGE_CONFIG": str(config), "MCP_BRIDGE_IMAGE": "b"}
-    settings = load({"warm": "2"}, environ)
+def test_each_setting_knows_where_it_stands(load_text: LoadText, config: Path) -> None:
+    text = 'warm = 1\nruntime = "docker"\nimage = "a"\n'
+    settings = load_text(text, {"warm": "2"}, MCP_BRIDGE_IMAGE="b")
     places = [settings.place(name) for name in ("warm", "image", "runtime", "pids")]
     assert places == ["--warm", "MCP_BRIDGE_IMAGE", f"{config}:2: runtime", "MCP_BRIDGE_PIDS"]
 
@@ -90,17 +88,14 @@ def test_a_variable_that_is_no_setting_is_told_with_the_nearest() -> None:
         "OTHER": "x",
     }
     assert unknown_variables(environ) == [
-        "MCP_BRIDGE_MEMROY is not a setting, and changes nothing. Did you mean MCP_BRIDGE_MEMORY?",
-        "MCP_BRIDGE_QQ is not a setting, and changes nothing.",
+        "MCP_BRIDGE_MEMROY is not a setting and has no effect. Did you mean MCP_BRIDGE_MEMORY?",
+        "MCP_BRIDGE_QQ is not a setting and has no effect.",
     ]
 
 
-def test_a_flag_that_does_not_parse_is_named_as_a_flag() -> None:
+def test_an_error_names_the_flag_or_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--max-timeout: 'x'"):
         load({"max_timeout": "x"}, {"HOME": "/nowhere"})
-
-
-def test_a_named_settings_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="does not exist"):
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(tmp_path / "no.toml")})
 
@@ -110,7 +105,7 @@ def test_a_timeout_beyond_the_maximum_raises_it_with_a_warning() -> None:
     assert load({"call_timeout": "900"}, {"HOME": "/nowhere"}).max_timeout == 900
     settings = load({"max_timeout": "10", "timeout": "20"}, {"HOME": "/nowhere"})
     assert (settings.timeout, settings.max_timeout) == (20, 20)
-    assert "--timeout: 20 s is beyond the maximum of 10 s (--max-timeout)" in settings.notes[0]
+    assert "--timeout: 20 s exceeds the maximum of 10 s (--max-timeout)" in settings.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -137,13 +132,7 @@ def test_values_of_the_first_bridges_keep_their_meaning(
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("512m", 512 * 1024**2),
-        ("1g", 1024**3),
-        ("1.5G", 1536 * 1024**2),
-        ("100", 100),
-        ("2kib", 2048),
-    ],
+    [("512m", 512 * 1024**2), ("1.5G", 1536 * 1024**2), ("100", 100), ("2kib", 2048)],
 )
 def test_sizes_are_read_as_engines_write_them(text: str, size: int) -> None:
     assert parse_size(text) == size
@@ -157,11 +146,9 @@ def test_sockets_go_where_their_paths_fit(tmp_path: Path) -> None:
     assert len(str(deep)) <= 70
 
 
-def test_a_server_s_protocol_is_read_from_its_table(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text('[servers.github]\nprotocol = "legacy"\n[servers."my files"]\n')
-    environ = {"MCP_BRIDGE_CONFIG": str(path), "HOME": str(tmp_path)}
-    assert load(environ=environ).server_settings == {
+def test_a_server_s_protocol_is_read_from_its_table(load_text: LoadText) -> None:
+    text = '[servers.github]\nprotocol = "legacy"\n[servers."my files"]\n'
+    assert load_text(text).server_settings == {
         "github": ServerSettings(protocol="legacy"),
         "my files": ServerSettings(),
     }

@@ -70,7 +70,6 @@ def load_profile(config: Path, profile: str = "", **variables: str) -> Settings:
 
 
 def test_a_profile_goes_before_the_file_and_gives_way_to_variables_and_flags(config: Path) -> None:
-    """From weak to strong: default, file, profile, variable, flag."""
     assert load_profile(config).memory == 1024**3
     chosen = load_profile(config, "data")
     assert (chosen.profile, chosen.memory, chosen.timeout) == ("data", 4 * 1024**3, 20)
@@ -110,7 +109,7 @@ def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
 
 
 def _widths(settings: Settings) -> dict[str, float | frozenset[str]]:
-    """Return how much a run may have; in each respect less is narrower."""
+    """Return what a run may do; less is narrower."""
     names = ("timeout", "max_timeout", "memory", "pids", "cpus")
     open_modules = {"random", "shutil.rmtree"} - {*settings.guard_denies}
     return {

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from bridge.artifacts import ArtifactStore
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError
+from bridge.errors import ArtifactStoreError
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.saved_functions.documents import Memories
@@ -26,6 +26,7 @@ from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
 from tests import postgresql as servers
 from tests.postgresql import PASSWORD, Server, store_at
+from tests.raised import raises_code
 from tests.store.test_store import count_together, get, put
 
 pytestmark = pytest.mark.usefixtures("postgresql")
@@ -314,7 +315,7 @@ def test_what_there_is_no_room_for_does_not_stay_on_the_server(tmp_path: Path) -
     for number in range(3):
         kept.of_run("you", f"run{number}").add("x", b"%d" % number * 330)
     before = store.blobs.all()
-    with pytest.raises(ArtifactQuotaError):
+    with raises_code("artifact_quota"):
         kept.of_run("me", "run").add("x", b"y" * 990)
     assert store.blobs.all() == before
 

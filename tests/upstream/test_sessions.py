@@ -16,7 +16,6 @@ import pytest
 from bridge.errors import (
     BridgeError,
     CallTimeoutError,
-    ServerLostError,
     ServerStartError,
     ToolCallError,
 )
@@ -405,13 +404,13 @@ async def test_calls_under_way_fail_when_the_pool_closes(rig: Rig) -> None:
         async with rig.pool(rig.raw()) as pool:
 
             async def call() -> None:
-                with pytest.raises(ServerLostError) as caught:
+                with raises_code("server_lost") as caught:
                     await pool.call_tool("server", "never", {"started": rig.path("started")})
                 errors.append(caught.value)
 
             tg.start_soon(call)
             await wait_file(rig.path("started"))
-        with pytest.raises(ServerLostError, match="is closed"):
+        with raises_code("server_lost", match="is closed"):
             await pool.call_tool("server", "echo", {})
     assert len(errors) == 1
 
@@ -427,7 +426,7 @@ async def test_a_server_runs_without_its_log(rig: Rig, caplog: pytest.LogCapture
     rig.log_dir = rig.directory / "file" / "logs"
     (rig.directory / "file").write_text("in the way")
     async with rig.pool(rig.raw()) as pool:
-        with pytest.raises(ServerLostError, match="about to crash"):
+        with raises_code("server_lost", match="about to crash"):
             await pool.call_tool("server", "crash", {})
     assert "no log file" in caplog.text
 

@@ -18,7 +18,7 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from bridge import __version__
-from bridge.errors import CallTimeoutError, CannotAskError, ServerLostError, ToolCallError
+from bridge.errors import BridgeError, CallTimeoutError, CannotAskError, ToolCallError
 from bridge.model import MEBIBYTE, ProtocolMode
 from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import on_behalf_of
@@ -167,12 +167,12 @@ async def test_a_flood_that_answers_nothing_ends_the_connection(rig: Rig) -> Non
     ],
 )
 async def test_a_crash_fails_calls_and_the_next_reconnects(rig: Rig, tool: str, told: str) -> None:
-    failures: list[ServerLostError] = []
+    failures: list[BridgeError] = []
     started = rig.path("started")
     async with rig.pool(rig.raw()) as pool:
 
         async def wait_for_nothing() -> None:
-            with pytest.raises(ServerLostError) as caught:
+            with raises_code("server_lost") as caught:
                 await pool.call_tool("server", "never", {"started": started})
             failures.append(caught.value)
 
@@ -180,7 +180,7 @@ async def test_a_crash_fails_calls_and_the_next_reconnects(rig: Rig, tool: str, 
             async with anyio.create_task_group() as tg:
                 tg.start_soon(wait_for_nothing)
                 await wait_file(started)
-                with pytest.raises(ServerLostError) as caught:
+                with raises_code("server_lost") as caught:
                     await pool.call_tool("server", tool, {})
         said = caught.value.message
         assert said.startswith(f"Server 'server' went away during tool '{tool}'. It {told}.")
@@ -198,7 +198,7 @@ async def test_a_server_that_stops_reading_is_replaced(rig: Rig) -> None:
     """Its process lives on, but nothing can be asked of it."""
     async with rig.pool(rig.raw()) as pool:
         await pool.call_tool("server", "deaf", {})
-        with pytest.raises(ServerLostError):
+        with raises_code("server_lost"):
             await pool.call_tool("server", "echo", {})
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
@@ -321,7 +321,7 @@ async def test_a_crash_takes_the_grandchildren_with_it(rig: Rig) -> None:
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "spawn", {"kind": "setsid"})
         pid = result["structuredContent"]["pid"]
-        with pytest.raises(ServerLostError):
+        with raises_code("server_lost"):
             await pool.call_tool("server", "crash", {})
         await pool.server("server").start()
         assert not is_alive(pid)

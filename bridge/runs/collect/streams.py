@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.callers.client import RunCaller
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError
+from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import Output
 from bridge.model import Artifact, Limits, Loss, ShownContent
 from bridge.model.kept import ArtifactKind
@@ -90,12 +90,11 @@ class _Kept:
                 self._writer = self._artifacts.writer(self._stream, "text/plain", self._stream)
             # A quarter of a megabyte is written and hashed sooner than a thread is woken.
             self._writer.write(data)
-        except ArtifactQuotaError as error:
-            # What was written until here stays, and is worth keeping.
-            self._fail(error, data)
         except ArtifactStoreError as error:
             self._fail(error, data)
-            self._writer = None
+            # The data written before the quota was reached remains an artifact.
+            if error.code != "artifact_quota":
+                self._writer = None
 
     async def finish(self) -> Artifact | None:
         artifact = None

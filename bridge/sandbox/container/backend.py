@@ -23,7 +23,6 @@ import anyio.to_thread
 from bridge.errors import (
     BridgeError,
     EngineDownError,
-    ImageMissingError,
     LaunchError,
     SandboxError,
     SettingsError,
@@ -187,7 +186,7 @@ class ContainerBackend(Backend):
     ) -> AsyncIterator[ContainerSandbox]:
         command = spec.command
         if not self._image and command is None:
-            raise ImageMissingError("No runtime image is chosen.")
+            raise SandboxError("No runtime image is chosen.", code="image_missing")
         await self._remove_leftovers(connection.api)
         if spec.binds or command is not None:
             await self.require_shared_files(command.image if command is not None else "")

@@ -17,7 +17,6 @@ import requests.exceptions
 from bridge.errors import (
     BridgeError,
     EngineDownError,
-    ImageMissingError,
     LaunchError,
     SandboxError,
 )
@@ -59,7 +58,8 @@ _SHARE_REMEDY = (
     " [directories], or as `cache` of [dependencies]."
 )
 
-_PULL = partial(ImageMissingError, code="image_pull_failed")
+_MISSING = partial(SandboxError, code="image_missing")
+_PULL = partial(SandboxError, code="image_pull_failed")
 _RUNTIME = partial(LaunchError, code="oci_runtime_broken")
 _CGROUP = partial(LaunchError, code="cgroup")
 
@@ -71,7 +71,7 @@ _PATTERNS: tuple[_Pattern, ...] = (
         _SHARE_REMEDY,
     ),
     _Pattern(r"toomanyrequests|pull access denied|initializing source docker://", _PULL),
-    _Pattern(r"no such image|image not known|unable to find image", ImageMissingError),
+    _Pattern(r"no such image|image not known|unable to find image", _MISSING),
     _Pattern(
         r"unknown runtime specified|unknown or invalid runtime"
         r'|default OCI runtime "[^"]*" not found|no valid executable found for OCI runtime',

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from bridge.errors import ImageMissingError, SandboxError
+from bridge.errors import SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
@@ -85,7 +85,7 @@ class ImageEngine:
         done = await self._run([*self._command, "pull", name], timeout=1800.0, on_line=progress)
         if not done.ok:
             message = f"{self.kind} could not pull {name}: {faults.one_line(_reason(done))}."
-            raise ImageMissingError(message, code="image_pull_failed")
+            raise SandboxError(message, code="image_pull_failed")
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
         words = [word for change in changes for word in ("--change", change)]
@@ -167,21 +167,22 @@ async def ensure_present(
     if await engine.inspect(name) is not None:
         return
     if name.startswith("localhost/"):
-        raise ImageMissingError(f"{engine.kind} has no image {name}.")
+        raise SandboxError(f"{engine.kind} has no image {name}.", code="image_missing")
     if progress is None:
         if name == DEFAULT_FALLBACK:
-            raise ImageMissingError(f"{engine.kind} has no runtime image yet.")
+            raise SandboxError(f"{engine.kind} has no runtime image yet.", code="image_missing")
         remedy = f"Run `{engine.kind} pull {name}`."
-        raise ImageMissingError(f"{engine.kind} has no image {name} yet.", remedy=remedy)
+        message = f"{engine.kind} has no image {name} yet."
+        raise SandboxError(message, remedy=remedy, code="image_missing")
     size = " (about 45 MB; a minute on most lines)" if name == DEFAULT_FALLBACK else ""
     progress(f"{engine.kind}: pulling {name}, once{size}")
     try:
         await engine.pull(name, progress=progress)
-    except ImageMissingError as error:
-        if name == DEFAULT_FALLBACK:
+    except SandboxError as error:
+        if name == DEFAULT_FALLBACK or error.code != "image_pull_failed":
             raise
         remedy = f"Check the name in {place}, or unset it."
-        raise ImageMissingError(error.message, remedy=remedy, code="image_pull_failed") from error
+        raise SandboxError(error.message, remedy=remedy, code="image_pull_failed") from error
 
 
 @dataclass(frozen=True, kw_only=True)

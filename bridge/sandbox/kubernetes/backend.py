@@ -18,7 +18,6 @@ import anyio.to_thread
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
-    ClusterRefusedError,
     LaunchError,
     SandboxError,
     SandboxLostError,
@@ -201,12 +200,16 @@ class KubernetesBackend(Backend):
         """Return the kernel of a pod's node, if it matters and the bridge may read nodes."""
         if not brings_own_kernel(self._settings.runtime_class):
             return None
-        with suppress(ClusterRefusedError):
+        try:
             node = await cluster.get(f"/api/v1/nodes/{placed['spec'].get('nodeName')}")
-            if node is not None:
-                info = node["status"]["nodeInfo"]
-                return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
-        return None
+        except SandboxError as error:
+            if error.code != "cluster_refused":
+                raise
+            return None
+        if node is None:
+            return None
+        info = node["status"]["nodeInfo"]
+        return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
 
     async def _connect_once(self) -> WarmPods:
         async with self._connecting:

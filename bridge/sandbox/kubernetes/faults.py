@@ -16,11 +16,8 @@ from lightkube.core.exceptions import ConfigError
 from websockets.exceptions import WebSocketException
 
 from bridge.errors import (
-    ClusterRefusedError,
     EngineDownError,
-    ImageMissingError,
     LaunchError,
-    QuotaError,
     SandboxError,
     SandboxLostError,
 )
@@ -32,11 +29,12 @@ REMOVED = "The pod was removed from outside."
 
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
 
-_PULL = partial(ImageMissingError, code="image_pull_failed")
+_MISSING = partial(SandboxError, code="image_missing")
+_PULL = partial(SandboxError, code="image_pull_failed")
 
 # Reasons of a waiting container that will never start.
 _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
-    "ErrImageNeverPull": (ImageMissingError, _IMAGE_REMEDY),
+    "ErrImageNeverPull": (_MISSING, _IMAGE_REMEDY),
     "ImagePullBackOff": (_PULL, _IMAGE_REMEDY),
     "InvalidImageName": (_PULL, _IMAGE_REMEDY),
     "ImageInspectError": (_PULL, _IMAGE_REMEDY),
@@ -83,7 +81,7 @@ def translated(server: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         message = "The kubeconfig gives no credentials for the cluster."
-        raise ClusterRefusedError(message, host_detail=cut(error)) from error
+        raise SandboxError(message, host_detail=cut(error), code="cluster_refused") from error
     except _NO_ANSWER as error:
         detail = f"It is at {server}: {cut(error)}."
         raise EngineDownError(
@@ -98,12 +96,14 @@ def refusal(code: int, body: bytes) -> SandboxError:
         said = cut(body.decode("utf-8", "replace"))
     detail = f"It says: {said} ({code})."
     if code == 403 and "exceeded quota" in said:
-        return QuotaError("The namespace's quota is used up.", host_detail=detail)
+        message = "The namespace's quota is used up."
+        return SandboxError(message, host_detail=detail, code="quota")
     if code == 403 and "must specify" in said:
         remedy = "Set [kubernetes] requests."
         return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
     if code in (401, 403):
-        return ClusterRefusedError("The cluster refuses the bridge's account.", host_detail=detail)
+        message = "The cluster refuses the bridge's account."
+        return SandboxError(message, host_detail=detail, code="cluster_refused")
     if code in (404, 409, 410, 429) or code >= 500:
         refused = ClusterAnswerError("The cluster refused the request.", host_detail=detail)
         refused.status = code

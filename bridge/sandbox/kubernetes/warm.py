@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import anyio
 
-from bridge.errors import QuotaError, SandboxError
+from bridge.errors import SandboxError
 from bridge.model import Limits
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster
@@ -112,7 +112,9 @@ class WarmPods:
             for _ in range(min(part - len(own), 4)):  # A node starts about three a second.
                 made = self._template.manifest(pod.pod_name("warm"), self._limits, "warm")
                 await self.cluster.create(self.cluster.pods, made)
-        except QuotaError as error:
+        except SandboxError as error:
+            if error.code != "quota":
+                raise
             # Runs use the quota, so this is no problem.
             logger.info("fewer warm pods than configured: %s", error.message)
 

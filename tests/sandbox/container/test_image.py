@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.errors import ImageMissingError
+from bridge.errors import SandboxError
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image import (
     DEFAULT_FALLBACK,
@@ -44,7 +44,7 @@ class FakeImages(ImageEngine):
 
     async def pull(self, name: str, *, progress: Progress) -> None:
         if not self.reachable:
-            raise ImageMissingError(f"podman could not pull {name}.", code="image_pull_failed")
+            raise SandboxError(f"podman could not pull {name}.", code="image_pull_failed")
         self.pulled.append(name)
         self.images[name] = ImageFacts(id="pulled")
 
@@ -82,7 +82,7 @@ async def test_what_is_there_or_must_not_be_pulled_is_never_asked_of_a_registry(
     name: str, progress: Progress | None, error: str
 ) -> None:
     engine = FakeImages(images={"there:1": ImageFacts(id="1")})
-    with pytest.raises(ImageMissingError, match=error) if error else nullcontext():
+    with pytest.raises(SandboxError, match=error) if error else nullcontext():
         await ensure_present(name, engine, progress=progress)
     assert engine.pulled == []
 

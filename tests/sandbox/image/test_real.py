@@ -23,7 +23,6 @@ import anyio
 import docker
 import pytest
 
-from bridge.errors import ImageMissingError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import SystemRunner
@@ -285,7 +284,7 @@ async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down
 ) -> None:
     images, _ = engine
     assert await images.inspect("localhost/mcb-none:x") is None
-    with pytest.raises(ImageMissingError):
+    with raises_code("image_missing"):
         await images.tag("localhost/mcb-none:x", "localhost/mcb-none:y")
     # No one listens on port 9, so this fails the same with and without a network.
     with raises_code("image_pull_failed") as caught:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import ClusterRefusedError, SettingsError
+from bridge.errors import SettingsError
 from bridge.sandbox.kubernetes.cluster import find_config
 from bridge.settings.kubernetes import Kubernetes
 from tests.certificates import certify
 from tests.fakes.api_server import ApiServer
+from tests.raised import raises_code
 from tests.sandbox.kubernetes.rig import backend_on, echo
 
 
@@ -55,7 +56,7 @@ async def test_a_token_that_is_refused_is_an_error_with_its_own_code(
 ) -> None:
     server.tokens = {"right"}
     async with backend_on(server, tmp_path, token="wrong-one") as backend:
-        with pytest.raises(ClusterRefusedError) as caught:
+        with raises_code("cluster_refused") as caught:
             await echo(backend)
     assert "wrong-one" not in str(caught.value)
 
