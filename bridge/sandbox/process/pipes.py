@@ -7,7 +7,6 @@ in the kernel's pipes, so a flood stops there and not in this process.
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -44,17 +43,7 @@ class Pipes:
         self._stdout_open = self._stderr_open = True
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
-        # Both outputs behind one descriptor: waiting for two would take two tasks each time. macOS
-        # has no epoll; a guest there writes to stderr only if it dies, and then stdout ends too.
-        self._either = select.epoll() if hasattr(select, "epoll") else None
-        self._reader = Reader(stdout if self._either is None else self._either, self._take)
-        if self._either is not None:
-            try:
-                for descriptor in (stdout, stderr):
-                    self._either.register(descriptor, select.EPOLLIN)
-            except OSError:
-                self.close()
-                raise
+        self._reader = Reader(stdout, self._take, stderr)
 
     def diagnostics(self) -> str:
         """Return the end of what was written to stderr so far."""
@@ -79,9 +68,7 @@ class Pipes:
     async def end_output(self) -> None:
         """Close stdout, so that the next write is answered with SIGPIPE. Idempotent."""
         self._stdout_open = False
-        self._unwatch(self._stdout)
-        if self._either is None:
-            self._reader.close()
+        self._reader.forget(self._stdout)
         self._stdout = _let_go(self._stdout)
         await anyio.lowlevel.checkpoint()
 
@@ -101,7 +88,7 @@ class Pipes:
             return data
         if self._stdout_open:
             self._stdout_open = False
-            self._unwatch(self._stdout)
+            self._reader.forget(self._stdout)
         return None if self._stderr_open else b""
 
     def close(self) -> None:
@@ -109,8 +96,6 @@ class Pipes:
         self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
             _let_go(descriptor)
-        if self._either is not None:
-            self._either.close()
         self._stdin = self._stdout = self._stderr = _CLOSED
         self._stderr_open = False
 
@@ -127,17 +112,11 @@ class Pipes:
                 return
             if not data:
                 self._stderr_open = False
-                self._unwatch(self._stderr)
+                self._reader.forget(self._stderr)
             if self.on_error is not None:
                 self.on_error(data)
             else:
                 self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
-
-    def _unwatch(self, descriptor: int) -> None:
-        """Stop polling a descriptor; its end would be reported repeatedly."""
-        if self._either is not None:
-            with suppress(OSError, ValueError):
-                self._either.unregister(descriptor)
 
 
 def _let_go(descriptor: int) -> int:
