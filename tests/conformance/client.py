@@ -29,8 +29,6 @@ EXAMPLES: Mapping[str, Json] = {"string": "a", "integer": 1, "number": 1.5, "boo
 
 
 class Consenting:
-    """A run whose client accepts every question with the defaults that its schema names."""
-
     client = "conformance"
     clock = Clock()
     wants_progress = True
@@ -38,7 +36,6 @@ class Consenting:
     trace = Context()
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Any]) -> dict[str, Json]:
-        """Fill in a form; a model is not asked in any scenario."""
         return {"action": "accept", "content": _filled(params["requestedSchema"])}
 
     def note_restart(self, server: str) -> None:
@@ -99,7 +96,6 @@ def _arguments(tool: Tool, tools: tuple[Tool, ...]) -> dict[str, Json]:
 
 
 def _filled(schema: Mapping[str, Any]) -> dict[str, Json]:
-    """Return a value for each property: its default, or one of its type."""
     return {
         name: part.get("default", EXAMPLES.get(part.get("type", ""), {}))
         for name, part in schema.get("properties", {}).items()

@@ -94,7 +94,6 @@ def test_a_signal_is_named_with_its_likely_cause() -> None:
 
 
 def test_a_timeout_says_the_limit_and_what_to_do() -> None:
-    """The limit in force is named, so that the next attempt can ask for more."""
     verdict = classify(Ending(deadline_passed=True), LIMITS)
     assert verdict.summary == "Timed out after 5 s."
     assert "raise `timeout` (max 600 s)." in verdict.error
@@ -110,7 +109,6 @@ def test_a_hint_is_not_taken_for_what_was_raised() -> None:
 
 
 def test_what_was_done_to_a_sandbox_from_outside_is_told() -> None:
-    """Killed, lost or standing still: none of it is the program's doing, and each is said."""
     killed = classify(Ending(report=ExitReport(signal=9)), LIMITS)
     assert "from outside" in killed.summary
     assert "The engine is gone." in classify(Ending(lost="The engine is gone."), LIMITS).summary

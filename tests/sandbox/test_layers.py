@@ -134,7 +134,6 @@ def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
 
 @pytest.mark.parametrize("facts", [{"boot_id": "a-b"}, {"kernel_version": "#1 SMP"}, {}])
 def test_a_kernel_that_is_the_hosts_or_is_not_shown_lets_nothing_run(facts: dict[str, Any]) -> None:
-    """Never downgraded, whatever the engine says that it started."""
     with raises_code("oci_runtime_broken", match="runsc .* no kernel other than the host's"):
         require_mandatory_layers(claims("own-kernel"), facts)
 

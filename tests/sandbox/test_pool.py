@@ -39,8 +39,6 @@ class _Thing:
 
 @dataclass
 class _Factory:
-    """Opens things, each in `seconds`, and keeps account of them."""
-
     seconds: float = START_SECONDS
     opened: list[_Thing] = field(default_factory=list)
     fail: bool = False
@@ -95,8 +93,6 @@ async def _burst(pool: WarmPool[str, _Thing], number: int) -> None:
 
 
 def _on_the_clock(main: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test where seconds pass at once, and only when everybody waits."""
-
     def run() -> None:
         clock.run(main)
 
@@ -107,7 +103,6 @@ def _on_the_clock(main: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 @_on_the_clock
 async def test_nothing_is_opened_before_it_is_asked_for() -> None:
-    """A bridge that is never used starts no sandbox."""
     factory = _Factory()
     async with _pool(factory, 3):
         await anyio.sleep(1000)
@@ -164,7 +159,6 @@ async def test_a_claim_takes_over_what_is_being_opened() -> None:
 
 @_on_the_clock
 async def test_runs_one_after_another_compete_with_no_start_but_their_own() -> None:
-    """A pool that cannot keep up costs nothing beside having none."""
     factory = _Factory()
     async with _pool(factory, 4) as pool:
         for _ in range(20):
@@ -204,7 +198,6 @@ async def test_a_claim_does_not_wait_for_what_the_pool_does_next() -> None:
 
 @_on_the_clock
 async def test_a_resource_that_dies_while_waiting_is_not_handed_over() -> None:
-    """A container that an operator removed must not fail the next run."""
     factory = _Factory()
     async with _pool(factory, 1) as pool:
         await _use(pool)

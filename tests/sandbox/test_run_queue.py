@@ -18,8 +18,6 @@ MIB = 1024**2
 
 
 class Crowd:
-    """Runs of several callers at one queue, which end when they are told to."""
-
     def __init__(self, queue: RunQueue) -> None:
         self.queue = queue
         self.began: list[str] = []
@@ -29,7 +27,6 @@ class Crowd:
         self._ends: dict[str, anyio.Event] = {}
 
     async def run(self, name: str) -> None:
-        """Run; the caller's name comes first in the run's."""
         self._ends[name] = anyio.Event()
         told = self.told.setdefault(name, [])
         with anyio.CancelScope() as self.scopes[name]:
@@ -46,7 +43,6 @@ class Crowd:
 
 @asynccontextmanager
 async def _crowd(queue: RunQueue, *names: str) -> AsyncIterator[Crowd]:
-    """Yield runs that asked for a place in this order; nothing of them is left."""
     crowd = Crowd(queue)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
@@ -100,7 +96,6 @@ async def test_a_run_that_is_cancelled_leaves_the_queue() -> None:
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothers() -> None:
-    """Else it would be lost permanently."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2") as crowd:
         crowd.end("a0")
         # Before it could run: its place was given to it when the other left.
@@ -144,7 +139,6 @@ async def test_nobody_waits_for_ever() -> None:
     ],
 )
 def test_the_default_follows_cores_and_memory(cores: int, memory: int | None, runs: int) -> None:
-    """Two at least, lest what waits for a person keep everything else from running."""
     assert default_runs(cores, memory, 512 * MIB) == runs
 
 

@@ -22,7 +22,6 @@ from tests.raised import raises_code
 
 
 def _settings(tmp_path: Path, **flags: str) -> Settings:
-    """Settings on a machine that has no engine: nothing on the path, no socket."""
     environ = {
         "HOME": str(tmp_path),
         "PATH": str(tmp_path),
@@ -40,7 +39,6 @@ def test_auto_tries_engines_before_bubblewrap() -> None:
 
 
 def test_images_are_for_engines() -> None:
-    """`image build` has nothing to do for the others; what says so names the place at fault."""
     for name in ("bubblewrap", "seatbelt", "landlock"):
         settings = Settings(runtime=name, places={"runtime": "c.toml:2: runtime"})
         with pytest.raises(SettingsError, match=f"c.toml:2: runtime: {name} uses no images"):
@@ -100,7 +98,6 @@ async def test_packages_that_are_none_are_refused_before_anything_is_tried(
 async def test_packages_for_another_python_are_refused_and_not_left_out(
     tmp_path: Path, shared: Path
 ) -> None:
-    """By the first backend that would use them, with the command that makes them again."""
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
     place = shared / "environment"
     (place / "lib" / "python3.7" / "site-packages").mkdir(parents=True)
@@ -182,7 +179,6 @@ def test_the_strict_profile_only_narrows() -> None:
 
 
 def test_the_writable_directories_fit_into_the_memory_limit() -> None:
-    """Their contents count towards it, so together they must not exceed it."""
     limits = limits_for(Settings(memory=64 * 1024**2))
     assert limits.tmp_bytes + limits.workspace_bytes < limits.memory_bytes
 

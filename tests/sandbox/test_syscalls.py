@@ -33,12 +33,10 @@ def test_each_call_is_on_one_list_once() -> None:
 
 @pytest.mark.parametrize("name", DANGEROUS.split())
 def test_what_escapes_are_made_of_is_not_allowed(name: str) -> None:
-    """The issue's list, word by word."""
     assert name not in ALLOWED
 
 
 def test_only_allowed_calls_are_judged_by_their_arguments() -> None:
-    """A refusal of what is refused anyway would hide a mistake."""
     assert {rule.call for rule in ARGUMENTS} <= set(ALLOWED)
 
 
@@ -68,7 +66,6 @@ def test_an_engine_is_told_the_same() -> None:
 
 
 def test_an_engine_lets_a_network_have_the_internets_families_and_no_other() -> None:
-    """Of `socket` and its pairs alone; everything else is as without a network."""
     plain, networked = oci_profile()["syscalls"], oci_profile("networked")["syscalls"]
     sockets = (["socket"], ["socketpair"])
     assert [rule for rule in plain if rule["names"] not in sockets] == [
@@ -102,7 +99,6 @@ def test_the_filters_are_programs_the_kernel_takes() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libseccomp is for Linux")
 def test_without_the_library_there_are_no_filters() -> None:
-    """And so no sandboxes: this layer is not one to go without."""
     with raises_code("engine_not_found") as caught:
         filters("libno-such-library.so.9")
     assert "apt install libseccomp2" in caught.value.remedy
@@ -110,7 +106,6 @@ def test_without_the_library_there_are_no_filters() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libseccomp is for Linux")
 def test_names_of_nothing_have_no_number() -> None:
-    """A misspelt name would silently allow nothing; so the ones here are looked at."""
     assert "no_such_call" not in numbers(["no_such_call", "read"])
     known = numbers(ALLOWED)
     unknown = set(ALLOWED) - set(known)

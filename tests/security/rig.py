@@ -108,7 +108,6 @@ class Watched:
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        """Start a sandbox, which is live until nothing is left of it."""
         name = ""
         try:
             async with self._backend.launch(spec) as sandbox:
@@ -121,8 +120,6 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What became of one."""
-
     outcome: RunResult | BridgeError
     sandbox: str
 
@@ -134,12 +131,6 @@ class Attack:
 
 @dataclass(kw_only=True)
 class Arena:
-    """One backend with an engine on it.
-
-    Attributes:
-        listed: Returns the sandboxes that there are, as their engine says; None without an engine.
-    """
-
     name: str
     engine: Engine
     backend: Watched
@@ -151,7 +142,6 @@ class Arena:
 
     @property
     def kind(self) -> str:
-        """What holds the sandboxes: "podman", "gvisor", ..."""
         return "docker" if self.name == "ssh" else self.name
 
     def best_effort(self, limit: str, result: RunResult) -> bool:
@@ -233,7 +223,6 @@ class Arena:
         assert not changed, changed
 
     async def settle(self) -> None:
-        """Wait until one sandbox waits, and nothing else is there."""
         sandboxes = self.engine.sandboxes
 
         def settled() -> bool:
@@ -244,7 +233,6 @@ class Arena:
         await until(lambda: not self.listed or set(self.listed()) == set(self.backend.live))
 
     async def next_run_is_clean(self) -> None:
-        """Run a program that looks around; it sees what the first of all saw."""
         found = await self.engine.run(RunRequest(code=LOOK, servers=()))
         assert found.status == "success", found
         if not self.clean:
@@ -255,7 +243,6 @@ class Arena:
         assert found.result == self.clean, (found.result, self.clean)
 
     async def with_server(self) -> None:
-        """Have the server running, so that it is there before anything is counted."""
         found = await self.engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=1)"))
         assert found.result == {"sum": 2}, found
 
@@ -303,7 +290,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, A
 
 
 def descriptors() -> dict[str, int]:
-    """Count this process's descriptors by kind."""
     found: dict[str, int] = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -315,7 +301,6 @@ def descriptors() -> dict[str, int]:
 
 
 def children() -> list[int]:
-    """Return this process's children, those included that no one has collected."""
     return processes_below()
 
 
@@ -337,7 +322,6 @@ def remains(sandbox: str) -> list[str]:
 
 
 def family(ancestor: int) -> list[int]:
-    """Return a process and all below it, the oldest first."""
     found = [ancestor]
     for pid in found:
         with suppress(OSError):
@@ -382,7 +366,6 @@ def containers(engine: Outside, *, owner: int | None = None) -> list[str]:
 
 
 def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Settings:
-    """Return the settings of a bridge on one backend, and nothing of this machine's user."""
     environ = {**os.environ, "CANARY_TOKEN": CANARY}
     flags = {"runtime": name, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
     if name == "gvisor":
@@ -404,13 +387,11 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
 
 
 def outside_of(name: str, shelf: EngineShelf) -> Outside:
-    """Return another way to the engine of a backend than the bridge's."""
     return shelf.get("podman" if name == "gvisor" else name)
 
 
 @asynccontextmanager
 async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> AsyncIterator[Arena]:
-    """Open an engine on a backend that was chosen as a user's is; see that nothing is left."""
     settings = settings_for(name, shelf, home, **more)
     outside = None if name == "bubblewrap" else outside_of(name, shelf)
     listed = None if outside is None else partial(containers, outside)
@@ -463,8 +444,6 @@ async def arena_on(
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """What a program did outside of any sandbox."""
-
     out: str
     err: str
 

@@ -16,7 +16,6 @@ CANARY = "canary-of-the-host"
 
 @contextmanager
 def planted(directory: Path) -> Iterator[Mapping[str, object]]:
-    """Plant a secret, a process and listeners of every kind; yield where they are."""
     secret = directory / "secret"
     secret.write_text(CANARY)
     abstract = f"mcp-code-bridge-test-{os.getpid()}"
@@ -58,7 +57,6 @@ def _listen(stack: ExitStack, family: int, address: object) -> int:
 
 
 def _answer(stack: ExitStack) -> int:
-    """Answer every datagram, as a resolver would."""
     resolver = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     resolver.bind(("127.0.0.1", 0))
 
@@ -83,7 +81,6 @@ def _answer(stack: ExitStack) -> int:
 
 
 def _mount_of() -> str:
-    """Return a mount point of the host's that no sandbox has."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     points = sorted({line.split()[4] for line in lines})
     inside = ("/proc", "/sys", "/dev", "/tmp", "/run", "/etc", "/var/tmp")

@@ -49,13 +49,10 @@ REAL = shutil.which("bwrap") or "/usr/bin/bwrap"
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """A directory that everybody may read and write, where stand-ins and the canary go."""
-
     path: Path
 
     @property
     def canary(self) -> Path:
-        """What no program may have made."""
         return self.path / "open" / "canary"
 
     @property
@@ -69,7 +66,6 @@ class Ground:
         return str(made)
 
     def settings(self, **flags: str) -> Settings:
-        """Settings on a machine whose path leads here and whose engines' sockets are not there."""
         environ = {
             "HOME": str(self.path),
             "PATH": str(self.path),
@@ -96,7 +92,6 @@ def ground() -> Iterator[Ground]:
 async def outcome(
     ground: Ground, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
 ) -> BridgeError | RunResult:
-    """Run the program that would write the canary, by way of the whole engine."""
     with anyio.fail_after(PATIENCE):
         async with open_engine(
             settings, finder=ListFinder(), choose_backend=choose_backend
@@ -115,7 +110,6 @@ async def on(ground: Ground, backend: Backend) -> BridgeError | RunResult:
 
 
 def refused(found: BridgeError | RunResult, code: str) -> str:
-    """See that it is an error of that code with something to do about it, and return its words."""
     assert isinstance(found, BridgeError), found
     assert found.code == code, found
     assert found.remedy
@@ -123,7 +117,6 @@ def refused(found: BridgeError | RunResult, code: str) -> str:
 
 
 def kept_in(found: BridgeError | RunResult) -> RunResult:
-    """See that the program ran, and failed at the canary."""
     assert isinstance(found, RunResult), found
     assert (found.status, found.reason) == ("error", "exception"), found
     assert "FileNotFoundError" in found.error or "PermissionError" in found.error
@@ -199,7 +192,6 @@ LEAVES_THE_ROOT_WRITABLE = (
 async def test_a_broken_bubblewrap_runs_nothing(
     ground: Ground, text: str | None, code: str
 ) -> None:
-    """Neither when it was not probed, nor by the ladder, which has nothing else here."""
     name = ground.stand_in(text) if text else "/no/bwrap"
     async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
         refused(await on(ground, backend), code)
@@ -227,7 +219,6 @@ async def test_the_cheat_is_one(ground: Ground) -> None:
     [(SHARES_THE_NETWORK, "no-network"), (LEAVES_THE_ROOT_WRITABLE, "read-only-root")],
 )
 async def test_one_layer_less_is_noticed(ground: Ground, change: str, layer: str) -> None:
-    """Everything else is in force, and still it is refused."""
     if layer == "no-network" and len(socket.if_nameindex()) < 2:
         pytest.skip("this host has no network to share")
     text = REWRITES.format(change=change, real=REAL)
@@ -264,7 +255,6 @@ def refused_words(found: BridgeError | RunResult) -> None:
 
 
 async def test_filters_that_let_everything_through_are_noticed(ground: Ground) -> None:
-    """They are in force, and are not ours: a file in memory can be made."""
     allow = b"\x06\0\0\0\0\0\xff\x7f"
     async with BubblewrapBackend(environ=os.environ) as backend:
         found = await backend._look_around()
@@ -288,15 +278,12 @@ async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground
 async def test_the_tier_with_rules_that_allow_everything_is_noticed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has nothing else to keep a program from the host's files."""
     async with LandlockBackend(environ=os.environ) as backend:
         monkeypatch.setattr(landlock, "ruleset", lambda *_: None)
         assert "landlock" in refused(await on(ground, backend), "isolation_broken")
 
 
 class Nonsense(socketserver.StreamRequestHandler):
-    """Answers whatever is asked with what no engine says."""
-
     answer = b"\x00\xff nonsense\r\n\r\n"
 
     def handle(self) -> None:
@@ -306,8 +293,6 @@ class Nonsense(socketserver.StreamRequestHandler):
 
 
 class Refusing(Nonsense):
-    """Speaks HTTP, and fails at everything."""
-
     answer = b"HTTP/1.1 500 No\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 
 
@@ -367,7 +352,6 @@ async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> N
 async def test_an_engine_without_the_image_or_the_runtime_runs_nothing(
     ground: Ground, flags: dict[str, str], word: str
 ) -> None:
-    """What was named is not traded for something else of the engine's."""
     real = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     settings = ground.settings(runtime="docker", **flags)
     settings = replace(settings, environ={**settings.environ, "DOCKER_HOST": real})
@@ -377,7 +361,6 @@ async def test_an_engine_without_the_image_or_the_runtime_runs_nothing(
 async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
     ground: Ground, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`doctor` says so, and what it would not do instead."""
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
     assert await doctor(ground.settings()) == 0
     told = capsys.readouterr().out

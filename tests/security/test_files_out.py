@@ -33,7 +33,6 @@ HOST_GROWTH = 40 * 1024
 async def box(
     shelf: EngineShelf, host: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Arena]:
-    """Give an engine on bubblewrap, after what is planted on the host."""
     assert host
     async with opened("bubblewrap", shelf, tmp_path_factory.mktemp("box")) as made:
         yield made
@@ -42,7 +41,6 @@ async def box(
 async def left(
     box: Arena, code: str, *, timeout: float = 60.0
 ) -> tuple[RunResult, dict[str, bytes]]:
-    """Run a program; return its result, and its files by name."""
     with anyio.fail_after(PATIENCE_SECONDS):
         result = await box.engine.run(RunRequest(code=code, servers=(), timeout=timeout))
     store = box.engine.artifacts
@@ -90,7 +88,6 @@ for name in ("secret", "own"):
 async def test_only_regular_files_come_out_and_no_link_is_followed(
     box: Arena, host: Mapping[str, object], tmp_path: Path
 ) -> None:
-    """A link in there would be followed by the supervisor, or worse by the host."""
     plant = PLANT.format(secret=str(host["secret"]))
     naive = control(NAIVE.format(directory=str(tmp_path), plant=plant))
     assert str(host["canary"]) in naive.out, naive.err
@@ -162,7 +159,6 @@ os.read(ready[0], 1)
 
 
 async def test_processes_left_behind_change_nothing_while_it_is_read(box: Arena) -> None:
-    """They are ended first, whatever they block: no file is torn, and no one races the reading."""
     for _ in range(3):
         result, files = await left(box, RACE)
         assert result.status == "success", result.error

@@ -94,7 +94,6 @@ await mcp_work_shop.slow(started={started!r}, cancelled="/dev/null")
 
 @pytest.mark.guarantee("ending")
 async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
-    """Attack 10: a session of its own, an orphan, no descriptor in common."""
     outside = f"daemon-beside-{arena.name}-{os.getpid()}-"
     assert control(DAEMON.format(mark=outside)).out == "left\n"
     # "left" may be there before it is what its argument says. The attack is void if it dies here.
@@ -109,7 +108,6 @@ async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
 
 @pytest.mark.guarantee("ending")
 async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> None:
-    """Attack 9: all signals blocked and ignored, then stopped, its first process if it can."""
     assert control(STUBBORN).out == "ESCAPED\n"
     found = (await arena.attack(STUBBORN + STOP, timeout=1)).result
     # In gVisor the first process can be stopped: then the host ends all, and receives no report.
@@ -119,7 +117,6 @@ async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> N
 
 
 async def test_children_and_orphans_are_collected(arena: Arena) -> None:
-    """Attack 11: far more than may exist at once."""
     count = PIDS + 20 if arena.kind == "gvisor" else 3 * PIDS
     found = (await arena.attack(ORPHANS.format(count=count), timeout=60)).result
     assert found.stdout == "through\n", found
@@ -127,7 +124,6 @@ async def test_children_and_orphans_are_collected(arena: Arena) -> None:
 
 @pytest.mark.guarantee("honest-end")
 async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
-    """Attack 12: whether it works or not, it is no success; and so is killing oneself."""
     code = (
         "import os, signal, time\n"
         "os.kill(1, signal.SIGKILL)\n"
@@ -142,7 +138,6 @@ async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
 
 @pytest.mark.guarantee("calls-end")
 async def test_a_cancelled_run_ends_its_processes_and_calls(arena: Arena, tmp_path: Path) -> None:
-    """Attack 14: as a client's cancellation arrives; the server's call goes too."""
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
     code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
     await arena.with_server()
@@ -158,7 +153,6 @@ async def test_a_cancelled_run_ends_its_processes_and_calls(arena: Arena, tmp_pa
 async def test_a_call_under_way_at_the_deadline_is_called_off(
     arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attack 13: the server hears of it, and what it would have said reaches no one."""
     shorter = replace(limits_for(arena.engine.settings, 2), longest_timeout=3)
     monkeypatch.setattr(admission, "limits_for", lambda *_: shorter)
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
@@ -176,10 +170,6 @@ async def test_a_call_under_way_at_the_deadline_is_called_off(
 async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
     arena: Arena, shelf: EngineShelf, tmp_path: Path
 ) -> None:
-    """Attack 15: no one needs to clean up for the program to end; the next bridge does the rest.
-
-    A living bridge's sandboxes are left alone by both.
-    """
     async with arena.unharmed() as mine:
         settings = settings_for(arena.name, shelf, tmp_path)
         environ = {
@@ -242,7 +232,6 @@ def _gone(sandbox: str) -> Callable[[], bool]:
 async def test_an_engine_that_goes_away_takes_the_program_along_but_not_its_output(
     arena: Arena, tmp_path: Path
 ) -> None:
-    """Attack 16: podman's service killed, docker's container removed, bubblewrap killed."""
     started = tmp_path / "started"
     code = (
         f"print('said')\nawait mcp_work_shop.slow(started={str(started)!r}, cancelled='/dev/null')"
@@ -277,7 +266,6 @@ def _take_away(arena: Arena, sandbox: str) -> None:
 
 @pytest.mark.guarantee("engine-lost")
 async def test_a_sandbox_that_stands_still_is_not_mistaken_for_a_slow_program(arena: Arena) -> None:
-    """Attack 16: paused on its engine, or its processes stopped, while it waits for a program."""
     async with arena.unharmed(counted=False) as victims:
         await anyio.to_thread.run_sync(_pause, arena, victims[0])
         found = await arena.engine.run(RunRequest(code="print(1)", timeout=1))
@@ -311,7 +299,6 @@ ENDINGS = {
 @pytest.mark.guarantee("honest-end")
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_an_end_that_is_none_is_no_success(arena: Arena, ending: str) -> None:
-    """Attack 17. `sys.exit(0)` is success without a result, as anywhere."""
     found = await arena.engine.run(RunRequest(code=ENDINGS[ending], timeout=5))
     assert found.status == "error", found
     assert not found.has_result

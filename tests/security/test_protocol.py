@@ -197,7 +197,6 @@ sys.modules.clear()
 
 @pytest.mark.guarantee("frames-are-text")
 async def test_frames_on_the_programs_own_output_are_text(arena: Arena) -> None:
-    """Attack 18."""
     found = (await arena.attack(FORGED_OUTPUT)).result
     assert (found.status, found.result) == ("success", 7), found
     assert found.stdout.count('"type"') == found.stderr.count('"type"') == 3
@@ -206,7 +205,6 @@ async def test_frames_on_the_programs_own_output_are_text(arena: Arena) -> None:
 
 @pytest.mark.guarantee("frames-give-nothing")
 async def test_frames_on_the_channel_get_nothing_that_was_not_given(arena: Arena) -> None:
-    """Attacks 19 and 20: other methods and servers, the supervisor's frames, unknown ids."""
     await arena.with_server()
     found = (await arena.attack(OTHER_METHODS)).result
     assert found.status == "success", found
@@ -219,7 +217,6 @@ async def test_frames_on_the_channel_get_nothing_that_was_not_given(arena: Arena
 
 @pytest.mark.guarantee("floods")
 async def test_a_gigabyte_in_one_line_reaches_nobody(arena: Arena) -> None:
-    """Attack 21: and the channel works after it."""
     with peak_memory() as grown:
         found = (await arena.attack(LONG_LINE, timeout=60)).result
     assert found.result == ["work-shop"], found
@@ -228,7 +225,6 @@ async def test_a_gigabyte_in_one_line_reaches_nobody(arena: Arena) -> None:
 
 @pytest.mark.guarantee("floods")
 async def test_a_hundred_thousand_calls_are_held_back(arena: Arena) -> None:
-    """Attack 21: the program waits, not the host's memory."""
     with peak_memory() as grown:
         found = (await arena.attack(FLOOD, timeout=2)).result
     assert found.reason in (None, "timeout"), found
@@ -250,7 +246,6 @@ async def test_malformed_frames_end_their_run_and_nothing_else(arena: Arena) -> 
 
 @pytest.mark.guarantee("malformed")
 async def test_arguments_beyond_the_limit_are_refused(arena: Arena) -> None:
-    """Attack 22: a call of twenty megabytes is refused where it is made, and the next one works."""
     await arena.with_server()
     with peak_memory() as grown:
         found = (await arena.attack(LARGE)).result
@@ -260,7 +255,6 @@ async def test_arguments_beyond_the_limit_are_refused(arena: Arena) -> None:
 
 @pytest.mark.guarantee("malformed")
 async def test_odd_values_in_good_frames_are_served(arena: Arena) -> None:
-    """Attack 22: half a character, a large number, names given twice: the last one counts."""
     await arena.with_server()
     found = (await arena.attack(CHANNEL + HARMLESS)).result
     assert found.status == "success", found
@@ -269,7 +263,6 @@ async def test_odd_values_in_good_frames_are_served(arena: Arena) -> None:
 
 @pytest.mark.guarantee("floods")
 async def test_whoever_stops_reading_or_writing_meets_the_deadline(arena: Arena) -> None:
-    """Attack 23: a hundred megabytes of replies not read, and half a frame."""
     await arena.with_server()
     with peak_memory() as grown:
         found = (await arena.attack(STALLED, timeout=2)).result
@@ -293,7 +286,6 @@ def unpickles(node: ast.AST) -> bool:
 
 @pytest.mark.guarantee("no-code-comes-out")
 async def test_nothing_from_a_program_is_unpickled(arena: Arena, tmp_path: Path) -> None:
-    """Attack 24: neither what it sends nor what it returns."""
     await arena.with_server()
     path = tmp_path / "made"
     found = (await arena.attack(PICKLED, argv=(str(path),))).result
@@ -303,7 +295,6 @@ async def test_nothing_from_a_program_is_unpickled(arena: Arena, tmp_path: Path)
 
 @pytest.mark.guarantee("no-code-comes-out")
 def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
-    """Attack 24: nothing outside of sandboxes knows how."""
     files = [file for file in BRIDGE.rglob("*.py") if file not in INSIDE]
     assert len(files) > 100
     texts = {file: file.read_text("utf-8") for file in files}
@@ -315,6 +306,5 @@ def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
 
 @pytest.mark.guarantee("no-code-comes-out")
 async def test_what_a_program_does_to_its_own_interpreter_stays_there(arena: Arena) -> None:
-    """Attack 25: modules, built-ins, hooks, tracing, exit handlers, environment."""
     found = (await arena.attack(SABOTAGE, timeout=5)).result
     assert not (found.status == "success" and found.result == "forged"), found

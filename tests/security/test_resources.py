@@ -159,7 +159,6 @@ print([
 
 @pytest.mark.guarantee("processes")
 async def test_processes_and_threads_are_bounded(arena: Arena) -> None:
-    """Attack 1. gVisor's processes are the host's threads, many of them to one process."""
     assert control(FORK + "print(forks(200))").out == "200\n"
     assert control(FORK + "print(threads(200))").out == "200\n"
     if arena.kind == "gvisor":
@@ -176,7 +175,6 @@ async def test_processes_and_threads_are_bounded(arena: Arena) -> None:
 
 @pytest.mark.guarantee("processes")
 async def test_a_fork_bomb_ends_with_its_run_and_hurts_no_neighbour(arena: Arena) -> None:
-    """Attack 1: while it goes off another run does its work."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_bombed, arena)
         with anyio.fail_after(PATIENCE_SECONDS):
@@ -193,7 +191,6 @@ async def _bombed(arena: Arena) -> None:
 
 @pytest.mark.guarantee("memory")
 async def test_memory_is_bounded_and_running_out_has_a_name(arena: Arena) -> None:
-    """Attack 2."""
     hog = "blocks = [bytearray(b'x') * (1 << 20) for _ in range(600)]\nprint(len(blocks))"
     assert control(hog).out == "600\n"
     found = (await arena.attack(hog)).result
@@ -204,7 +201,6 @@ async def test_memory_is_bounded_and_running_out_has_a_name(arena: Arena) -> Non
 
 @pytest.mark.guarantee("memory")
 async def test_memory_cannot_be_multiplied_by_children(arena: Arena) -> None:
-    """Attack 2: eight children of half the limit each; the limit is the sandbox's."""
     size = MEMORY // 2
     split = (
         "import os, signal, time\n"
@@ -240,7 +236,6 @@ async def test_memory_cannot_be_multiplied_by_children(arena: Arena) -> None:
 
 @pytest.mark.guarantee("memory")
 async def test_files_are_bounded_in_bytes_and_number(arena: Arena, tmp_path: Path) -> None:
-    """Attacks 3 and 4: deleted files that grow, sparse ones, and very many."""
     outside = control(FILL + f"print(sparse({str(tmp_path / 's')!r}))").out
     assert outside in ("kept\n", "EFBIG\n"), outside
     assert control(FILL + f"print(fill({str(tmp_path / 'f')!r}))").out == "ESCAPED\n"
@@ -261,7 +256,6 @@ async def test_files_are_bounded_in_bytes_and_number(arena: Arena, tmp_path: Pat
 
 @pytest.mark.guarantee("output")
 async def test_output_of_any_length_is_bounded_on_the_host(arena: Arena) -> None:
-    """Attack 5: a gigabyte of lines, one line of a hundred megabytes, and errors beside it."""
     flood = (
         "import os\n"
         "block = b'x' * (1 << 20)\n"
@@ -285,7 +279,6 @@ async def test_output_of_any_length_is_bounded_on_the_host(arena: Arena) -> None
 
 @pytest.mark.guarantee("descriptors")
 async def test_descriptors_run_out_inside_only(arena: Arena) -> None:
-    """Attack 6."""
     assert control(HUNGER).out == "['ESCAPED', 'ESCAPED']\n"
     found = (await arena.attack(HUNGER)).result
     assert found.stdout == "[24, 24]\n", found
@@ -293,7 +286,6 @@ async def test_descriptors_run_out_inside_only(arena: Arena) -> None:
 
 @pytest.mark.guarantee("processors")
 async def test_a_program_on_every_processor_leaves_time_for_others(arena: Arena) -> None:
-    """Attack 7: more spinning processes than processors; another run finishes meanwhile."""
     spin = "import os\nfor _ in range(os.cpu_count()): os.fork()\nwhile True: pass"
     async with anyio.create_task_group() as tasks:
 
@@ -308,7 +300,6 @@ async def test_a_program_on_every_processor_leaves_time_for_others(arena: Arena)
 
 @pytest.mark.guarantee("depth")
 async def test_depth_ends_in_an_error_and_a_crash_leaves_no_core(arena: Arena) -> None:
-    """Attack 8: recursion, nesting, and a signal that would write a core file."""
     found = (await arena.attack(DEPTH)).result
     assert found.status == "success", found
     assert found.stdout == (

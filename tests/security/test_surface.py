@@ -173,7 +173,6 @@ def controls(host: Mapping[str, object]) -> Mapping[str, str]:
 def judge(
     attack: int, arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Hold every attempt of one attack against its control and against what may be."""
     judged = 0
     for name, probe in PROBES.items():
         if probe.attack != attack:
@@ -221,7 +220,6 @@ async def test_no_attempt_of_an_attack_succeeds(
 async def test_nobody_can_be_asked_for_a_name(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Attack 38."""
     judge(38, arena, surface, controls)
     found = await arena.engine.run(
         RunRequest(code="import socket\nsocket.getaddrinfo('secret.example.com', 80)")
@@ -233,7 +231,6 @@ async def test_nobody_can_be_asked_for_a_name(
 async def test_no_file_name_or_secret_of_the_host_is_inside(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Attack 41; tracebacks included."""
     judge(41, arena, surface, controls)
     code = (
         "import json, os\ntry: json.loads('{')\nexcept ValueError: raise KeyError(dict(os.environ))"
@@ -255,7 +252,6 @@ async def test_only_the_channel_is_held_open(arena: Arena) -> None:
 
 @pytest.mark.guarantee("fresh-randomness")
 async def test_two_runs_draw_different_numbers(arena: Arena) -> None:
-    """Attack 42: nothing random is inherited from what they have in common."""
     first = (await arena.engine.run(RunRequest(code=DRAWN))).result
     second = (await arena.engine.run(RunRequest(code=DRAWN))).result
     assert len(first) == len(second) == 5
@@ -287,7 +283,6 @@ async def test_every_call_off_the_list_is_refused(arena: Arena) -> None:
 
 @pytest.mark.guarantee("small-kernel")
 async def test_calls_by_another_architectures_numbers_are_deadly_or_unknown(arena: Arena) -> None:
-    """Attack 30: through x32 and i386 the same numbers mean other calls."""
     assert (await arena.attack(FOREIGN_CALLS)).result.stdout == "[31, 31]\n"
     # The control, as far as this kernel has those tables: i386 is none of a filter's doing outside.
     assert control(FOREIGN_CALLS).out in ("[31, 0]\n", "[0, 0]\n", "[31, 31]\n")

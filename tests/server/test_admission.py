@@ -61,7 +61,6 @@ async def test_without_the_token_nothing_but_probes_is_answered(
 async def test_a_thousand_silent_connections_leave_the_host_s_user_room(
     engine: Engine, sent: bytes
 ) -> None:
-    """Nor do they take that many descriptors, though the bridge hears of all of them at once."""
     async with guarded(engine) as web, AsyncExitStack() as stack:
         for _ in range(300):
             address = web.base_url.host, web.base_url.port or 0
@@ -145,7 +144,6 @@ async def test_who_has_taken_a_share_of_connections_is_refused_alone(
 async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those who come through a proxy there, one who takes a share is refused alone."""
     monkeypatch.setitem(BOUNDS, "sessions", 4)
     if sys.platform != "linux":
         pytest.skip("its callers' user ids are known on Linux")

@@ -48,7 +48,6 @@ async def test_two_tools_are_offered_with_the_servers_in_the_first_s_description
 async def test_what_a_client_says_it_is_stands_in_the_audit_log(
     engine: Engine, settings: Settings, era: str
 ) -> None:
-    """In the record of a run and of a plan that is applied; short, and nothing that is obeyed."""
     said = Implementation(name="\x1b[2Jharness\n" + "x" * 500, version="2.1")
     async with Client(build_server(engine), mode=era, client_info=said) as client:
         code = "await mcp_work_shop.add(a=1, b=2)"
@@ -187,7 +186,6 @@ async def _ignoring(call: Any) -> None:
 
 @pytest.fixture(params=["legacy", "auto"])
 def era(request: pytest.FixtureRequest) -> Any:
-    """How the client connects: by a handshake, or by `server/discover` of 2026-07-28."""
     return request.param
 
 
@@ -202,8 +200,6 @@ async def test_the_servers_are_known_before_the_first_request(engine: Engine, er
 async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
     settings: Settings, backend: FakeBackend, era: Any
 ) -> None:
-    """The bridge does not wait for its configuration before it answers; here it has to."""
-
     finder = ListFinder(workshop())
     async with engine_on(backend, settings, finder=finder, eager=False) as engine:
         server = build_server(engine)

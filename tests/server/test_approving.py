@@ -47,8 +47,6 @@ WRITE = "await mcp_desk.write_note(topic='t', text='x')"
 
 
 class Person:
-    """Answers through a client; the last answer for ever."""
-
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
@@ -63,7 +61,6 @@ class Person:
         return ElicitResult(action="accept", content={"decision": answer})
 
     def count(self) -> int:
-        """Return how often they were asked since this was asked last."""
         found = len(self.asked)
         self.asked.clear()
         return found
@@ -86,8 +83,6 @@ Opening = Callable[[], Any]
 
 @pytest.fixture
 def opening(settings: Settings, backend: FakeBackend, config: Path, log: Path) -> Opening:
-    """Opens a bridge; one after the other has the same state."""
-
     @asynccontextmanager
     async def opened() -> AsyncIterator[Engine]:
         finder = ListFinder(recorder("desk", log))
@@ -115,7 +110,6 @@ def _error(result: CallToolResult) -> str:
 async def test_an_answer_holds_for_a_call_a_run_or_a_session(
     opening: Opening, log: Path, era: str
 ) -> None:
-    """A call that is not allowed is not made; what the model says in arguments allows none."""
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(opening())
         person = Person("call")
@@ -169,7 +163,6 @@ async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
 async def test_over_http_without_authentication_no_answer_is_an_approval(
     opening: Opening, log: Path, era: str
 ) -> None:
-    """Neither of a call, nor of a plan with one that asks; what a rule allows is done."""
     person = Person("call")
     plan = f"await mcp_desk.redescribe(tool='send', description='d')\n{WRITE}"
     async with AsyncExitStack() as stack:

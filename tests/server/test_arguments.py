@@ -65,7 +65,6 @@ def test_good_arguments_become_a_request() -> None:
 def test_arguments_that_a_client_mangled_mean_what_is_certain(
     sent: dict[str, Any], meant: dict[str, Any]
 ) -> None:
-    """JSON texts of the declared type, one item for a list, and blanks for what is not used."""
     assert parse_request({"code": "1", **sent}) == RunRequest(code="1", **meant)
 
 

@@ -46,8 +46,6 @@ def backend() -> FakeBackend:
 async def engine(
     backend: FakeBackend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Engine]:
-    """One engine for all tests, with the server that asks, which takes a second to start."""
-
     settings = settings_in(tmp_path_factory.mktemp("home"))
     async with engine_on(backend, settings, finder=ListFinder(asker())) as opened:
         yield opened
@@ -139,7 +137,6 @@ async def modern(server: Server[Any]) -> AsyncIterator[Client]:
 async def test_a_run_that_asks_is_answered_with_the_question(
     modern: Client, engine: Engine, backend: FakeBackend
 ) -> None:
-    """It stays alive, and continues when the call is made again with the answer."""
     with anyio.fail_after(60):
         first = await _raw(modern)
         assert isinstance(first, InputRequiredResult)

@@ -31,7 +31,6 @@ def finder() -> ListFinder:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, era: str) -> None:
-    """Two at once; each question goes to the one whose call is under way, or to no one."""
     asked: dict[str, list[str]] = {"me": [], "you": []}
 
     def callback(who: str) -> ElicitationFnT:
@@ -92,7 +91,6 @@ async def test_over_http_a_client_that_goes_while_it_is_asked(
 async def test_over_http_a_client_that_answers_nothing_is_waited_for_minutes_only(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For all its run's questions together: meanwhile it keeps a place that others wait for."""
     assert clients.WAIT_SECONDS <= 300
     monkeypatch.setattr(clients, "WAIT_SECONDS", 0.1)
     asked = []
@@ -122,7 +120,6 @@ for _ in range(2):
 async def test_over_http_a_run_that_a_drain_ended_is_told_to_its_client_that_comes_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its answer to a question, for as long as other runs have to end."""
     monkeypatch.setattr(engine_module, "LOOK_SECONDS", 0)
     drained = anyio.Event()
 

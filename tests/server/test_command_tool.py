@@ -43,7 +43,6 @@ def there() -> Iterator[Place]:
 
 @pytest.fixture
 async def client(there: Place) -> AsyncIterator[Client]:
-    """A client of a bridge with one command profile, in bubblewrap."""
     settings = there.settings(executables=["cat", "sort"], description="Text.")
     async with (
         engine_on(FakeBackend(), settings, finder=ListFinder()) as opened,
@@ -64,7 +63,6 @@ async def test_without_profiles_there_is_no_such_tool(engine: Engine) -> None:
 
 
 async def test_with_profiles_the_tool_is_there_and_runs_commands(client: Client) -> None:
-    """Success, failure and a refusal are results that fit the announced schema."""
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert set(tools) == {"run_python", "search_tools", "run_command"}
     assert "Profile tool: cat, sort (no network; writes: nothing; " in (

@@ -67,11 +67,6 @@ def raw(message: Any) -> bytes:
 async def answers(
     engine: Engine, line: bytes, answered: Any = None, count: int = 1, rest: bytes = b"\n"
 ) -> list[bytes]:
-    """Return so many lines that the SDK's session writes on what was read before it began.
-
-    Args:
-        rest: What it reads itself.
-    """
     there, back = os.pipe(), os.pipe()
     os.write(there[1], rest)
     server = build_server(engine, principal="stdio")
@@ -98,7 +93,6 @@ async def answers(
 
 
 def configure(settings: Settings, home: Path) -> None:
-    """Configure two servers, one with a secret, and store the tools of the other."""
     servers = {
         "git-hub": {"command": "git-hub", "description": 'Holds code \u2026 "quoted"'},
         "chat": {

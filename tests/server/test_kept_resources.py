@@ -43,7 +43,6 @@ def left(engine: Engine, name: str, data: bytes, owner: str = "stdio", **more: A
 
 
 async def kept_by(client: Client) -> list[str]:
-    """Return the names of what a client is shown of what runs left."""
     listed = (await client.list_resources()).resources
     prefixes = ("bridge://artifacts/", "bridge://runs/")
     assert {"bridge://capabilities", "bridge://servers"} <= {resource.uri for resource in listed}
@@ -51,7 +50,6 @@ async def kept_by(client: Client) -> list[str]:
 
 
 def unknown(client: Client) -> int:
-    """Return the code that the client's version of the protocol gives to an unknown resource."""
     return types.INVALID_PARAMS if client.protocol_version == "2026-07-28" else -32002
 
 
@@ -62,7 +60,6 @@ async def text_of(client: Client, uri: str) -> list[str]:
 async def test_what_a_run_left_is_listed_and_read_whole_and_in_parts(
     engine: Engine, client: Client
 ) -> None:
-    """Text as text, and each answer that is a part says which and how to read on."""
     lines = "".join(f"line {number}\n" for number in range(1, 1001))
     output = left(engine, "stdout", lines.encode(), kind="stdout")
     picture = left(engine, "plot.png", b"\x89PNG\r\n\x1a\n\x00")
@@ -167,8 +164,6 @@ async def test_a_name_that_holds_a_secret_is_told_without_it(engine: Engine) -> 
 
 
 def told_server() -> tuple[NotifyingServer, Notices]:
-    """Return a server whose clients are all one owner's, with an empty list, and its notices."""
-
     async def tools() -> str:
         return ""
 
@@ -196,7 +191,6 @@ def told_server() -> tuple[NotifyingServer, Notices]:
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) -> None:
-    """The list when something was kept, and a resource that reads differently."""
     server, notices = told_server()
     sessions = "bridge://sessions"
     async with listening(server, mode, sessions, tools=False) as heard:
@@ -236,7 +230,6 @@ async def test_subscriptions_are_bounded(mode: str) -> None:
 async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_uri(
     engine: Engine, mode: str
 ) -> None:
-    """No one without a credential is shown a list of what others without one have."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(web(engine))
 
@@ -298,16 +291,12 @@ async def test_over_http_every_client_is_told_and_one_that_is_gone_is_no_hindran
 
 
 class Session:
-    """A request's session, of a connection that counts what is sent over it."""
-
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
 
 @dataclass
 class Context:
-    """What a handler is given."""
-
     session: Session
 
 

@@ -51,7 +51,6 @@ def connected(server: Any, era: str, **more: Any) -> Client:
 
 
 async def early_id(client: Client, code: str) -> str:
-    """Run a program that takes longer; return the id that the answer tells a model to read."""
     result = await client.call_tool("run_python", {"code": code})
     assert (result.is_error, record_of(result)["status"]) == (False, "running")
     found = re.search(r'run_python\(retry_of="(\w+)"\)', text_of(result))
@@ -139,7 +138,6 @@ def test_a_call_is_answered_a_tenth_before_the_limit_that_holds_for_its_client(
 async def pool(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Pool]:
-    """Sessions to a bridge at which every run that is not over at once becomes a task."""
     monkeypatch.setattr(task_runs, "TASK_AFTER_SECONDS", 0.05)
     monkeypatch.setattr(task_runs, "POLL_SECONDS", 0.05)
     rig = Rig(tmp_path)

@@ -39,7 +39,6 @@ def era(request: pytest.FixtureRequest) -> Any:
 
 @asynccontextmanager
 async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncIterator[Client]:
-    """Connect a client of this name to a bridge with these settings."""
     async with (
         engine_on(FakeBackend(), settings, finder=ListFinder(workshop())) as engine,
         Client(
@@ -81,7 +80,6 @@ async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings,
 
 
 async def test_programs_can_have_structured_content(settings: Settings, era: Any) -> None:
-    """With its schema, which the client holds it against, and then nowhere else."""
     own = replace(settings, structured="content")
     async with connected(own, era) as client:
         tool, _ = (await client.list_tools()).tools
@@ -120,7 +118,6 @@ async def engine(settings: Settings, backend: FakeBackend) -> AsyncIterator[Engi
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: str) -> None:
-    """Whole here, and with its measures in the record; what is over the budget is kept."""
     async with Client(build_server(engine), mode=mode) as client:
         result = await client.call_tool("run_python", {"code": CODE})
         text, picture, table, page, *links = result.content
@@ -167,7 +164,6 @@ while not os.path.exists({go!r}):
 async def test_output_and_progress_reach_a_client_that_wants_them(
     engine: Engine, era: str, tmp_path: Path
 ) -> None:
-    """Before the program's end; a client that has set no level gets no messages."""
     go = tmp_path / "go"
     heard: dict[str, str] = {}
     seen: list[tuple[float, float | None, str | None]] = []
@@ -220,7 +216,6 @@ WRITER = "import os\nos.path.getsize('a') + os.path.getsize('b')"
 
 
 def call(size: int) -> dict[str, Any]:
-    """Return a run that has two files, in base64 with ends of lines, and returns their size."""
     half = base64.encodebytes(b"\xff" * (size // 2)).decode().replace("\n", "\r\n")
     rest = base64.b64encode(b"\xff" * (size - size // 2)).decode()
     files = [{"name": "a", "data": half}, {"name": "b", "data": rest}]

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.node
 
 
 def filesystem(*arguments: str) -> ServerSpec:
-    """Return the reference server, with only these directories."""
     assert FILESYSTEM.exists(), "`make test` installs it"
     node = Path(sys.executable).parent / "node"
     path = f"{node.parent}{os.pathsep}{os.environ['PATH']}"
@@ -61,8 +60,6 @@ async def opened(
 
 
 class Roots:
-    """A client's roots, which may change."""
-
     def __init__(self, *paths: Path) -> None:
         self.paths = paths
         self.asked = 0
@@ -77,7 +74,6 @@ class Roots:
 async def test_a_server_without_a_directory_gets_its_client_s_roots(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str, early: bool
 ) -> None:
-    """Also one that was started for no client, and after they have changed."""
     mine, other = (tmp_path / name for name in ("mine", "other"))
     for place in (mine, other):
         place.mkdir()
@@ -99,7 +95,6 @@ async def test_a_server_without_a_directory_gets_its_client_s_roots(
 
 
 async def listing(client: Client, place: Path) -> str:
-    """Return the server's list when it has this directory: it takes roots in over some calls."""
     with anyio.fail_after(60):
         while str(place) not in (listed := text_of(await call(client, LISTED))):
             pass

@@ -34,14 +34,12 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
 async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    """A client of either era of the protocol, of a bridge that knows its server's tools."""
     await engine.servers.load(engine.servers.names())
     async with Client(build_server(engine), mode=request.param) as connected:
         yield connected
 
 
 def hurry(engine: Engine, seconds: float) -> None:
-    """Have searches wait for no server at first, and then as long as that, if nothing fits."""
     engine.servers.straggler_seconds = seconds
     engine.servers._lister._straggler_seconds = 0.0
 
@@ -182,7 +180,6 @@ def test_no_number_breaks_the_limit(limit: Json) -> None:
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    """Null counts as left out, and a whole number may be written with a point."""
     assert parse_search({"query": "a", "limit": None, "server": None, "detail": None}) == (
         SearchRequest(query="a")
     )

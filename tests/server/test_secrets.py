@@ -83,7 +83,6 @@ BROKEN = "import os, sys; sys.exit(f'cannot log in with {os.environ[\"LEAKY_TOKE
 
 
 def leaky(name: str, *arguments: str) -> ServerSpec:
-    """Return the definition of a server that tells its secret."""
     return ServerSpec(
         name=name,
         transport="stdio",
@@ -105,8 +104,6 @@ def finder() -> ListFinder:
 
 
 class Listener:
-    """Keeps all that one client is told, as it came."""
-
     def __init__(self) -> None:
         self.heard: list[str] = []
 

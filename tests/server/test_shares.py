@@ -44,7 +44,6 @@ def _leave(name: str, size: int) -> str:
 
 
 async def _leave_much(engine: Engine, ada: Client, eve: Client) -> None:
-    """Have more left than there is room for, nearly all of it Eve's."""
     # What Ada left is the oldest, and stays.
     [old] = (await _run(ada, code=_leave("old", 20_000)))["artifacts"]
     for number in range(6):
@@ -61,7 +60,6 @@ async def _leave_much(engine: Engine, ada: Client, eve: Client) -> None:
 async def test_one_caller_takes_nothing_of_anothers_share(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """Places for sessions and what is kept: also for who shows ever new credentials."""
     shares = {"sessions": 2, "artifact_bytes": 100_000, "artifact_run_bytes": 100_000}
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(120))
@@ -151,7 +149,6 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
 
 
 async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: Engine) -> None:
-    """Another caller can neither use nor see it; without credentials no one sees any."""
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(90))
         url = await stack.enter_async_context(web(engine))

@@ -56,7 +56,6 @@ def test_something_else_is_explained(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.0.0.0:80", "[::]:80", "192.0.2.1:80", "example.org:80"])
 def test_an_address_that_others_can_reach_is_refused(text: str) -> None:
-    """There is no authentication yet, and any caller of the bridge can use every server."""
     with pytest.raises(UsageError, match="can be reached from other machines"):
         parse_address(text)
 
@@ -111,7 +110,6 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
 async def test_whoever_listens_is_told_of_the_end_when_a_signal_ends_the_server(
     engine: Engine,
 ) -> None:
-    """A signal cancels `serve`; a stream that broke off would be opened again at once."""
     ended = anyio.Event()
     listening = anyio.Event()
 
@@ -152,7 +150,6 @@ async def test_a_port_that_is_taken_is_told_in_one_sentence(engine: Engine) -> N
 async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothing(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Initialisations by clients that never come back keep no more than the bound."""
     monkeypatch.setitem(BOUNDS, "sessions", 40)
     async with served(engine) as (server, web):
         answers = [await web.post("/mcp", json=HELLO) for _ in range(60)]
@@ -256,7 +253,6 @@ def finder() -> ListFinder:
 async def begun(
     engine: Engine, url: str, code: str, *, progress: bool = True, era: str = "legacy"
 ) -> AsyncIterator[tuple[SuspendedRun, anyio.CancelScope]]:
-    """Have a client start a run; yield it once the client has its id, before anything else."""
     first: list[str] = []
     came = anyio.Event()
 
@@ -345,7 +341,6 @@ async def test_a_run_whose_connection_broke_can_be_waited_for(
 async def test_a_client_that_cancels_ends_its_run(
     engine: Engine, backend: FakeBackend, tmp_path: Path, era: str
 ) -> None:
-    """With `notifications/cancelled`; since 2026-07-28, by ending the connection."""
     async with web(engine) as url:
         code = TASK.format(go=str(tmp_path / "go"))
         async with begun(engine, url, code, era=era) as (run, scope):

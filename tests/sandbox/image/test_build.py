@@ -43,14 +43,6 @@ CONTAINERFILE = "FROM scratch AS guest\n\nFROM x AS slim\nCOPY --from=guest / /g
 
 @dataclass
 class FakeEngine(ImageEngine):
-    """An engine that keeps images by id, with names pointing at them.
-
-    Attributes:
-        fail: The step that fails: "import", "build" or "tag".
-        labels: What every new image carries instead of what was asked for.
-        during: Called in the middle of an import or a build.
-    """
-
     kind: EngineKind = "docker"
     fail: str = ""
     labels: Mapping[str, str] | None = None
@@ -113,8 +105,6 @@ class FakeEngine(ImageEngine):
 
 @dataclass
 class FakeScript(SystemRunner):
-    """Stands in for the recipe's script: writes a tarball, or fails as it was told to."""
-
     result: CompletedCommand = CompletedCommand(exit_code=0)
     calls: list[Sequence[str]] = field(default_factory=list)
     guests: list[list[str]] = field(default_factory=list)
@@ -174,7 +164,6 @@ async def made(
     progress: Progress = quiet,
     **request: Any,
 ) -> ImageStatus:
-    """Build an image, without a registry unless told otherwise."""
     return await build(
         engine or FakeEngine(),
         BuildRequest(**{"offline": True, **request}),

@@ -115,7 +115,6 @@ def own(name: str) -> str:
 
 @contextmanager
 def podman_service() -> Iterator[str]:
-    """Run podman's API on a storage of its own for the duration."""
     with tempfile.TemporaryDirectory(prefix="mcb-", ignore_cleanup_errors=True) as name:
         where, root = Path(name) / "s", ["--root", f"{name}/root", "--runroot", f"{name}/run"]
         process = subprocess.Popen(
@@ -166,7 +165,6 @@ async def engine(
 
 @pytest.fixture(scope="module")
 async def built(engine: tuple[ImageEngine, docker.APIClient]) -> ImageStatus:
-    """Build the image, once for all tests that only need one: it takes seconds."""
     return await build(engine[0], BuildRequest(offline=True), context(), progress=print)
 
 
@@ -183,7 +181,6 @@ def context() -> RootfsContext:
 
 
 def run(client: docker.APIClient, image: str, *argv: str) -> Any:
-    """Run a program in a read-only container without network and return the JSON it printed."""
     host = client.create_host_config(
         network_mode="none",
         read_only=True,
@@ -206,7 +203,6 @@ def run(client: docker.APIClient, image: str, *argv: str) -> Any:
 async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compiled(
     engine: tuple[ImageEngine, docker.APIClient], built: ImageStatus
 ) -> None:
-    """Issue 2, item 7: no registry is asked, and no module is compiled at a run."""
     images, client = engine
     assert (built.flavour, built.guest_matches, built.stale) == ("slim", True, "")
     assert await choose(None, images) == SLIM

@@ -14,7 +14,6 @@ from tests.sandbox.process.rig import left_groups
 
 @pytest.fixture
 async def backend() -> AsyncIterator[BubblewrapBackend]:
-    """Open a backend, and see that it leaves nothing."""
     if sys.platform != "linux":
         pytest.skip("bubblewrap is for Linux")
     environ = {**os.environ, "CANARY_TOKEN": "canary-in-the-environment"}

@@ -117,7 +117,6 @@ def test_what_is_lacking_is_told_to_whom_it_concerns() -> None:
 
 
 def test_a_limit_that_cannot_be_set_leaves_no_group(tmp_path: Path) -> None:
-    """Law 4: no sandbox without the limits that were promised, and law 3: nothing left."""
     # An ordinary directory has no `memory.max` to write to.
     parent = CgroupParent(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True)
     with raises_code("cgroup"):

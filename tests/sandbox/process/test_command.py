@@ -66,7 +66,6 @@ def test_the_stage_runs_first_and_has_the_program_in_its_plan() -> None:
 
 
 def test_what_is_lacking_changes_the_plan_and_is_called_weaker() -> None:
-    """No limit counts reserved addresses as memory; without Landlock no rules are made."""
     assert is_golden("the stage's plan with nothing", stage_plan(SPEC, INTERPRETER, BARE, ()))
     bare = isolation(SPEC, BARE)
     lacking = [text.partition(":")[0] for text in bare.weaker]

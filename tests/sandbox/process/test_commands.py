@@ -103,7 +103,6 @@ def test_the_stage_is_told_limits_and_what_to_become() -> None:
 
 @pytest.mark.parametrize("abi", [7, 0])
 def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed(abi: int) -> None:
-    """Executing what is not named would start it, where nothing forbids that."""
     around = replace(AROUND, landlock_abi=abi)
     given = command.stage_input(SPEC, INTERPRETER, around, DESCRIPTORS, (), b"stage", "code")
     wanted = json.loads(marshal.loads(given)[1])["examine"]
@@ -199,7 +198,6 @@ def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[int, int, int, int]]:
-    """Status and leave: a reading and a writing end of each."""
     ends = (*os.pipe(), *os.pipe())
     yield ends
     for end in ends:

@@ -27,7 +27,6 @@ zoneinfo.ZoneInfo("Europe/Paris")
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings that touch nothing outside the test's directory."""
     environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
     return load({"warm": "0"}, environ)
 

@@ -79,7 +79,6 @@ def test_a_file_gets_no_rights_of_directories() -> None:
 
 @pytest.mark.skipif(version() < 1, reason="this kernel has no Landlock")
 async def test_it_is_in_force_on_top_of_the_mounts(backend: BubblewrapBackend) -> None:
-    """What the mounts show and no rule names cannot be opened; without the rules it can."""
     denied = await run(backend, LIST_ROOT)
     assert "PermissionError" in denied.err
     found = await backend._look_around()
@@ -92,7 +91,6 @@ async def test_it_is_in_force_on_top_of_the_mounts(backend: BubblewrapBackend) -
 async def test_every_versions_ruleset_is_taken_by_this_kernel(
     abi: int, backend: BubblewrapBackend
 ) -> None:
-    """Newer kernels take what older ones did, so each can be tried."""
     if abi > version():
         pytest.skip("this kernel's is older")
     found = await backend._look_around()

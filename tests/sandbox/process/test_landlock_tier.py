@@ -52,7 +52,6 @@ PYTHON = "/usr/bin/python3"
 
 @pytest.fixture
 def room() -> Iterator[Path]:
-    """Where runs' directories go, open to everybody as /tmp is; empty again afterwards."""
     made = Path(tempfile.mkdtemp(dir="/var/tmp"))
     made.chmod(0o1777)
     try:
@@ -64,7 +63,6 @@ def room() -> Iterator[Path]:
 
 @pytest.fixture
 async def backend(room: Path) -> AsyncIterator[LandlockBackend]:
-    """Open the backend, and see that it leaves nothing."""
     environ = {**os.environ, "TMPDIR": str(room), "CANARY_TOKEN": "canary-in-the-environment"}
     async with LandlockBackend(environ=environ) as opened:
         yield opened
@@ -82,7 +80,6 @@ class Target:
     private: Path
 
     def mark(self) -> None:
-        """Give the private file, which is of the user that programs run as, what may be taken."""
         self.private.chmod(0o600)
         os.setxattr(self.private, "user.before", b"1")
 
@@ -93,7 +90,6 @@ class Target:
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    """Plant what any user may reach: a file, a directory, listeners, and a process of its own."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
         stack.callback(shutil.rmtree, directory)

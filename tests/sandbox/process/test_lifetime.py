@@ -82,7 +82,6 @@ def late_bwrap(python: str, bwrap: str, mark: str) -> Iterator[tuple[Path, Path]
 async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
     backend: BubblewrapBackend,
 ) -> None:
-    """bubblewrap was told everything; no one would be there to hear what it started."""
     found = await backend._look_around()
     mark = f"launched-late-{os.getpid()}-"
     with late_bwrap(found.interpreter.executable, found.confiner, mark) as (
@@ -104,7 +103,6 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
 
 
 async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend) -> None:
-    """Options are separated by NUL, so a value that holds one is refused."""
     hostile = spec("print('ran')", env={"A": "1\0--share-net"})
     with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="NUL"):
         async with backend.launch(hostile):
@@ -114,7 +112,6 @@ async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend
 async def test_a_step_of_the_stage_that_fails_keeps_the_program_from_running(
     backend: BubblewrapBackend,
 ) -> None:
-    """No layer is left out because it did not work (law 4)."""
     found = await backend._look_around()
     around = replace(found.around, masked=(("/proc/no-such", True),))
     backend._found = replace(found, around=around)
@@ -153,7 +150,6 @@ def test_an_end_that_nobody_reported_is_a_kill() -> None:
 
 @contextmanager
 def waiting() -> Iterator[subprocess.Popen[bytes]]:
-    """Start a group of processes that stays until it is ended."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
     ) as process:

@@ -64,7 +64,6 @@ def test_an_environments_packages_are_found(
 
 
 def test_a_directory_of_packages_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Nothing says what it was made for; backends can be given one, a setting cannot."""
     found = read_packages(tmp_path, as_nobody=False)
     assert (found.directory, found.version) == (os.path.realpath(tmp_path), None)
     with pytest.raises(SettingsError, match="is no virtual environment"):
@@ -72,7 +71,6 @@ def test_a_directory_of_packages_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """Asked for and silently left out would be worse."""
     made = environment(tmp_path / "e", "3.12")
     read_packages(made, as_nobody=False, environment=True)
     (made / "lib/python3.12/site-packages").rmdir()
@@ -89,7 +87,6 @@ def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> No
 
 
 def test_the_interpreter_is_the_one_that_the_environment_was_made_for(tmp_path: Path) -> None:
-    """Else none: another could not import what is compiled."""
     own = find(as_nobody=False)
     major, minor, _ = own.version.split(".")
     fits = environment(tmp_path / "fits", f"{major}.{minor}")
@@ -127,7 +124,6 @@ for attempt in (
 async def test_a_program_imports_from_the_environment_and_cannot_change_it(
     shared: Path, runtime: str
 ) -> None:
-    """From the setting to the program, with a real environment and everything else as it is."""
     place = shared / "environment"
     await anyio.to_thread.run_sync(_make, place)
     (package,) = place.glob("lib/python*/site-packages")
@@ -192,7 +188,6 @@ def interpreter(tag: str) -> Interpreter:
 
 
 def said_by(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with a descriptor in place of the word `FD`."""
     with tempfile.TemporaryFile() as file:
         file.write(given)
         file.seek(0)
@@ -210,7 +205,6 @@ def said_by(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("tag", [own_tag(), "cpython-30-1"])
 def test_what_is_compiled_runs_in_the_interpreter_it_is_for(tag: str) -> None:
-    """Compiled here when that is of the same kind, else by itself."""
     stage = compiled_stage(interpreter(tag))
     # It has a plan that it cannot carry out: far enough to be the stage.
     done = said_by(loader_command(interpreter(tag), "FD"), stage_payload(stage, "{}"))

@@ -16,8 +16,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 class Drains(Pipes):
-    """Counts how often its stderr is looked at."""
-
     drains = 0
 
     def _drain(self) -> None:
@@ -27,7 +25,6 @@ class Drains(Pipes):
 
 @pytest.fixture
 def ends() -> Iterator[list[tuple[int, int]]]:
-    """Three pipes: for stdin, stdout and stderr. What is passed to `Pipes` is closed by it."""
     made = [os.pipe() for _ in range(3)]
     yield made
     for descriptor in (made[0][0], made[1][1], made[2][1]):

@@ -50,7 +50,6 @@ exec "$@"
 
 @pytest.fixture
 def room() -> Iterator[Path]:
-    """Where runs' directories go; empty again afterwards."""
     made = Path(tempfile.mkdtemp(dir="/var/tmp"))
     (made / "runs").mkdir()
     for path in (made, made / "runs"):
@@ -77,7 +76,6 @@ def mac(environ: Mapping[str, str], command: str, system: str = "darwin") -> Sea
 
 @pytest.fixture
 async def backend(room: Path) -> AsyncIterator[SeatbeltBackend]:
-    """Open a backend that takes this system for macOS."""
     before = processes_below() if sys.platform == "linux" else []
     environ = {**os.environ, "TMPDIR": str(room / "runs"), "CANARY_TOKEN": "canary"}
     async with mac(environ, stand_in(room)) as opened:
@@ -203,12 +201,10 @@ def test_what_it_lacks_is_told() -> None:
 
 
 def test_the_profile_is_this() -> None:
-    """All is refused first; the last rule that fits decides: what is written is not executed."""
     assert is_golden("Seatbelt's profile", profile(2).splitlines())
 
 
 def test_paths_are_parameters_and_never_text() -> None:
-    """A path with a quote in it would otherwise write rules."""
     writable, readable = '/private/tmp/")(allow network*)', ['/x") (allow default) ("']
     words = arguments("/opt/python", readable, writable, ["/opt/python", "-c", "1"])
     assert words[:2] == ["/usr/bin/sandbox-exec", "-p"]
@@ -228,7 +224,6 @@ def test_paths_are_parameters_and_never_text() -> None:
 
 
 def test_every_parameter_is_used_and_given_with_its_links_resolved() -> None:
-    """The kernel compares resolved paths."""
     words = arguments(
         "/tmp/p",
         ["/tmp/a", "/private/tmp/a", "/b"],
