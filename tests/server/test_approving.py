@@ -22,8 +22,6 @@ from tests.record import record_of
 from tests.recorder_rig import recorder, tools_recorded
 from tests.server.web_rig import web
 
-ERAS = ["legacy", "2026-07-28"]
-
 POLICY = """\
 [policy]
 [policy.servers.desk]
@@ -106,7 +104,6 @@ def _error(result: CallToolResult) -> str:
     return text_of(result)
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_an_answer_holds_for_a_call_a_run_or_a_session(
     opening: Opening, log: Path, era: str
 ) -> None:
@@ -159,7 +156,6 @@ async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
 
 
 @pytest.mark.guarantee("identified-approvers")
-@pytest.mark.parametrize("era", ERAS)
 async def test_over_http_without_authentication_no_answer_is_an_approval(
     opening: Opening, log: Path, era: str
 ) -> None:

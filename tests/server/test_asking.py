@@ -32,8 +32,6 @@ from tests.waiting import until
 
 _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
-ERAS = ["legacy", "2026-07-28"]
-
 Elicit = ElicitationFnT
 
 
@@ -75,7 +73,6 @@ def answering(action: Any, **content: Any) -> Elicit:
     return elicit
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: str) -> None:
     outcomes: dict[Any, dict[str, str]] = {"accept": {"name": "Ann"}, "decline": {}, "cancel": {}}
     for action, content in outcomes.items():
@@ -87,7 +84,6 @@ async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: st
         assert value_of(await call(client, "await mcp_asker.visit()")) == "accept"
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
     async def sample(context: Any, params: Any) -> CreateMessageResult:
         content = TextContent(text=f"four, of {params.messages[0].content.text}")
@@ -98,7 +94,6 @@ async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
         assert said == "it says four, of What is two and two?"
 
 
-@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("tool", "complaint"),
     [

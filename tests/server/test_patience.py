@@ -32,7 +32,6 @@ from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import until
 
 NAME = "hasty"
-ERAS = ["legacy", "2026-07-28"]
 TASKS = "import asyncio\nawait asyncio.sleep(0.3)\n"
 
 
@@ -67,7 +66,6 @@ async def read(client: Client, number: str) -> Any:
         assert f'retry_of="{number}"' in text_of(result)
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whole_result(
     engine: Engine, era: str
 ) -> None:
@@ -84,7 +82,6 @@ async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whol
     assert (engine.suspended.live, engine.suspended.waiting) == (0, 0)
 
 
-@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("remote", [False, True])
 async def test_a_question_waits_until_the_model_is_back(
     engine: Engine, era: str, remote: bool
@@ -161,8 +158,8 @@ async def test_a_task_s_result_is_fit_to_its_client(
 ) -> None:
     shows = KnownClient(shows_failures=True)
     monkeypatch.setattr("bridge.server.known_clients._CLIENTS", {"mcp-code-bridge": shows})
-    code = "import time\ntime.sleep(0.5)\n1 / 0"
-    result = await pool.call_tool("server", "run_python", {"code": code}, timeout=60)
+    arguments = {"code": "import time\ntime.sleep(0.5)\n1 / 0"}
+    result = await pool.call_tool("server", "run_python", arguments, timeout=60)
     assert result["isError"]
     assert RECORD_KEY not in result.get("_meta", {})
 

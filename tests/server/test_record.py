@@ -32,11 +32,6 @@ from tests.server.pipe_rig import hello, piped, request
 from tests.server.web_rig import served
 
 
-@pytest.fixture(params=["legacy", "2026-07-28"])
-def era(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @asynccontextmanager
 async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncIterator[Client]:
     async with (
@@ -116,9 +111,8 @@ async def engine(settings: Settings, backend: FakeBackend) -> AsyncIterator[Engi
         yield opened
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: str) -> None:
-    async with Client(build_server(engine), mode=mode) as client:
+async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, era: str) -> None:
+    async with Client(build_server(engine), mode=era) as client:
         result = await client.call_tool("run_python", {"code": CODE})
         text, picture, table, page, *links = result.content
         assert isinstance(text, types.TextContent)
@@ -128,10 +122,8 @@ async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: s
         pixels = read_png(base64.b64decode(picture.data))
         assert (pixels.width, pixels.height) == (6, 4)
         assert pixels.rows[3][0] == (250, 120, 0)
-        assert isinstance(table, types.TextContent)
-        assert table.text == "|a|\n|-|\n|1|"
-        assert isinstance(page, types.TextContent)
-        assert page.text == "hello"
+        assert table == types.TextContent(text="|a|\n|-|\n|1|")
+        assert page == types.TextContent(text="hello")
         document = record_of(result)
         jsonschema.validate(document, OUTPUT_SCHEMA)
         assert document["result"] == [1, 2]
@@ -160,7 +152,6 @@ while not os.path.exists({go!r}):
 """
 
 
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 async def test_output_and_progress_reach_a_client_that_wants_them(
     engine: Engine, era: str, tmp_path: Path
 ) -> None:
@@ -219,11 +210,8 @@ def call(size: int) -> dict[str, Any]:
     half = base64.encodebytes(b"\xff" * (size // 2)).decode().replace("\n", "\r\n")
     rest = base64.b64encode(b"\xff" * (size - size // 2)).decode()
     files = [{"name": "a", "data": half}, {"name": "b", "data": rest}]
-    return request(
-        7,
-        "tools/call",
-        {"name": "run_python", "arguments": {"code": WRITER, "files": files}},
-    )
+    arguments = {"code": WRITER, "files": files}
+    return request(7, "tools/call", {"name": "run_python", "arguments": arguments})
 
 
 @pytest.mark.parametrize(

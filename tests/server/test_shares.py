@@ -26,10 +26,13 @@ from tests.session_rig import reopened, waits_for
 from tests.waiting import until, until_exists
 
 
-async def _run(client: Client, **arguments: Any) -> dict[str, Any]:
+async def _call(client: Client, **arguments: Any) -> Any:
     with anyio.fail_after(60):
-        result = await client.call_tool("run_python", arguments)
-    return record_of(result)
+        return await client.call_tool("run_python", arguments)
+
+
+async def _run(client: Client, **arguments: Any) -> dict[str, Any]:
+    return record_of(await _call(client, **arguments))
 
 
 async def _open(client: Client, code: str = "kept = 1") -> str:
@@ -113,11 +116,6 @@ def finder() -> ListFinder:
     return ListFinder()
 
 
-async def _in_session(client: Client, **arguments: Any) -> Any:
-    with anyio.fail_after(60):
-        return await client.call_tool("run_python", arguments)
-
-
 async def _listed(client: Client) -> list[dict[str, Any]]:
     [content] = (await client.read_resource(SESSIONS_URI)).contents
     found: list[dict[str, Any]] = json.loads(content.text)["sessions"]  # type: ignore[union-attr]
@@ -126,12 +124,10 @@ async def _listed(client: Client) -> list[dict[str, Any]]:
 
 async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
     async with Client(build_server(engine, principal="stdio")) as client:
-        first = await _in_session(
-            client, code="total = 41\nrows = ['x'] * 3000", session="analysis"
-        )
+        first = await _call(client, code="total = 41\nrows = ['x'] * 3000", session="analysis")
         assert '[session "analysis", run 1] holds rows: list (24 kB), total: int.' in text_of(first)
-        assert "Go on with" not in text_of(first)
-        second = await _in_session(client, code="total + 1", session="analysis")
+        assert "Continue with" not in text_of(first)
+        second = await _call(client, code="total + 1", session="analysis")
         document = record_of(second)
         assert (document["result"], document["session"]["state"]) == (42, "kept")
         jsonschema.validate(document, OUTPUT_SCHEMA)
@@ -142,7 +138,7 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
         assert (listed["name"], listed["state"], listed["runs"]) == ("analysis", "open", 2)
         assert listed["memoryLimitBytes"] > 0
         assert {held["name"] for held in listed["holds"]} == {"rows", "total"}
-        ended = await _in_session(client, session="analysis", end_session=True)
+        ended = await _call(client, session="analysis", end_session=True)
         assert ended.is_error is False
         assert "ended" in text_of(ended)
         assert await _listed(client) == []
@@ -156,25 +152,21 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
             await stack.enter_async_context(connected(url, who, "auto"))
             for who in ("ada", "bob", "")
         ]
-        first = await _in_session(ada, code="total = 41", session="analysis")
+        first = await _call(ada, code="total = 41", session="analysis")
         identity = record_of(first)["session"]["id"]
         assert f'Continue with session="{identity}".' in text_of(first)
         # The name alone begins another, also for its owner.
-        again = await _in_session(ada, code="'total' in globals()", session="analysis")
-        assert record_of(again)["result"] is False
+        again = await _run(ada, code="'total' in globals()", session="analysis")
+        assert again["result"] is False
         for stranger in (bob, nobody):
-            refused = await _in_session(stranger, code="total", session=identity)
+            refused = await _call(stranger, code="total", session=identity)
             assert refused.is_error
             assert "No session" in text_of(refused)
             assert await _listed(stranger) == []
-        assert {each["id"] for each in await _listed(ada)} == {
-            identity,
-            record_of(again)["session"]["id"],
-        }
-        second = await _in_session(ada, code="total + 1", session=identity)
-        assert record_of(second)["result"] == 42
+        identities = {identity, again["session"]["id"]}
+        assert {each["id"] for each in await _listed(ada)} == identities
+        assert (await _run(ada, code="total + 1", session=identity))["result"] == 42
         # A caller without credentials has the id, and sees no other ids.
-        own = await _in_session(nobody, code="x = 1", session="own")
+        own = (await _run(nobody, code="x = 1", session="own"))["session"]["id"]
         assert await _listed(nobody) == []
-        own_id = record_of(own)["session"]["id"]
-        assert record_of(await _in_session(nobody, code="x", session=own_id))["result"] == 1
+        assert (await _run(nobody, code="x", session=own))["result"] == 1
