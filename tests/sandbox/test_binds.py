@@ -43,13 +43,10 @@ def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
     seen = {"binds": {"/packages": {"read_only": True}}}
     require_mandatory_layers(ISOLATION, seen)
     assert verified(ISOLATION, seen).verified == ("read-only:/packages",)
-    contradicted: list[dict[str, Any]] = [
-        {"binds": {"/packages": {"read_only": False}}},
-        {"binds": {}},
-    ]
-    for facts in contradicted:
+    contradicted: list[dict[str, Any]] = [{"/packages": {"read_only": False}}, {}]
+    for binds in contradicted:
         with raises_code("isolation_broken", match="read-only:/packages"):
-            require_mandatory_layers(ISOLATION, facts)
+            require_mandatory_layers(ISOLATION, {"binds": binds})
     # An older guest, or one that could not look, contradicts nothing.
     require_mandatory_layers(ISOLATION, {})
     assert verified(ISOLATION, {}).verified == ()
