@@ -1,9 +1,7 @@
 """The offline image built and imported for real, and what a program finds in it.
 
-Docker gets the image under a name of this test's own, since other tests run in the real one at the
-same time; all else is as `image build` does it. podman gets it in a storage of its own below a
-temporary directory. The root filesystem is kept in the repository's `.state` between runs, as for
-a user.
+Other tests run in the real image at the same time, so Docker's has another name and podman's
+another storage. The root filesystem stays in the repository's `.state` between runs.
 """
 
 from __future__ import annotations
@@ -87,9 +85,8 @@ class OwnImages(ImageEngine):
         return await super().inspect(own(name))
 
     async def names(self, repository: str) -> frozenset[str]:
-        return frozenset(
-            name.replace(OWN, REPOSITORY) for name in await super().names(own(repository))
-        )
+        names = await super().names(own(repository))
+        return frozenset(name.replace(OWN, REPOSITORY) for name in names)
 
     async def build(
         self,
@@ -131,28 +128,25 @@ def podman_service() -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait(SERVICE_SECONDS)
             # Unmounts what overlay storage has mounted below the directory.
-            subprocess.run(["podman", *root, "rm", "-af"], capture_output=True, check=False)
-            subprocess.run(["podman", *root, "rmi", "-af"], capture_output=True, check=False)
+            for word in ("rm", "rmi"):
+                subprocess.run(["podman", *root, word, "-af"], capture_output=True, check=False)
 
 
-async def listening(url: str) -> None:
+async def wait_for(url: str) -> None:
     with anyio.fail_after(SERVICE_SECONDS):
         while not listens(Path(url.removeprefix("unix://"))):  # noqa: ASYNC110 - another's process
             await anyio.sleep(0.05)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("podman", marks=pytest.mark.podman),
-    ],
-)
+ENGINES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "podman")]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
 async def engine(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[ImageEngine, docker.APIClient]]:
     with contextmanager(_endpoint)(request.param) as url:
-        await listening(url)
+        await wait_for(url)
         api = await connect(EngineEndpoint(url=url, origin="a test"), asked=request.param)
         try:
             option = "--host" if request.param == "docker" else "--url"
@@ -181,13 +175,8 @@ def context() -> RootfsContext:
 
 
 def run(client: docker.APIClient, image: str, *argv: str) -> Any:
-    host = client.create_host_config(
-        network_mode="none",
-        read_only=True,
-        ulimits=[
-            docker.types.Ulimit(name=name, soft=1024, hard=1024) for name in ("nofile", "nproc")
-        ],
-    )
+    limits = [docker.types.Ulimit(name=name, soft=1024, hard=1024) for name in ("nofile", "nproc")]
+    host = client.create_host_config(network_mode="none", read_only=True, ulimits=limits)
     made = client.create_container(image, command=list(argv), host_config=host)
     try:
         client.start(made["Id"])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def json_by(become: list[str], python: list[str], code: str, environ: dict[str, 
 class Ran:
     out: str
     err: str
-    report: ExitReport = field(default_factory=ExitReport)
+    report: ExitReport
 
 
 def spec(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,24 +69,13 @@ anyio.run(main)
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    uid: int
-    ok: bool
-    summary: str
-    remedy: str
-    layers: list[str]
-    weaker: list[str]
-    inside: Any
-
-
-def ask(*between: str) -> Told:
+def ask(*between: str) -> Any:
     with ordinary_user() as (become, environ, _):
         return ask_as([*become, *between], environ, usable_python(become, environ))
 
 
-def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Told:
-    return Told(**json_by(become, python, SCRIPT, environ))
+def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Any:
+    return SimpleNamespace(**json_by(become, python, SCRIPT, environ))
 
 
 def test_an_ordinary_user_gets_the_same_isolation() -> None:

@@ -47,23 +47,11 @@ def environment(place: Path, version: str, line: str = "version = {}.4") -> Path
     return place
 
 
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("version = {}.4", (3, 12)),
-        ("version_info = {}.4.final.0", (3, 12)),
-        ("version={}", (3, 12)),
-    ],
-)
-def test_an_environments_packages_are_found(
-    tmp_path: Path, line: str, version: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("line", ["version = {}.4", "version_info = {}.4.final.0", "version={}"])
+def test_packages_of_an_environment_or_a_directory_are_found(tmp_path: Path, line: str) -> None:
     found = read_packages(environment(tmp_path / "e", "3.12", line), as_nobody=False)
     assert found.directory == os.path.realpath(tmp_path / "e/lib/python3.12/site-packages")
-    assert found.version == version
-
-
-def test_a_directory_of_packages_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert found.version == (3, 12)
     found = read_packages(tmp_path, as_nobody=False)
     assert (found.directory, found.version) == (os.path.realpath(tmp_path), None)
     with pytest.raises(SettingsError, match="is no virtual environment"):
@@ -219,9 +207,8 @@ def test_what_a_descriptor_holds_finds_its_own_words_and_those_of_the_command(
     text = "import sys; print(__name__, sys.argv)"
     step = marshal.dumps(compile(text, "<string>", "exec")) if compiled else text
     command = loader_command(interpreter(""), "FD", "more")
-    assert (
-        said_by(command, stage_payload(step, "plan")).stdout == "__main__ ['-c', 'plan', 'more']\n"
-    )
+    said = said_by(command, stage_payload(step, "plan")).stdout
+    assert said == "__main__ ['-c', 'plan', 'more']\n"
     assert said_by(command, stage_payload(step)).stdout == "__main__ ['-c', 'more']\n"
 
 
@@ -232,11 +219,8 @@ def test_the_command_is_short_and_says_whose_it_is() -> None:
     assert words[4].startswith("# mcp-code-bridge starts a sandbox")
 
 
-def test_an_interpreter_is_asked_for_its_kind() -> None:
+def test_an_interpreter_is_asked_for_its_kind_and_named_if_it_compiles_nothing() -> None:
     assert find(only=sys.executable, as_nobody=False).tag == own_tag()
-
-
-def test_an_interpreter_that_compiles_nothing_is_named() -> None:
     with pytest.raises(LaunchError, match="/bin/false cannot compile"):
         compile_with("/bin/false", ["1"], name="x")
 
@@ -251,16 +235,10 @@ print(json.dumps(sorted(sys.modules)))
 """
     bare, with_stage = (
         set(json.loads(said_by([sys.executable, "-I", "-S", "-c", code]).stdout))
-        for code in (BARE, text)
+        for code in ("import gc, os, json, sys\nprint(json.dumps(sorted(sys.modules)))", text)
     )
     added = with_stage - bare
     assert added <= {"__future__", "_ctypes", "binascii", "resource"}
-
-
-BARE = """
-import gc, os, json, sys
-print(json.dumps(sorted(sys.modules)))
-"""
 
 
 def test_an_id_exists_where_it_is_mapped() -> None:

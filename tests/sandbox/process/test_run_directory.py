@@ -25,6 +25,9 @@ def test_a_directory_is_private_and_named_after_its_owner(tmp_path: Path) -> Non
     assert rundir.remove(made.path)
     assert rundir.remove(made.path), "what is gone is gone"
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(LaunchError, match="cannot be made") as caught:
+        rundir.make(tmp_path / "none", owner, None)
+    assert "TMPDIR" in caught.value.remedy
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives directories away")
@@ -80,12 +83,6 @@ def test_only_a_dead_bridges_directories_are_reaped(
     assert len(list(tmp_path.iterdir())) == 4
     assert rundir.reap(tmp_path / "none", owner) == 0
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="cannot be made") as caught:
-        rundir.make(tmp_path / "none", current_owner(), None)
-    assert "TMPDIR" in caught.value.remedy
 
 
 def test_runs_go_where_temporary_files_go_if_they_can_enter(tmp_path: Path) -> None:
