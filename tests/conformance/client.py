@@ -22,7 +22,7 @@ MAX_LOGINS = 3
 """One for the server and one for each step of permissions that a scenario has."""
 
 LOGIN_SECONDS = 20.0
-"""For one login; scenarios in which nothing comes back to the browser's place wait as long."""
+"""For one login. Scenarios without an answer to the browser wait as long."""
 
 EXAMPLES: Mapping[str, Json] = {"string": "a", "integer": 1, "number": 1.5, "boolean": True}
 """A value of each simple type."""
@@ -38,17 +38,13 @@ class Consenting:
     async def ask(self, server: str, method: Method, params: Mapping[str, Any]) -> dict[str, Json]:
         return {"action": "accept", "content": _filled(params["requestedSchema"])}
 
-    def note_restart(self, server: str) -> None:
-        """No one looks at it."""
+    def note_restart(self, server: str) -> None: ...
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
-        """Nothing is refused."""
+    async def refused(self, server: str, method: Method, why: str) -> None: ...
 
-    async def report(self, *progress: object) -> None:
-        """No one looks at it."""
+    async def report(self, *progress: object) -> None: ...
 
-    async def log(self, *message: object) -> None:
-        """No one looks at it."""
+    async def log(self, *message: object) -> None: ...
 
 
 async def play(directory: Path, url: str, context: Mapping[str, Any]) -> None:

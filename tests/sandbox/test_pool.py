@@ -96,7 +96,7 @@ async def _burst(pool: WarmPool[str, _Thing], number: int) -> None:
 def _on_the_clock(most: int) -> Callable[[Callable[[_Pool], Awaitable[None]]], Callable[[], None]]:
     def decorate(main: Callable[[_Pool], Awaitable[None]]) -> Callable[[], None]:
         async def opened() -> None:
-            async with _Pool(most) as pool:
+            async with (pool := _Pool(most)):
                 await main(pool)
                 before = anyio.current_time()
             # Closing the pool closes what waits and what is opening, without waiting for it.
