@@ -20,7 +20,7 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.content import cleared_content, to_result
+from bridge.server.content import redact_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import PAGE
 from bridge.store import Store
@@ -155,7 +155,7 @@ async def test_a_name_that_holds_a_secret_is_told_without_it(engine: Engine) -> 
     artifact = left(engine, "hunter2-hunter2.csv", b"a,b")
     result = RunResult(run_id=RUN, status="success", summary="", artifacts=(artifact,))
     told = to_result(result, engine)
-    cleared_content(told, Redactor({"hunter2-hunter2": "PASSWORD"}))
+    redact_content(told, Redactor({"hunter2-hunter2": "PASSWORD"}))
     assert "hunter2" not in told.model_dump_json()
 
 
