@@ -192,7 +192,7 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
 }
 
 
-def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
+def verify_isolation(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
     """Return `isolation` as it was seen: without the layers that `facts` contradict."""
     held, seen, missing = [], [], list(isolation.weaker)
     for layer in isolation.layers:
@@ -236,7 +236,7 @@ def of_command(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
     mounts = {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {}
     seen = {**facts, "mounts": mounts}
     require_mandatory_layers(isolation, seen)
-    return verified(isolation, seen)
+    return verify_isolation(isolation, seen)
 
 
 def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:

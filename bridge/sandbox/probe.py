@@ -20,7 +20,7 @@ from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.bundle import INTERPRETER, guest_modules
 from bridge.sandbox.contents import contents_of
-from bridge.sandbox.layers import require_mandatory_layers, verified
+from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ async def run_probe(
                     message = f"The probe's program did not answer: {said[:500]}."
                     return failed_probe(name, LaunchError(message, remedy=no_answer_remedy))
                 require_mandatory_layers(sandbox.isolation, facts)
-                isolation = verified(sandbox.isolation, facts)
+                isolation = verify_isolation(sandbox.isolation, facts)
                 return replace(describe(sandbox), isolation=isolation, contents=contents_of(facts))
     except BridgeError as error:
         return failed_probe(name, error)

@@ -120,7 +120,7 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
         SandboxError: None works; the message has the reason and remedy for each.
     """
     failures: dict[str, Probe] = {}
-    names = _admitted(settings)
+    names = _allowed_backends(settings)
     for name in names:
         if backend := await _select(name, settings, failures, pull=False):
             return backend
@@ -169,7 +169,7 @@ async def _select(
 async def probe_all(settings: Settings) -> list[Probe]:
     """Probe every backend that the settings admit and return the results; fetch no image."""
     probes = []
-    for name in _admitted(settings):
+    for name in _allowed_backends(settings):
         backend, attempt = await _make_backend(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
@@ -179,7 +179,7 @@ async def probe_all(settings: Settings) -> list[Probe]:
     return probes
 
 
-def _admitted(settings: Settings) -> tuple[str, ...]:
+def _allowed_backends(settings: Settings) -> tuple[str, ...]:
     """Return the backends to try; `auto` leaves out what has no OCI runtime or image.
 
     A user who names either gets no other sandbox or Python without notice.

@@ -54,7 +54,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
         with engine.servers.inventory.notifying(notices.note_change):
-            async with notices.open():
+            async with notices.notify_changes():
                 yield {}
 
     server = NotifyingServer(

@@ -43,7 +43,7 @@ class NotifyingServer(Server[Any]):
     """A server that announces changing lists in every handshake, over HTTP as well."""
 
     def __init__(self, name: str, notices: Notices, **rest: Any) -> None:
-        super().__init__(name, on_subscriptions_listen=notices.listen, **rest)
+        super().__init__(name, on_subscriptions_listen=notices.handle_listen, **rest)
         self.notices = notices
 
     def create_initialization_options(
@@ -125,7 +125,7 @@ class Notices:
     def connections(self) -> int:
         return len(self._connections)
 
-    async def listen(
+    async def handle_listen(
         self, context: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Handle `subscriptions/listen` (2026-07-28) until the client closes the stream."""
@@ -191,7 +191,7 @@ class Notices:
     def note_change(self) -> None:
         self._changed.set()
 
-    def open(self) -> AbstractAsyncContextManager[None]:
+    def notify_changes(self) -> AbstractAsyncContextManager[None]:
         """Compare lists and notify clients while this is open."""
         return background_task(self._run)
 

@@ -16,7 +16,7 @@ from bridge.sandbox.layers import (
     own_kernel,
     require_mandatory_layers,
     this_kernel,
-    verified,
+    verify_isolation,
 )
 from bridge.sandbox.syscalls import UNKNOWN, UNKNOWN_ERRNO
 from tests.raised import raises_code
@@ -75,10 +75,10 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) -> None:
     asked = Isolation(backend="x", layers=(layer,))
-    good = verified(asked, GOOD)
+    good = verify_isolation(asked, GOOD)
     assert good.layers == good.verified == (layer,)
     key, bad = LAYERS[layer]
-    seen = verified(asked, {**GOOD, key: bad})
+    seen = verify_isolation(asked, {**GOOD, key: bad})
     assert seen.layers == seen.verified == ()
     assert seen.weaker == (f"{layer}: asked for, but seen from inside not to hold",)
 
@@ -86,7 +86,7 @@ def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) 
 @pytest.mark.parametrize("layer", list(GOOD["denials"]))
 def test_an_attempt_that_was_let_through_disproves_what_the_files_say(layer: str) -> None:
     facts = {**GOOD, "denials": {**GOOD["denials"], layer: "allowed"}}
-    seen = verified(Isolation(backend="x", layers=(layer,)), facts)
+    seen = verify_isolation(Isolation(backend="x", layers=(layer,)), facts)
     assert (seen.layers, len(seen.weaker)) == ((), 1)
 
 
@@ -111,7 +111,7 @@ def test_what_the_facts_do_not_show_is_left_as_the_backend_gave_it(
     layers: tuple[str, ...], facts: dict[str, Any]
 ) -> None:
     asked = Isolation(backend="x", layers=layers)
-    assert verified(asked, facts) == asked
+    assert verify_isolation(asked, facts) == asked
 
 
 HOST = HostKernel(release="6.1", version="#1 SMP", boot_id="a-b")
@@ -125,7 +125,7 @@ def claims(*layers: str) -> Isolation:
 def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
     asked = claims("own-kernel", "user-namespace")
     require_mandatory_layers(asked, GVISOR)
-    seen = verified(asked, {**GVISOR, "uid_map": [[0, 0, 4294967295]]})
+    seen = verify_isolation(asked, {**GVISOR, "uid_map": [[0, 0, 4294967295]]})
     # Its own table of ids says nothing of the host's.
     assert seen.layers == ("own-kernel", "user-namespace")
     assert seen.verified == ("own-kernel",)

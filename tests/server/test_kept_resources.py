@@ -171,7 +171,7 @@ def told_server() -> tuple[NotifyingServer, Notices]:
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with notices.open():
+        async with notices.notify_changes():
             yield {}
 
     server = NotifyingServer(
@@ -299,7 +299,7 @@ async def test_changes_that_come_together_are_told_once() -> None:
     made._bus.subscribe(told.append)
     modern = SimpleNamespace(protocol_version="2026-07-28")
     await made.note_listing(SimpleNamespace(session=SimpleNamespace(_connection=modern)))  # type: ignore[arg-type]
-    async with made.open():
+    async with made.notify_changes():
         for text in ("second", "third", "first"):
             shown[0] = text
             made.note_change()

@@ -46,7 +46,7 @@ def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) ->
     return None
 
 
-def nobody() -> int | None:
+def unprivileged_uid() -> int | None:
     """Return the user that programs run as outside; None for the bridge's own."""
     is_root = os.getuid() == 0 and is_mapped(UID, text("/proc/self/uid_map"))
     return UID if is_root else None
@@ -181,7 +181,7 @@ def text(path: str) -> str:
 
 
 _COMMAND_REMEDY = (
-    "The bridge runs as root, and commands as the owner of the workspace, or as nobody "
+    "The bridge runs as root, and commands as the owner of the workspace, or as user nobody "
     "(65534) if that is root. Give the workspace to an ordinary user who may use all "
     "these paths, or run the bridge as that user."
 )

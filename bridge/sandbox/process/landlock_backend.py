@@ -188,7 +188,7 @@ class LandlockBackend(UnnamespacedBackend):
             raise SandboxError(message, remedy=KERNEL_REMEDY, code="engine_not_found")
         refused = libseccomp.refusal_filter(refusals(abi), self.seccomp)
         return self._look_at_host(
-            host.nobody(),
+            host.unprivileged_uid(),
             landlock_abi=abi,
             filters=(*libseccomp.filters(self.seccomp), refused),
         )

@@ -96,7 +96,7 @@ class MemoryWatch(threading.Thread):
         found: set[int] = set()
         queue = [self._monitor]
         while queue:
-            below = _children(queue.pop()) - found
+            below = _list_children(queue.pop()) - found
             found |= below
             queue += below
         # Few kernels are built without lists of children.
@@ -121,7 +121,7 @@ class MemoryWatch(threading.Thread):
             os.close(handle)
 
 
-def _children(pid: int) -> set[int]:
+def _list_children(pid: int) -> set[int]:
     found: set[int] = set()
     with suppress(OSError):  # It may have ended, or a thread.
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -79,7 +79,7 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
 def remove(path: Path) -> bool:
     """Remove a directory that is no longer used and all in it; return whether it is gone."""
     try:
-        top = _open(str(path), None)
+        top = _open_directory(str(path), None)
         try:
             while names := os.listdir(top):  # noqa: PTH208 - by descriptor
                 for name in names:
@@ -118,7 +118,7 @@ def _remove_entry(top: int, name: str) -> None:
         os.unlink(name, dir_fd=top)
         return
     os.chmod(name, 0o700, dir_fd=top)
-    inner = _open(name, top)
+    inner = _open_directory(name, top)
     try:
         for entry in os.listdir(inner):  # noqa: PTH208
             if not _is_directory(inner, entry):
@@ -136,5 +136,5 @@ def _is_directory(place: int, name: str) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
 
 
-def _open(name: str, place: int | None) -> int:
+def _open_directory(name: str, place: int | None) -> int:
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)

@@ -69,7 +69,7 @@ def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> No
     with pytest.raises(SettingsError, match="does not say which Python"):
         read_packages(made, as_nobody=False, environment=True)
     tmp_path.chmod(0o700)
-    with pytest.raises(SettingsError, match="nobody, who may not read") as caught:
+    with pytest.raises(SettingsError, match="user nobody, who may not read") as caught:
         read_packages(tmp_path, as_nobody=True)
     assert "every user may read" in caught.value.remedy
 
