@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bridge.sandbox.process.faults import KernelSettings
 from tests.sandbox.golden import is_golden
 
 OK = Done(outcome="ok")
-RAISED = Done(outcome="exception", exit_code=1)
+RAISED = partial(Done, outcome="exception", exit_code=1)
 EXIT = ("error", "exit")
 LIMITS = Limits(timeout=5)
 
@@ -40,8 +41,8 @@ LIMITS = Limits(timeout=5)
         (Ending(done=OK, exited=Exited(code=4)), *EXIT, 4),
         # os._exit(0) before the end is no success.
         (Ending(exited=Exited(code=0)), *EXIT, 0),
-        (Ending(done=replace(RAISED, error="E: x", error_type="E")), "error", "exception", 1),
-        (Ending(done=replace(RAISED, out_of_memory=True)), "error", "oom", None),
+        (Ending(done=RAISED(error="E: x", error_type="E")), "error", "exception", 1),
+        (Ending(done=RAISED(out_of_memory=True)), "error", "oom", None),
         (Ending(exited=Exited(signal=9, oom_kills=1)), "error", "oom", 137),
         (Ending(exited=Exited(signal=9), report=ExitReport(oom_killed=True)), "error", "oom", 137),
         (Ending(report=ExitReport(oom_killed=True)), "error", "oom", None),
@@ -84,7 +85,7 @@ def test_a_timeout_says_the_limit_and_what_to_do() -> None:
 
 
 def test_a_hint_is_not_taken_for_what_was_raised() -> None:
-    done = replace(RAISED, error="Traceback\nSyntaxError: bad\nHint: try harder.")
+    done = RAISED(error="Traceback\nSyntaxError: bad\nHint: try harder.")
     assert classify(Ending(done=done), LIMITS).summary == "The program raised SyntaxError: bad"
 
 
