@@ -1,7 +1,7 @@
-"""A process's stdin, stdout and stderr as the bridge's ends see them, non-blocking.
+"""The bridge's non-blocking ends of a process's stdin, stdout and stderr.
 
-Owns the descriptors and the bounded end of stderr. Nothing is read ahead of `receive`: output waits
-in the kernel's pipes, so a flood stops there and not in this process.
+Owns the descriptors and the bounded end of stderr. Nothing is read before `receive`: a flood of
+output waits in the kernel's pipes and not in this process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bridge.sandbox.process.faults import failed_call
 READ_BYTES = 256 * 1024  # Most read at once.
 
 DIAGNOSTIC_BYTES = 16 * 1024
-"""Kept of stderr. A guest writes there only if it dies before it can report."""
+"""The kept end of stderr. A guest writes there only if it dies before it can report."""
 
 _CLOSED = -1
 
@@ -29,11 +29,11 @@ _Descriptor = TypeVar("_Descriptor")
 
 
 class Pipes:
-    """The bridge's ends of three pipes. Not safe for two readers or two writers.
+    """The bridge's ends of three pipes, for one reader and one writer.
 
     Attributes:
-        on_error: Called with all of stderr from when it is set; output then counts as ended only
-            when stderr has ended too. Without it the end of stderr is kept.
+        on_error: Called with all stderr; output then ends only when stderr has ended too. Without
+            it the end of stderr is kept.
     """
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
@@ -46,7 +46,7 @@ class Pipes:
         self._reader = Reader(stdout, self._take, stderr)
 
     def diagnostics(self) -> str:
-        """Return the end of what was written to stderr so far."""
+        """Return the end of stderr so far."""
         self._drain()
         return self._tail.decode("utf-8", "backslashreplace")
 
@@ -66,7 +66,7 @@ class Pipes:
         self._stdin = _let_go(self._stdin)
 
     async def end_output(self) -> None:
-        """Close stdout, so that the next write is answered with SIGPIPE. Idempotent."""
+        """Close stdout, so that the next write fails with SIGPIPE. Idempotent."""
         self._stdout_open = False
         self._reader.forget(self._stdout)
         self._stdout = _let_go(self._stdout)
@@ -92,7 +92,7 @@ class Pipes:
         return None if self._stderr_open else b""
 
     def close(self) -> None:
-        """Close all three and wake tasks that wait on them. Idempotent."""
+        """Close all pipes and wake the tasks that wait on them. Idempotent."""
         self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
             _let_go(descriptor)
@@ -100,7 +100,7 @@ class Pipes:
         self._stderr_open = False
 
     def _drain(self) -> None:
-        # Bounded by the pipe's size, or, if the writer is faster than this loop, by its turns.
+        # Bounded by the pipe's size, or by the turns if the writer is faster than this loop.
         for _ in range(16):
             if not self._stderr_open:
                 return
@@ -128,7 +128,7 @@ def _let_go(descriptor: int) -> int:
 
 
 def read_now(descriptor: int) -> bytes | None:
-    """Return the available bytes; empty at the end, None if there are none yet."""
+    """Return the available bytes; empty at the end, None for none yet."""
     try:
         return os.read(descriptor, READ_BYTES)
     except BlockingIOError:
