@@ -36,7 +36,7 @@ class Consenting:
     trace = Context()
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Any]) -> dict[str, Json]:
-        return {"action": "accept", "content": _filled(params["requestedSchema"])}
+        return {"action": "accept", "content": _fill_schema(params["requestedSchema"])}
 
     def note_restart(self, server: str) -> None: ...
 
@@ -88,10 +88,10 @@ def _arguments(tool: Tool, tools: tuple[Tool, ...]) -> dict[str, Json]:
         # The scenario compares what arrived of the other tool's schema.
         [other] = [each for each in tools if each is not tool]
         return {"schema": dict(other.input_schema)}
-    return _filled(tool.input_schema)
+    return _fill_schema(tool.input_schema)
 
 
-def _filled(schema: Mapping[str, Any]) -> dict[str, Json]:
+def _fill_schema(schema: Mapping[str, Any]) -> dict[str, Json]:
     return {
         name: part.get("default", EXAMPLES.get(part.get("type", ""), {}))
         for name, part in schema.get("properties", {}).items()

@@ -64,7 +64,7 @@ async def test_the_bridge_as_a_server_fails_what_it_is_expected_to_and_nothing_e
 ) -> None:
     async with serving(HttpServer(build_server(engine), "127.0.0.1", 0)) as url:
         status, text = await _suite(
-            tmp_path, "server", "--url", f"{url}/mcp", "--suite", suite, *_expected(era)
+            tmp_path, "server", "--url", f"{url}/mcp", "--suite", suite, *_era_options(era)
         )
     assert status == 0, text
 
@@ -85,12 +85,12 @@ async def test_the_bridge_as_a_client_fails_what_it_is_expected_to_and_nothing_e
     async with _player(tmp_path) as place:
         relay = f"{sys.executable} -I -S {HERE / 'relay.py'} {place}"
         status, text = await _suite(
-            tmp_path, "client", "--command", relay, "--suite", suite, *_expected(era)
+            tmp_path, "client", "--command", relay, "--suite", suite, *_era_options(era)
         )
     assert status == 0, text
 
 
-def _expected(era: str) -> list[str]:
+def _era_options(era: str) -> list[str]:
     only = ["--spec-version", era] if era in ERAS else []
     return [*only, "--expected-failures", str(HERE / "expected" / f"{era}.yaml")]
 

@@ -95,7 +95,7 @@ async def _burst(pool: WarmPool[str, _Thing], number: int) -> None:
 
 def _on_the_clock(most: int) -> Callable[[Callable[[_Pool], Awaitable[None]]], Callable[[], None]]:
     def decorate(main: Callable[[_Pool], Awaitable[None]]) -> Callable[[], None]:
-        async def opened() -> None:
+        async def open_pool() -> None:
             async with (pool := _Pool(most)):
                 await main(pool)
                 before = anyio.current_time()
@@ -104,7 +104,7 @@ def _on_the_clock(most: int) -> Callable[[Callable[[_Pool], Awaitable[None]]], C
             assert (pool.factory.open_now, pool.factory.opening, pool.alive) == ([], 0, 0)
 
         def run() -> None:
-            clock.run(opened)
+            clock.run(open_pool)
 
         run.__name__ = run.__qualname__ = main.__name__
         return run

@@ -20,9 +20,9 @@ def planted(directory: Path) -> Iterator[Mapping[str, object]]:
     secret.write_text(CANARY)
     abstract = f"mcp-code-bridge-test-{os.getpid()}"
     with ExitStack() as stack:
-        port = _listen(stack, socket.AF_INET6, ("::", 0))
-        _listen(stack, socket.AF_UNIX, f"\0{abstract}")
-        _listen(stack, socket.AF_UNIX, str(directory / "s"))
+        port = _bind_listener(stack, socket.AF_INET6, ("::", 0))
+        _bind_listener(stack, socket.AF_UNIX, f"\0{abstract}")
+        _bind_listener(stack, socket.AF_UNIX, str(directory / "s"))
         sleeper = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-c", "input()"],
@@ -46,7 +46,7 @@ def planted(directory: Path) -> Iterator[Mapping[str, object]]:
         }
 
 
-def _listen(stack: ExitStack, family: int, address: object) -> int:
+def _bind_listener(stack: ExitStack, family: int, address: object) -> int:
     listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
     if family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -105,7 +105,7 @@ async def on(ground: Ground, backend: Backend) -> BridgeError | RunResult:
     return await outcome(ground, ground.settings(), choosing(backend))
 
 
-def refused(found: BridgeError | RunResult, code: str) -> str:
+def refusal_text(found: BridgeError | RunResult, code: str) -> str:
     assert isinstance(found, BridgeError), found
     assert found.code == code, found
     assert found.remedy
@@ -188,8 +188,8 @@ async def test_a_broken_bubblewrap_runs_nothing(
 ) -> None:
     name = ground.stand_in(text) if text else "/no/bwrap"
     async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
-        refused(await on(ground, backend), code)
-    words = refused(await outcome(ground, ground.settings()), "no_sandbox")
+        refusal_text(await on(ground, backend), code)
+    words = refusal_text(await outcome(ground, ground.settings()), "no_sandbox")
     for rung in ("podman:", "docker:", "bubblewrap:"):
         assert rung in words
     assert "seatbelt:" not in words, "it is another system's"
@@ -220,16 +220,16 @@ async def test_one_layer_less_is_noticed(ground: Ground, change: str, layer: str
         probe = await backend.probe()
         assert (probe.ok, probe.error_code) == (False, "isolation_broken")
         assert f"it lacks {layer}." in probe.summary
-        assert layer in refused(await on(ground, backend), "isolation_broken")
+        assert layer in refusal_text(await on(ground, backend), "isolation_broken")
 
 
 async def test_without_libseccomp_nothing_runs(ground: Ground) -> None:
     none = "libseccomp-not-there.so"
     async with BubblewrapBackend(environ=os.environ, seccomp=none) as namespaces:
-        assert "libseccomp" in refused(await on(ground, namespaces), "engine_not_found")
+        assert "libseccomp" in refusal_text(await on(ground, namespaces), "engine_not_found")
     async with LandlockBackend(environ=os.environ) as tier:
         tier.seccomp = none
-        assert "libseccomp" in refused(await on(ground, tier), "engine_not_found")
+        assert "libseccomp" in refusal_text(await on(ground, tier), "engine_not_found")
 
 
 async def test_filters_that_the_kernel_refuses_run_nothing(ground: Ground) -> None:
@@ -245,7 +245,7 @@ async def test_filters_that_let_everything_through_are_noticed(ground: Ground) -
     allow = b"\x06\0\0\0\0\0\xff\x7f"
     async with BubblewrapBackend(environ=os.environ) as backend:
         backend._found = replace(await backend._look_around(), filters=(allow,))
-        assert "own-seccomp" in refused(await on(ground, backend), "isolation_broken")
+        assert "own-seccomp" in refusal_text(await on(ground, backend), "isolation_broken")
 
 
 async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground: Ground) -> None:
@@ -258,7 +258,7 @@ async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground
         assert "landlock" not in result.isolation.layers
     async with LandlockBackend(environ=os.environ) as tier:
         tier.version = lambda: 0
-        refused(await on(ground, tier), "engine_not_found")
+        refusal_text(await on(ground, tier), "engine_not_found")
 
 
 async def test_the_tier_with_rules_that_allow_everything_is_noticed(
@@ -266,7 +266,7 @@ async def test_the_tier_with_rules_that_allow_everything_is_noticed(
 ) -> None:
     async with LandlockBackend(environ=os.environ) as backend:
         monkeypatch.setattr(landlock, "ruleset", lambda *_: None)
-        assert "landlock" in refused(await on(ground, backend), "isolation_broken")
+        assert "landlock" in refusal_text(await on(ground, backend), "isolation_broken")
 
 
 HTTP = b"HTTP/1.1 %b\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
@@ -296,7 +296,7 @@ def serving(path: Path, answer: bytes) -> Iterator[None]:
 async def test_an_engine_that_answers_nonsense_runs_nothing(ground: Ground, answer: bytes) -> None:
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
     with serving(ground.path / "docker.sock", answer):
-        refused(await outcome(ground, ground.settings(runtime="docker")), "no_sandbox")
+        refusal_text(await outcome(ground, ground.settings(runtime="docker")), "no_sandbox")
         result = kept_in(await outcome(ground, ground.settings()))
     assert result.isolation is not None
     assert result.isolation.backend == "bubblewrap"
@@ -307,7 +307,7 @@ async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> N
         closed.bind(str(ground.path / "docker.sock"))
     (ground.path / "podman.sock").write_text("")
     for runtime in ("docker", "podman"):
-        words = refused(await outcome(ground, ground.settings(runtime=runtime)), "no_sandbox")
+        words = refusal_text(await outcome(ground, ground.settings(runtime=runtime)), "no_sandbox")
         assert f"{runtime}:" in words
 
 
@@ -325,7 +325,7 @@ async def test_an_engine_without_the_image_or_the_runtime_runs_nothing(
     real = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     settings = ground.settings(runtime="docker", **flags)
     settings = replace(settings, environ={**settings.environ, "DOCKER_HOST": real})
-    assert word in refused(await outcome(ground, settings), "no_sandbox")
+    assert word in refusal_text(await outcome(ground, settings), "no_sandbox")
 
 
 async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(

@@ -170,7 +170,7 @@ async def test_over_http_without_authentication_no_answer_is_an_approval(
         assert "Connect over stdio" in refused
         assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
         made = await client.call_tool("run_python", {"code": plan, "mode": "plan"})
-        applied = [await _applied(client, code) for code in (plan, plan.partition("\n")[0])]
+        applied = [await _apply_plan(client, code) for code in (plan, plan.partition("\n")[0])]
     assert "refused until the user's rules allow desk.write_note: no user can" in text_of(made)
     assert applied[0].is_error is True
     assert "The plan needs a person's approval, for desk.write_note" in text_of(applied[0])
@@ -179,7 +179,7 @@ async def test_over_http_without_authentication_no_answer_is_an_approval(
     assert tools_recorded(log) == ["redescribe"]
 
 
-async def _applied(client: Client, code: str) -> CallToolResult:
+async def _apply_plan(client: Client, code: str) -> CallToolResult:
     with anyio.fail_after(60):
         made = await client.call_tool("run_python", {"code": code, "mode": "plan"})
         found = record_of(made)["plan"]["id"]

@@ -66,7 +66,7 @@ def server(engine: Engine) -> Server[Any]:
     return build_server(engine, principal="test")
 
 
-def answering(action: Any, **content: Any) -> Elicit:
+def answer_with(action: Any, **content: Any) -> Elicit:
     async def elicit(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action=action, content=content or None)
 
@@ -76,11 +76,11 @@ def answering(action: Any, **content: Any) -> Elicit:
 async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: str) -> None:
     outcomes: dict[Any, dict[str, str]] = {"accept": {"name": "Ann"}, "decline": {}, "cancel": {}}
     for action, content in outcomes.items():
-        callback = answering(action, **content)
+        callback = answer_with(action, **content)
         async with Client(server, mode=era, elicitation_callback=callback) as client:
             filled = f" {content}" if content else ""
             assert value_of(await call(client, "await mcp_asker.name()")) == f"{action}{filled}"
-    async with Client(server, mode=era, elicitation_callback=answering("accept")) as client:
+    async with Client(server, mode=era, elicitation_callback=answer_with("accept")) as client:
         assert value_of(await call(client, "await mcp_asker.visit()")) == "accept"
 
 
@@ -124,7 +124,7 @@ async def _raw(client: Client, **params: Any) -> CallToolResult | InputRequiredR
 
 @pytest.fixture
 async def modern(server: Server[Any]) -> AsyncIterator[Client]:
-    callback = answering("accept", name="Ann")
+    callback = answer_with("accept", name="Ann")
     async with Client(server, mode="2026-07-28", elicitation_callback=callback) as client:
         yield client
 

@@ -165,7 +165,7 @@ def told_server() -> tuple[NotifyingServer, Notices]:
 
     notices = Notices(tools, lambda: "", owner=lambda _: "me", quiet_seconds=0.05)
 
-    async def listed(context: Any, _: Any) -> types.ListResourcesResult:
+    async def list_nothing(context: Any, _: Any) -> types.ListResourcesResult:
         await notices.note_listing(context)
         return types.ListResourcesResult(resources=[])
 
@@ -178,7 +178,7 @@ def told_server() -> tuple[NotifyingServer, Notices]:
         "told",
         notices,
         lifespan=lifespan,
-        on_list_resources=listed,
+        on_list_resources=list_nothing,
         on_subscribe_resource=notices.subscribe,
         on_unsubscribe_resource=notices.unsubscribe,
     )

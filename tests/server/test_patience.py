@@ -45,7 +45,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_clients, "_CLIENTS", {NAME: KnownClient(seconds=0.05)})
 
 
-def connected(server: Any, era: str, **more: Any) -> Client:
+def connect(server: Any, era: str, **more: Any) -> Client:
     return Client(server, mode=era, client_info=Implementation(name=NAME, version="1"), **more)
 
 
@@ -69,7 +69,7 @@ async def read(client: Client, number: str) -> Any:
 async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whole_result(
     engine: Engine, era: str
 ) -> None:
-    async with connected(build_server(engine, principal="me"), era) as client:
+    async with connect(build_server(engine, principal="me"), era) as client:
         number = await early_id(client, f"{TASKS}print(6 * 7)")
         result = await read(client, number)
         assert text_of(result) == "42\n"
@@ -95,7 +95,7 @@ async def test_a_question_waits_until_the_model_is_back(
     code = f"{TASKS}print(await mcp_asker.name())"
     async with web(engine) as url:
         server: Any = url if remote else build_server(engine, principal="me")
-        async with connected(server, era, elicitation_callback=elicit) as client:
+        async with connect(server, era, elicitation_callback=elicit) as client:
             number = await early_id(client, code)
             assert not asked.is_set()
             assert "Ann" in text_of(await read(client, number))
@@ -177,11 +177,11 @@ async def test_a_cancelled_task_leaves_nothing(
 ) -> None:
     looks = anyio.Event()
 
-    def noting(*given: Any) -> dict[str, Any]:
+    def note_status(*given: Any) -> dict[str, Any]:
         looks.set()
         return task_runs.task_status(*given)
 
-    monkeypatch.setattr("bridge.server.app.task_status", noting)
+    monkeypatch.setattr("bridge.server.app.task_status", note_status)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run, pool, "import time\ntime.sleep(60)")
         await looks.wait()

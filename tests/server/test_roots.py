@@ -68,17 +68,17 @@ async def test_a_server_without_a_directory_gets_its_client_s_roots(
         await engine.servers.pool.server("files").tools(refresh=True, patient=True)
     server = build_server(engine, principal="stdio")
     async with Client(server, mode=era, list_roots_callback=roots) as client:
-        assert await listing(client, mine)
+        assert await wait_listed(client, mine)
         read = f"print(await mcp_files.read_text_file(path={str(mine / 'a.txt')!r}))"
         assert "of mine" in text_of(await call(client, read))
         asked, roots.paths = roots.asked, (other,)
         if era == "legacy":
             await client.session.send_notification(RootsListChangedNotification())
-            assert str(mine) not in await listing(client, other)
+            assert str(mine) not in await wait_listed(client, other)
             assert roots.asked > asked
 
 
-async def listing(client: Client, place: Path) -> str:
+async def wait_listed(client: Client, place: Path) -> str:
     with anyio.fail_after(60):
         while str(place) not in (listed := text_of(await call(client, LISTED))):
             pass

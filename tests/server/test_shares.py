@@ -35,7 +35,7 @@ async def _run(client: Client, **arguments: Any) -> dict[str, Any]:
     return record_of(await _call(client, **arguments))
 
 
-async def _open(client: Client, code: str = "kept = 1") -> str:
+async def _open_session(client: Client, code: str = "kept = 1") -> str:
     session = (await _run(client, code=code, session="work"))["session"]
     assert session["state"] == "new"
     return str(session["id"])
@@ -72,17 +72,17 @@ async def test_one_caller_takes_nothing_of_anothers_share(
             await stack.enter_async_context(connected(url, who, "auto")) for who in ("ada", "eve")
         ]
 
-        async def opened(credential: str) -> list[str]:
+        async def open_sessions(credential: str) -> list[str]:
             digest = hashlib.sha256(f"Bearer {credential}".encode()).hexdigest()[:32]
             listed = await engine.sessions.listed(f"#{digest}")
             return [each.session_id for each in listed if each.state == "open"]
 
         # Eve has both places, in use all the time; Ada gets one when one of the runs has ended.
-        first, second = await _open(eve), await _open(eve)
+        first, second = await _open_session(eve), await _open_session(eve)
         mine: list[str] = []
 
         async def open_one() -> None:
-            mine.append(await _open(ada))
+            mine.append(await _open_session(ada))
 
         async with anyio.create_task_group() as tasks:
             for session in (first, second):
@@ -92,10 +92,10 @@ async def test_one_caller_takes_nothing_of_anothers_share(
                 await until_exists(said)
             tasks.start_soon(open_one)
             await until(lambda: engine.sessions.known == 3)
-            assert len(await opened("eve")) == 2
+            assert len(await open_sessions("eve")) == 2
             (tmp_path / f"go-{first}").touch()
             await until(lambda: bool(mine))
-            assert await opened("eve") == [second]
+            assert await open_sessions("eve") == [second]
             # What she had there is kept, and comes back in a place of her own.
             refused = await _run(eve, code="kept", session=first)
             assert refused["status"] == "error"
@@ -103,7 +103,7 @@ async def test_one_caller_takes_nothing_of_anothers_share(
             (tmp_path / f"go-{second}").touch()
         restored = await _run(eve, code="kept", session=first)
         assert (restored["result"], restored["session"]["state"]) == (1, "restored")
-        assert await opened("ada") == mine
+        assert await open_sessions("ada") == mine
 
         await _leave_much(engine, ada, eve)
 
@@ -116,7 +116,7 @@ def finder() -> ListFinder:
     return ListFinder()
 
 
-async def _listed(client: Client) -> list[dict[str, Any]]:
+async def _list_sessions(client: Client) -> list[dict[str, Any]]:
     [content] = (await client.read_resource(SESSIONS_URI)).contents
     found: list[dict[str, Any]] = json.loads(content.text)["sessions"]  # type: ignore[union-attr]
     return found
@@ -133,7 +133,7 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
         jsonschema.validate(document, OUTPUT_SCHEMA)
         uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
         assert SESSIONS_URI in uris
-        [listed] = await _listed(client)
+        [listed] = await _list_sessions(client)
         assert listed["id"] == document["session"]["id"]
         assert (listed["name"], listed["state"], listed["runs"]) == ("analysis", "open", 2)
         assert listed["memoryLimitBytes"] > 0
@@ -141,7 +141,7 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
         ended = await _call(client, session="analysis", end_session=True)
         assert ended.is_error is False
         assert "ended" in text_of(ended)
-        assert await _listed(client) == []
+        assert await _list_sessions(client) == []
 
 
 async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: Engine) -> None:
@@ -162,11 +162,11 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
             refused = await _call(stranger, code="total", session=identity)
             assert refused.is_error
             assert "No session" in text_of(refused)
-            assert await _listed(stranger) == []
+            assert await _list_sessions(stranger) == []
         identities = {identity, again["session"]["id"]}
-        assert {each["id"] for each in await _listed(ada)} == identities
+        assert {each["id"] for each in await _list_sessions(ada)} == identities
         assert (await _run(ada, code="total + 1", session=identity))["result"] == 42
         # A caller without credentials has the id, and sees no other ids.
         own = (await _run(nobody, code="x = 1", session="own"))["session"]["id"]
-        assert await _listed(nobody) == []
+        assert await _list_sessions(nobody) == []
         assert (await _run(nobody, code="x", session=own))["result"] == 1

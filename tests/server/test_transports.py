@@ -48,7 +48,7 @@ def test_only_a_loopback_address_is_taken() -> None:
             parse_address(text)
 
 
-async def _listen(url: str, listening: anyio.Event, ended: anyio.Event) -> None:
+async def _follow_stream(url: str, listening: anyio.Event, ended: anyio.Event) -> None:
     async with Client(url, mode="2026-07-28") as client:
         async with client.listen(tools_list_changed=True) as stream:
             listening.set()
@@ -89,7 +89,7 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
             serving(HttpServer(build_server(engine), "127.0.0.1", 0)) as url,
         ):
             tasks.start_soon(release)
-            tasks.start_soon(_listen, f"{url}/mcp", listening, ended)
+            tasks.start_soon(_follow_stream, f"{url}/mcp", listening, ended)
             tasks.start_soon(run, f"{url}/mcp")
             await until_exists(begun)
             await listening.wait()
@@ -110,7 +110,7 @@ async def test_whoever_listens_is_told_of_the_end_when_a_signal_ends_the_server(
             scope = anyio.CancelScope()
             tasks.start_soon(serve, scope)
             await until(lambda: _answers(port))
-            tasks.start_soon(_listen, f"http://127.0.0.1:{port}/mcp", listening, ended)
+            tasks.start_soon(_follow_stream, f"http://127.0.0.1:{port}/mcp", listening, ended)
             await listening.wait()
             scope.cancel()
             await ended.wait()

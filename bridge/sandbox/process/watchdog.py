@@ -25,7 +25,7 @@ for group in $held; do
     kill -s KILL -- "-$group"
 done
 """
-"""A shell script, since a shell takes a tenth of an interpreter's memory. It reads process groups of
+"""A shell script, since a shell takes a tenth of an interpreter's memory. It reads the groups of
 launches; its input ends with the bridge."""
 
 
