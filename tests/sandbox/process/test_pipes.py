@@ -52,7 +52,19 @@ async def test_a_process_that_closes_its_stderr_is_not_read_again(
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
             assert pipes.drains <= before + 1
-            os.write(ends[1][1], b"more")
+            # Output that no task awaits ends the watch; the next wait begins it again.
+            for data in (b"more", b"unread"):
+                os.write(ends[1][1], data)
+                for _ in range(20):
+                    await anyio.lowlevel.checkpoint()
+            assert await pipes.receive() == b"unread"
+            tasks.start_soon(pipes.receive)
+            await anyio.wait_all_tasks_blocked()
+            before = pipes.drains
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            assert pipes.drains <= before + 1
+            os.write(ends[1][1], b"end")
     pipes.close()
 
 
