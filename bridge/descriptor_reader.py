@@ -25,10 +25,16 @@ class Reader:
         watched: The descriptor that becomes readable.
         attempt: Reads without blocking. Returns None if no data is available, and empty bytes
             at the end. May raise `OSError`, which `read` raises.
+        others: Further descriptors; `attempt` is called if one of them becomes readable.
     """
 
-    def __init__(self, watched: FileDescriptorLike, attempt: Callable[[], bytes | None]) -> None:
-        self._watched = watched
+    def __init__(
+        self,
+        watched: FileDescriptorLike,
+        attempt: Callable[[], bytes | None],
+        *others: FileDescriptorLike,
+    ) -> None:
+        self._watched = [watched, *others]
         self._attempt = attempt
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: asyncio.Future[bytes | None] | None = None
@@ -63,11 +69,19 @@ class Reader:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
+    def forget(self, descriptor: FileDescriptorLike) -> None:
+        """Stop watching one descriptor, since its end would be reported repeatedly. Idempotent."""
+        if descriptor in self._watched:
+            self._watched.remove(descriptor)
+            if self._loop is not None:
+                self._loop.remove_reader(descriptor)
+
     async def _wait(self) -> bytes | None:
         """Return the bytes that arrived, or None if the caller must read again."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            loop.add_reader(self._watched, self._readable)
+            for descriptor in self._watched:
+                loop.add_reader(descriptor, self._readable)
             self._loop = loop
         waiting: asyncio.Future[bytes | None] = loop.create_future()
         self._waiting = waiting
@@ -96,6 +110,8 @@ class Reader:
 
     def _unwatch(self) -> None:
         loop, self._loop = self._loop, None
-        if loop is not None:
+        if loop is None:
+            return
+        for descriptor in self._watched:
             with suppress(OSError, ValueError, RuntimeError):
-                loop.remove_reader(self._watched)
+                loop.remove_reader(descriptor)

@@ -71,7 +71,7 @@ def _tokens(tools: Iterable[Any]) -> int:
 
 async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
     own, brief = await tool_list(engine), await tool_list(engine, brief=True)
-    deferring = {WRITERS[client].name for client in known_clients.deferring()}
+    deferring = {WRITERS[client].name for client in known_clients.find_deferring()}
     specs = engine.servers.discovery.servers
     clients = {source.client for spec in specs for source in (spec.source, *spec.also)}
     return {

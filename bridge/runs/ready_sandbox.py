@@ -15,7 +15,7 @@ from bridge.model import Isolation
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
-from bridge.sandbox.layers import require_mandatory_layers, verified
+from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
 
 MISSED_PINGS = 3
 """Pings in a row without an answer after which a distant sandbox counts as lost."""
@@ -63,7 +63,7 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[ReadyS
         channel = Channel(sandbox)
         hello = await _shake_hands(sandbox, channel)
         require_mandatory_layers(sandbox.isolation, hello.facts)
-        isolation = verified(sandbox.isolation, hello.facts)
+        isolation = verify_isolation(sandbox.isolation, hello.facts)
         yield ReadySandbox(sandbox=sandbox, channel=channel, facts=hello.facts, isolation=isolation)
 
 

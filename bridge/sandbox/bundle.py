@@ -20,7 +20,7 @@ from types import CodeType
 _PACKAGE = "bridge.guest"
 
 SUBPACKAGES = ("api", "protocol", "schema", "state", "supervisor", "worker")
-"""Of the guest; each goes into the bundle whole."""
+"""The guest's packages in the bundle."""
 
 BORROWED = {f"{_PACKAGE}.state.cloudpickle": "cloudpickle"}
 """Guest modules whose source is an installed package's, which imports only the standard library.
@@ -109,7 +109,7 @@ def _loader(name: str) -> SourceFileLoader | None:
 
 
 def _elsewhere(code: CodeType, filename: str) -> CodeType:
-    """Return code as if compiled from `filename`, so that no host path enters a sandbox."""
+    """Return code with another `filename`, so that no host path enters a sandbox."""
     constants = tuple(
         _elsewhere(constant, filename) if isinstance(constant, CodeType) else constant
         for constant in code.co_consts

@@ -1,8 +1,7 @@
-"""How a run ended, derived from all that is known of it. Pure.
+"""Classifies the end of a run from frames, the engine's exit report and the host's clock. Pure.
 
-Takes frames, the engine's exit report and the host's clock; returns a `Verdict`. Checks run in
-order of trust: what the host did, then what the kernel and the engine report, then what the guest
-claims. A guest that lies can only lie about its own run.
+Checks run in order of trust: the host's own actions, the reports of kernel and engine, the guest's
+claims. A guest can only lie about its own run.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _HINTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """All that is known of how a run ended.
+    """The facts about a run's end.
 
     Attributes:
         done, exited: The guest's last frames, if they arrived.
         deadline_passed: The host's deadline passed and it killed the sandbox.
-        ran_longest: The run took the longest that a run may take, its calls included.
+        ran_longest: The run took the longest allowed time, its calls included.
         lost: The error of the engine or its connection, if one broke.
-        lost_code: That error's code, where it says more than that the sandbox was lost.
+        lost_code: That error's code, if it is more specific than a lost sandbox.
     """
 
     done: Done | None = None

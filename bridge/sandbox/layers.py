@@ -1,14 +1,12 @@
-"""Which layers of isolation hold, judged by what a sandbox sees of itself. Pure.
+"""Judges which layers of isolation hold, by a sandbox's report from inside. Pure.
 
-The guest reports before any user code runs, so user code cannot shape the report. A layer that the
-report contradicts counts as missing, one that it confirms as verified; one that it cannot see
-(cgroups that are not mounted inside, for example) is neither.
+The guest reports before any user code runs. A layer that the report contradicts counts as missing,
+and one that it confirms as verified. An invisible layer, such as an unmounted cgroup, is neither.
 
-Enforces: a sandbox that is seen to lack a layer of `MANDATORY` is not used.
+Enforces: a sandbox that lacks a layer of `MANDATORY` is not used.
 
-Does not: detect a kernel or an engine that lies consistently. A kernel of its own (gVisor, virtual
-machines) is recognised by the random boot id, gVisor by build and release; the runtime's name alone
-proves nothing.
+Does not: detect a kernel or an engine that lies consistently. The random boot id proves a kernel of
+the sandbox's own, and build and release prove gVisor; a runtime's name proves nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def brings_own_kernel(runtime: str) -> bool:
 
 
 def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
-    """Return whether a guest sees another kernel than the host's; None if that is unknown."""
+    """Return whether a guest's kernel is not the host's; None if unknown."""
     for key, theirs in (
         ("boot_id", host.boot_id),
         ("kernel_version", host.version),
@@ -61,14 +59,14 @@ def this_kernel() -> HostKernel:
 
 
 Check = Callable[[Mapping[str, Any]], bool | None]
-"""Returns whether a layer is seen to hold; None when the facts do not show it."""
+"""Returns whether a layer holds; None if the facts do not show it."""
 
 _ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
-"""Layers of the host's kernel, which a guest with a kernel of its own cannot see."""
+"""Layers of the host's kernel, invisible to a guest with a kernel of its own."""
 
 
 def _check_attempt(layer: str, *answers: str) -> Check:
-    """Return the check of an attempt: refused with one of `answers`, allowed, or unknown."""
+    """Return the check of an attempt: whether it was refused with one of `answers`."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
         denials = facts.get("denials")
@@ -81,7 +79,7 @@ def _check_attempt(layer: str, *answers: str) -> Check:
 
 
 def _check_fact(key: str, kind: type, holds: Callable[[Any], bool | None]) -> Check:
-    """Return the check of what the guest read, if it is there and of its kind."""
+    """Return the check of a fact, which is unknown if it is absent or of another type."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
         return holds(facts[key]) if key in facts and isinstance(facts[key], kind) else None
@@ -192,8 +190,8 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
 }
 
 
-def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
-    """Return `isolation` as it was seen: without the layers that `facts` contradict."""
+def verify_isolation(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
+    """Return `isolation` without the layers that `facts` contradict."""
     held, seen, missing = [], [], list(isolation.weaker)
     for layer in isolation.layers:
         looks = _look(layer, isolation, facts)
@@ -209,7 +207,7 @@ def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
 
 
 def common(isolations: Sequence[Isolation]) -> Isolation:
-    """Return the isolation that several sandboxes have in common: shared layers, all weaknesses."""
+    """Return the isolation of several sandboxes: their common layers, and all weaknesses."""
     first = isolations[0]
     return replace(
         first,
@@ -230,17 +228,17 @@ def _look(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
 
 
 def of_command(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
-    """Return the isolation of a command as it was seen from inside."""
+    """Return a command's isolation as seen from inside."""
     # The workspace is the user's directory; all else that is writable is in memory.
     found = facts.get("mounts")
     mounts = {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {}
     seen = {**facts, "mounts": mounts}
     require_mandatory_layers(isolation, seen)
-    return verified(isolation, seen)
+    return verify_isolation(isolation, seen)
 
 
 def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
-    """Return the limits that the guest must set on its worker because the backend does not."""
+    """Return the limits that the guest must set, because the backend does not."""
     wanted: dict[str, int] = {}
     if not {"memory-limit", "memory-watch"} & set(isolation.layers):
         wanted["data_bytes"] = limits.memory_bytes
@@ -257,19 +255,16 @@ MANDATORY = (
     "seccomp", "own-seccomp", "landlock", "seatbelt", "network-calls-refused",
     "granted-paths-only", "named-executables-only",
 )  # fmt: skip
-"""If one of these was requested and is seen not to hold, the mechanism behind it failed, and its
-other claims cannot be trusted."""
+"""If one of these was requested and does not hold, its mechanism failed and cannot be trusted."""
 
 
 def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> None:
-    """Reject a sandbox in which a mandatory layer is contradicted from inside.
+    """Reject a sandbox if the facts contradict a mandatory layer.
 
-    A layer that the facts do not show is not contradicted. But a kernel of its own, the reason to
-    name gVisor or Kata, must be confirmed.
+    Facts must also confirm a kernel of the sandbox's own if the OCI runtime promises one.
 
     Raises:
-        SandboxError: Something is contradicted; it names what.
-        LaunchError: No kernel of its own is seen, though the OCI runtime promises one.
+        SandboxError: A layer is contradicted, or the kernel is not confirmed.
     """
     if OWN_KERNEL in isolation.layers and True not in _look(OWN_KERNEL, isolation, facts):
         named = isolation.oci_runtime

@@ -1,8 +1,8 @@
-"""Which bridge process owns a sandbox, and whether it is still alive.
+"""Which bridge process owns a sandbox, and whether that process is alive.
 
-Pids are reused, differ between pid namespaces, and mean nothing on another host that shares an
-engine. So an owner is a host, its boot, a pid namespace, a pid and a start time. What cannot be
-judged from here is left alone: removing a live peer's sandbox is worse than leaving a dead one's.
+Pids are reused and differ between namespaces and hosts. So an owner is a host, its boot, a pid
+namespace, a pid and a start time. If the state of an owner is uncertain, it counts as alive:
+removing a live peer's sandbox is worse than leaving a dead one's.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) 
 
 @dataclass(frozen=True)
 class Owner:
-    """One bridge process, distinct from every other one, past or future.
+    """A bridge process, distinct from all others, past and future.
 
     Attributes:
         start: Its start time, as the kernel prints it.
         namespace: The number of its pid namespace; empty where there are none.
-        host: Which host; a digest, so that labels carry no host name.
+        host: A digest, so that labels contain no host name.
     """
 
     pid: int
@@ -46,12 +46,12 @@ class Owner:
     host: str
 
     def __str__(self) -> str:
-        """Return the owner as one word, for labels and names of files."""
+        """Return the owner as one word, for labels and file names."""
         return "_".join((str(self.pid), self.start, self.namespace, self.boot, self.host))
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Return the owner of such a word; None if it is none."""
+        """Parse an owner's word; None if it is not one."""
         pid, *others = text.split("_")
         return cls(int(pid), *others) if pid.isdecimal() and len(others) == 4 else None
 
@@ -77,8 +77,7 @@ def current_owner() -> Owner:
 def is_dead(owner: Owner, *, judge: Owner) -> bool:
     """Return whether `owner` is certainly dead, as seen from the process `judge`.
 
-    False whenever that is uncertain: another host, another pid namespace, or a process whose start
-    time this user may not read.
+    Another host, another pid namespace or an unreadable start time make it uncertain.
     """
     if owner.host != judge.host:
         return False
@@ -129,10 +128,9 @@ def _run(*argv: str) -> str:
 
 
 async def reap_leftovers(backend: Backend) -> None:
-    """Remove what dead bridges left in a backend; log a failure.
+    """Remove the leftovers of dead bridges from a backend; log a failure.
 
-    An engine with one broken container may refuse to list any. New sandboxes do not depend on it,
-    and the next bridge tries again.
+    New sandboxes do not depend on it, and the next bridge tries again.
     """
     try:
         await backend.reap()

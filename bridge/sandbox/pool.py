@@ -20,8 +20,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 SETTLE_SECONDS = 0.025
-"""Quiet time before a sandbox is started ahead of time or destroyed. A run that follows at once
-starts its own without competition, and the last run's answer is sent first."""
+"""Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
 
 
 def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
@@ -51,7 +50,7 @@ def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds
 
 
 class PoolDecision(NamedTuple):
-    """How many sandboxes to start and to destroy now, and seconds until the next decision."""
+    """The numbers of sandboxes to start and destroy now, and seconds until the next decision."""
 
     start: int = 0
     drop: int = 0
@@ -74,7 +73,7 @@ def decide(
 
     Args:
         wanted: Target number of waiting sandboxes.
-        awaited: How many runs wait for a sandbox that is being started.
+        awaited: Number of runs that wait for a start.
         quiet: Seconds since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
@@ -82,8 +81,8 @@ def decide(
     room = max(1, cores // 2) - starting
     if missing <= 0 or room <= 0 or awaited:
         return PoolDecision(drop=drop)
-    # A start takes a large share of a small machine: short programs have ended by then, and long
-    # ones lose less by it than the next run by a cold start.
+    # A start takes a large share of a small machine. Short programs have ended by then, and long
+    # ones lose less than the next run would by a cold start.
     left = 0.25 - quiet if running > 0 and cores < 4 else 0.0
     if left > 0:
         return PoolDecision(drop=drop, again=left)
@@ -235,7 +234,7 @@ class WarmPool(Generic[K, T]):
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             tasks.cancel_scope.cancel()
-            # Not given the caller's error, which the task group would wrap.
+            # The task group would wrap the caller's error, so it does not get it.
             await tasks.__aexit__(None, None, None)
 
     @asynccontextmanager
@@ -247,8 +246,8 @@ class WarmPool(Generic[K, T]):
         Entering does not wait, so that the caller can do other work while it starts.
 
         Args:
-            fresh: Whether to start a new one; those that wait are then destroyed as well.
-            keep: Called now; what it returns is called once the resource is destroyed.
+            fresh: Whether to start a new one and destroy the waiting ones.
+            keep: Called now; the returned function is called once the resource is destroyed.
         """
         if fresh:
             self._discard(self._in("starting", "waiting"))
@@ -298,7 +297,7 @@ class WarmPool(Generic[K, T]):
         return slot
 
     def _note_activity(self) -> None:
-        """Note that a run began, got its resource or ended; `_adjust` decides what follows."""
+        """Record that a run began, got its resource or ended, for `_adjust`."""
         self._active_at = anyio.current_time()
         self._changed.set()
 
@@ -381,7 +380,7 @@ class WarmPool(Generic[K, T]):
         with slot.idling:
             await self._wait_dead(value)
             logger.info("a waiting sandbox died; it is replaced at the next run")
-            # Whatever killed it may continue, or may have been intended.
+            # Its killer may be intended or still running, so nothing replaces it now.
             self._resting = True
             self._counts["died"] += 1
         if not slot.claimed:

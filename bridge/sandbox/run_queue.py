@@ -1,7 +1,7 @@
-"""Run slots: so many runs at once, the others in a fair queue.
+"""The slots for concurrent runs, and the fair queue for a slot.
 
-Owns the slots and the queue. Callers take turns; each caller's runs keep their order. A run holds
-its slot until its sandbox is gone, also while a person is asked something.
+Callers take turns; each caller's runs keep their order. A run holds its slot until its sandbox is
+gone, also while it waits for a person's answer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import anyio
 
 from bridge.errors import BridgeError
 
-MAX_WAITING = 400  # Most runs that wait. Each has its program in memory.
-MAX_WAITING_OF_OWNER = 100  # Most of one caller's, so that none fills the queue.
-MOST_RUNS = 32  # Default concurrency. Most runs wait for their servers.
+MAX_WAITING = 400  # Waiting runs. Each has its program in memory.
+MAX_WAITING_OF_OWNER = 100  # Waiting runs of one caller, so that none fills the queue.
+MOST_RUNS = 32  # Highest default concurrency. Most runs wait for their servers.
 
 PositionListener = Callable[[int | None], None]
-"""Called with the number of runs ahead of a waiting one; with None once it has its slot."""
+"""Called with the number of runs ahead of a waiting run, and with None once it has its slot."""
 
 
 @dataclass(eq=False)
@@ -34,14 +34,14 @@ class _Ticket:
 
 
 class RunSlot:
-    """One run's slot. Free once everything that keeps it has released it."""
+    """One run's slot, which is free once all its holders have released it."""
 
     def __init__(self, free: Callable[[], None]) -> None:
         self._free = free
         self._kept = 0
 
     def keep(self) -> Callable[[], None]:
-        """Keep the slot until the returned function has been called, once."""
+        """Hold the slot until the returned function is called."""
         self._kept += 1
         return self._let_go
 
@@ -55,10 +55,10 @@ class RunQueue:
     """The run slots and their queue.
 
     Args:
-        places: How many runs may be under way at once.
+        places: The number of slots.
 
     Attributes:
-        taken: How many are.
+        taken: The number of taken slots.
     """
 
     def __init__(self, places: int, wait_seconds: float = 120.0) -> None:
@@ -74,13 +74,13 @@ class RunQueue:
 
     @asynccontextmanager
     async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[RunSlot]:
-        """Take a slot while this context is open, and for as long as the slot is kept.
+        """Take a slot while this context is open, and while anything keeps the slot.
 
         Args:
-            on_position: Called with the number of runs ahead, only if the run has to wait.
+            on_position: Called only if the run has to wait.
 
         Raises:
-            BridgeError: Too many runs wait already, or this one has waited too long.
+            BridgeError: Too many runs wait, or this run has waited too long.
         """
         if self.taken < self._places:
             self.taken += 1
@@ -113,7 +113,7 @@ class RunQueue:
             raise self._overload_error(why)
 
     def _leave(self, ticket: _Ticket) -> None:
-        """Take a run out of the queue, or pass on the slot that it was just granted."""
+        """Remove a run from the queue, or pass on the slot that it was just granted."""
         if ticket.granted.is_set():
             self._give_on()
             return
@@ -121,7 +121,7 @@ class RunQueue:
         self._report_positions()
 
     def _give_on(self) -> None:
-        """Give a slot that became free to the run whose turn it is."""
+        """Grant a free slot to the next run."""
         self.taken -= 1
         if not self._waiting:
             return
@@ -161,7 +161,7 @@ def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
 
 
 def usable_memory() -> int | None:
-    """Return the bytes of memory that this process may use in all; None if unknown."""
+    """Return the bytes of memory that this process may use; None if unknown."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

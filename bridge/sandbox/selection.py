@@ -1,7 +1,7 @@
 """Selects the backend that runs the code, in the order of `LADDER` or the user's setting.
 
-Enforces: a backend is selected only after it has run a probe and passed the check of its mandatory
-layers from inside. When none passes, nothing runs. A weaker backend is used only if it is named.
+Enforces: a selected backend has run a probe, and its mandatory layers were checked from inside. If
+no backend passes, nothing runs. A weaker backend is used only if it is named.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ _PROCESS: Mapping[str, tuple[str, str]] = {
     "seatbelt": ("seatbelt_backend", "SeatbeltBackend"),
     "landlock": ("landlock_backend", "LandlockBackend"),
 }
-"""The backends without an engine and images: module and class. Imported when they are tried, so
-that the bridge's first answer need not wait: 150 ms for the engines' client libraries, 50 ms for
-these."""
+"""The backends without an engine: module and class. They are imported when they are tried: the
+imports take 50 ms, and those of the engines' client libraries 150 ms."""
 
 
 def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the backends to try for the setting `runtime`, in order.
 
     Args:
-        order: The order for `auto`; empty for the default ladder. Others are not tried.
+        order: The only backends for `auto`, in order; empty for the default ladder.
     """
     return (tuple(order) or LADDER) if runtime == "auto" else (runtime,)
 
@@ -69,7 +68,6 @@ async def _load(module: str) -> Any:
 async def _make_backend(
     name: str, settings: Settings, *, pull: bool = True
 ) -> tuple[Backend, Trial]:
-    """Return a backend, and the function that probes it."""
     place = settings.place("oci_runtime")
     backend: Backend
     if name == "kubernetes":
@@ -92,7 +90,7 @@ async def _make_backend(
         return engine, partial(try_backend, engine, settings, pull=pull)
     else:
         if settings.oci_runtime:
-            # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
+            # The user requires a kernel boundary, and namespaces are not one.
             message = f"{place}: {name} cannot use {settings.oci_runtime}."
             raise SettingsError(message, remedy="Use podman or docker with it.")
         file, kind = _PROCESS[name]
@@ -105,7 +103,7 @@ async def _make_backend(
 async def select_present(settings: Settings) -> Backend:
     """Return the first backend that works without fetching an image.
 
-    For a model's call: it can say neither that minutes pass nor what for.
+    A model's call must not wait for minutes without a message.
     """
     return await select_backend(settings, pull=False)
 
@@ -114,15 +112,14 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     """Return the first backend that works, open.
 
     Args:
-        pull: Whether to fetch an image where no backend works without.
+        pull: Whether to fetch an image if no backend works without one.
 
     Raises:
-        SettingsError: The settings contradict each other, or name packages that no program could
-            import.
-        SandboxError: None works; the message has the reason and remedy for each.
+        SettingsError: The settings contradict each other, or name unusable packages.
+        SandboxError: No backend works; the message has the reason and remedy of each.
     """
     failures: dict[str, Probe] = {}
-    names = _admitted(settings)
+    names = _allowed_backends(settings)
     for name in names:
         if backend := await _select(name, settings, failures, pull=False):
             return backend
@@ -130,7 +127,7 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     for name in missing if pull else ():
         if backend := await _select(name, settings, failures, pull=True):
             return backend
-    # Of several, not what is for another system.
+    # Of several reasons, omit those of another system's backends.
     every = [*failures.values()]
     here = [probe for probe in every if probe.error_code != "wrong_system"] or every
     reasons = [f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here]
@@ -144,7 +141,7 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
 async def _select(
     name: str, settings: Settings, failures: dict[str, Probe], *, pull: bool
 ) -> Backend | None:
-    """Return a backend, open, if it works; else note how it failed."""
+    """Return an open backend if it works; otherwise record its failure."""
     async with AsyncExitStack() as stack:
         backend, attempt = await _make_backend(name, settings, pull=pull)
         stack.push_async_exit(backend)
@@ -169,9 +166,9 @@ async def _select(
 
 
 async def probe_all(settings: Settings) -> list[Probe]:
-    """Probe every backend that the settings admit and return the results; fetch no image."""
+    """Probe every backend that the settings allow; fetch no image."""
     probes = []
-    for name in _admitted(settings):
+    for name in _allowed_backends(settings):
         backend, attempt = await _make_backend(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
@@ -181,10 +178,10 @@ async def probe_all(settings: Settings) -> list[Probe]:
     return probes
 
 
-def _admitted(settings: Settings) -> tuple[str, ...]:
-    """Return the backends to try; `auto` leaves out what has no OCI runtime or image.
+def _allowed_backends(settings: Settings) -> tuple[str, ...]:
+    """Return the backends to try; `auto` omits those without OCI runtimes or images.
 
-    A user who names either gets no other sandbox or Python without notice.
+    A user who names an OCI runtime or an image must not get another sandbox or Python.
     """
     if settings.packages is not None:
         from bridge.sandbox.process.interpreter import read_packages
@@ -216,7 +213,7 @@ def is_engine(name: str) -> bool:
 
 
 def require_own_kernel(settings: Settings, profile: CommandProfile) -> None:
-    """Reject a profile that would replace the required kernel boundary by namespaces."""
+    """Reject a profile whose namespaces would replace the required kernel boundary."""
     if settings.oci_runtime and profile.runtime == "process":
         place = settings.place("oci_runtime")
         message = f"{profile.place}: {place}: bubblewrap cannot use {settings.oci_runtime}."
@@ -270,7 +267,7 @@ async def _engine_with(name: str, settings: Settings, image: str) -> Backend:
 
 
 async def _without_leftovers(backend: Backend) -> Backend:
-    """Return an open backend without what dead bridges left."""
+    """Return an open backend after removing the leftovers of dead bridges."""
     async with AsyncExitStack() as stack:
         stack.push_async_exit(backend)
         await reap_leftovers(backend)
@@ -281,7 +278,7 @@ async def _without_leftovers(backend: Backend) -> Backend:
 def with_profile_remedy(error: BridgeError, profile: CommandProfile) -> BridgeError:
     """Return an image error with the remedy for a profile's image; other errors unchanged.
 
-    The original remedies are for the image of programs, which the bridge itself can build.
+    The original remedies are for the programs' image, which the bridge can build.
     """
     if profile.runtime != "container":
         return error

@@ -1,8 +1,7 @@
-"""Admits HTTP requests: who sends one, and whether that caller's share has room for it.
+"""Admits HTTP requests: identifies the caller and applies its share of `BOUNDS`, half of each.
 
-A caller is known by the bridge's own token or by its credentials for a proxy; on a Unix socket, by
-its user id. A caller has at most half of each of `BOUNDS`. Connections without a
-token share a small part: of them the oldest gives way to the next.
+The bridge's token, credentials for a proxy or a Unix socket's user id identify a caller. If too
+many connections have no token, the oldest of them is closed.
 """
 
 from __future__ import annotations
@@ -47,21 +46,20 @@ BOUNDS: dict[str, int] = {
     "bytes of requests": 4 * MAX_MESSAGE_BYTES,
     "sessions": 512,
 }
-"""What all callers share. A session takes some forty kilobytes while its client does nothing. The
-bytes of a request are in memory until it is answered."""
+"""The limits for all callers together. An idle session takes 40 kB. A request's bytes stay in
+memory until its response."""
 
-BODY_SECONDS = 60.0  # For a body to arrive: a client may send it as slowly as it likes.
+BODY_SECONDS = 60.0  # For a body to arrive: a slow client must not hold its share.
 
 _SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", "content-type")
-"""Headers that are sent once: of two, a proxy and the bridge might each believe another one."""
-
+"""Headers that must not repeat: a proxy and the bridge might each use another value."""
 
 REPLICA = "mcp-bridge-replica"
-"""The response header with the name of the replica that answers, or that has what was asked for."""
+"""The response header that names the replica which answers, or which has the session."""
 
 SESSION = "mcp-session-id"
 
-LOOK_SECONDS = 1.0  # Between looks at what is missing, and at what dead replicas left.
+LOOK_SECONDS = 1.0  # Between health checks.
 
 _NEEDED = ("sandboxes", "store")
 _ORPHANS = "ends of dead replicas' runs"
@@ -71,22 +69,20 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 class Replica:
     """One of several bridges that serve HTTP as one service.
 
-    Its probes (`/healthz`, `/readyz`, `/metrics`) need no token and tell no secret. Its name is in
-    every answer and in the ids of MCP sessions, which are in the memory of the replica that began
-    them.
+    Its probes (`/healthz`, `/readyz`, `/metrics`) need no token and contain no secret. Its name is
+    in each response and in the ids of its MCP sessions, which other replicas do not have.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.name = engine.settings.replica
         self._store = store_of(engine.settings)
-        self._problems = dict.fromkeys(_NEEDED, "not looked at yet")
+        self._problems = dict.fromkeys(_NEEDED, "not checked yet")
 
     async def tend(self) -> None:
-        """See what is missing, and to the runs of dead replicas, until cancelled.
+        """Check health once a second and end the runs of dead replicas, until cancelled.
 
-        However often readiness is asked for, this alone looks. It chooses the backend ahead of the
-        first run.
+        Probes only read the last check. The first check selects the backend.
         """
         while True:
             for what in (*_NEEDED, _ORPHANS):
@@ -94,14 +90,14 @@ class Replica:
                     problem = await self._look(what)
                 except (BridgeError, OSError) as error:
                     problem = str(error)
-                # Each is told once, however often it is looked at.
+                # Logged once: a line each second would fill a disk.
                 if problem and problem != self._problems.get(what):
                     logger.warning("%s: %s", what, problem)
                 self._problems[what] = problem
             await anyio.sleep(LOOK_SECONDS)
 
     async def drain(self) -> None:
-        """Let no more runs begin, and return when none is left or the deadline is over."""
+        """Refuse new runs, and return when the running ones have ended or at the deadline."""
         logger.info("draining: no more runs begin here")
         suspended = self._engine.suspended
         seconds = self._engine.settings.drain_seconds
@@ -109,12 +105,12 @@ class Replica:
 
     @property
     def missing(self) -> list[str]:
-        """What this lacks to begin runs, in one word each: everybody may read it."""
+        """What this lacks to start runs, in one word each: public."""
         missing = [name for name in _NEEDED if self._problems[name]]
         return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
 
     async def _look(self, what: str) -> str:
-        """Return what is wrong with one of the things that are looked at; empty for nothing."""
+        """Return the problem of one part; empty if there is none."""
         if what == "sandboxes":
             return await (await self._engine.backend()).problem()
         if what == _ORPHANS:
@@ -141,7 +137,7 @@ class Replica:
         return "".join(lines)
 
     def probe(self, scope: Scope) -> Response | None:
-        """Return the answer to a probe; None for any other request."""
+        """Return the response to a probe; None for other requests."""
         if scope["method"] not in ("GET", "HEAD"):
             return None
         match scope["path"]:
@@ -158,11 +154,11 @@ class Replica:
                 return None
 
     def route(self, scope: Scope, headers: Headers) -> tuple[Scope, Response | None]:
-        """Return a request without this replica's name, or the refusal of one that is not its."""
+        """Remove this replica's name from a request's session id, or refuse another replica's."""
         session = headers.get(SESSION)
         begins = begins_session(headers) and scope["method"] == "POST"
         if begins and self._engine.under_way.draining:
-            problem = "This replica of the bridge is ending. Begin the session again: another has."
+            problem = "This replica of the bridge is ending. Begin the session on another one."
             retry = {"retry-after": "5", REPLICA: self.name}
             return scope, refuse(503, problem, INTERNAL_ERROR, retry)
         named = _NAMED.fullmatch(session) if session is not None and self.name else None
@@ -180,15 +176,15 @@ class Replica:
 
 
 class RequestMiddleware:
-    """Passes on the requests for which their caller has a share, with their bodies read.
+    """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
     Args:
-        guard: Allowed `Host` and `Origin` headers; other requests are refused.
-        token: What requests have to carry; empty for nothing.
-        replica: Answers probes, and has a name among several; None for neither.
+        guard: The allowed `Host` and `Origin` headers.
+        token: The token that requests need; empty for none.
+        replica: Answers probes and names the responses.
 
     Attributes:
-        connections: All that are open, the oldest first.
+        connections: The open connections, the oldest first.
     """
 
     def __init__(
@@ -205,18 +201,18 @@ class RequestMiddleware:
         self._replica = replica
         self._open_sessions = sessions
         self._sessions: dict[str, str] = {}
-        self._beginning: dict[int, str] = {}  # By request, until its session has a name.
+        self._beginning: dict[int, str] = {}  # By request, until its session has an id.
         self._bytes: Counter[str] = Counter()
         self.connections: dict[HttpConnection, None] = {}
 
     def accept(self, connection: HttpConnection) -> None:
-        """Count a connection; one of those without a token ends if there are too many of these."""
+        """Count a connection; close the oldest without a token if there are too many of them."""
         self.connections[connection] = None
         if connection.caller:
             return
         unknown = [each for each in self.connections if not each.caller]
         if len(unknown) > BOUNDS["connections without a token"]:
-            # Also one whose answer is not read, which would stay busy.
+            # Also a busy one: its client may never read the response.
             del self.connections[unknown[0]]
             unknown[0].transport.abort()
 
@@ -238,7 +234,7 @@ class RequestMiddleware:
             refusal = self._refusal(headers, sender, connection)
         if refusal is not None:
             refusal.headers["connection"] = "close"
-            # A reset for unread bytes would take the answer from a client that sends a small body.
+            # Closing with unread bytes resets the connection, and the client loses the response.
             with anyio.move_on_after(1.0):
                 await receive()
             await refusal(scope, receive, send)
@@ -255,11 +251,11 @@ class RequestMiddleware:
             self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
 
     def _caller(self, headers: Headers, connection: HttpConnection | None) -> str | None:
-        """Return who sends a request; None without the token that it needs."""
+        """Return the caller; None if the request lacks the token."""
         given = headers.get("authorization", "")
         digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
         if connection is not None and connection.user:
-            # All callers of a proxy have its user id.
+            # All callers behind a proxy have the proxy's user id.
             return f"{connection.user} {digest.hex()}" if given else connection.user
         if self._token:
             wanted = hashlib.sha256(f"Bearer {self._token}".encode()).digest()
@@ -351,13 +347,13 @@ class RequestMiddleware:
 
 
 def begins_session(headers: Headers) -> bool:
-    """Whether a request may begin a session of the protocol."""
+    """Return whether a request may start an MCP session."""
     version = headers.get("mcp-protocol-version")
     return SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 def _problem(what: str, held: int, total: int) -> str:
-    """Return why there is no room for one caller's next; empty if there is."""
+    """Return which limit is exceeded; empty if none is."""
     most = BOUNDS[what]
     if held > most // 2:
         return f"Too many open {what}: the limit of one caller is {most // 2}. Try again."
@@ -385,15 +381,15 @@ def refuse(
     return Response(body, status, headers, media_type="application/json")
 
 
-HEAD_SECONDS = 10.0  # For the head of a request to arrive: a client may never send it.
+HEAD_SECONDS = 10.0  # For the head of a request to arrive.
 
 
 class HttpConnection(H11Protocol):
-    """One connection; it ends if the head of a request does not arrive in time.
+    """A connection that is closed if the head of a request does not arrive in time.
 
     Attributes:
-        caller: Whose it is; empty until a request with a token came.
-        user: The user id at its other end, if it is a Unix socket's.
+        caller: Empty until a request with a token arrives.
+        user: The peer's user id on a Unix socket.
     """
 
     def __init__(self, admission: RequestMiddleware, **others: Any) -> None:
@@ -412,8 +408,8 @@ class HttpConnection(H11Protocol):
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
         if peer is not None and peer.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
-            found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            self.caller = self.user = f"uid {struct.unpack('3i', found)[1]}"
+            peer_ids = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            self.caller = self.user = f"uid {struct.unpack('3i', peer_ids)[1]}"
         self._timer = self.loop.call_later(HEAD_SECONDS, transport.abort)
         self._admission.accept(self)
 

@@ -1,8 +1,4 @@
-"""The bridge as an MCP server: its tools, instructions and notifications.
-
-Owns the mapping between MCP's messages and the engine, and nothing else: what a run is, which
-servers there are and what is said of them is decided below.
-"""
+"""The bridge as an MCP server: maps MCP's messages to the engine, without decisions of its own."""
 
 from __future__ import annotations
 
@@ -27,9 +23,9 @@ from bridge.server.clients import HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     adapt_to_client,
-    cleared_content,
     make_tool,
     output_schema,
+    redact_content,
     result_or_error,
     to_result,
 )
@@ -58,7 +54,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
         with engine.servers.inventory.notifying(notices.note_change):
-            async with notices.open():
+            async with notices.notify_changes():
                 yield {}
 
     server = NotifyingServer(
@@ -75,7 +71,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
         on_subscribe_resource=notices.subscribe,
         on_unsubscribe_resource=notices.unsubscribe,
     )
-    # Passed to the constructor it would warn: protocol 2026-07-28 has no such request.
+    # The constructor would warn, since protocol 2026-07-28 has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
     changed = "notifications/roots/list_changed"
     server.add_notification_handler(changed, types.NotificationParams, surface.note_changed_roots)
@@ -88,7 +84,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
 
 async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
-    """Return the tools as a client is shown them at this moment."""
+    """Return the tools with their current descriptions; `brief` if the client defers tools."""
     settings, limits = engine.settings, limits_for(engine.settings)
     tool = make_tool(
         TOOL,
@@ -111,7 +107,7 @@ async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
 
 
 class _Surface:
-    """The handlers. Each catches what it must: the low-level server wraps nothing."""
+    """The request handlers; the low-level server handles no errors for them."""
 
     def __init__(self, engine: Engine, runs: Runs, notices: Notices) -> None:
         self._engine = engine
@@ -131,7 +127,7 @@ class _Surface:
         await self._engine.servers.refresh()
         await self._notices.note_listing(context)
         tools = await tool_list(self._engine, brief=known_client(context).defers)
-        # Not before: the first answers matter more.
+        # Last: the first responses are more urgent.
         self._engine.servers.load_unknown_later()
         return types.ListToolsResult(tools=tools)
 
@@ -140,13 +136,13 @@ class _Surface:
     ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
         """Run a program. Every failure is a result that the model can read."""
         result = await self._call_tool(context, params)
-        # Questions come from the engine, which has seen to them already.
+        # The engine has redacted questions already.
         if isinstance(result, types.CallToolResult):
             self._finish(context, result)
         return result
 
     def _finish(self, context: Context, result: types.CallToolResult) -> None:
-        cleared_content(result, self._engine.servers.secrets.redactor)
+        redact_content(result, self._engine.servers.secrets.redactor)
         adapt_to_client(known_client(context), result)
 
     async def _call_tool(
@@ -216,9 +212,9 @@ class _Surface:
 
 
 def error_server(error: BridgeError) -> Server[Any]:
-    """Return a server with the usual tools, each of which answers with the error.
+    """Return a server whose tools all return the error.
 
-    It does not repeat what the setting is: that may be a secret which was put in the wrong place.
+    The error omits the setting's value, which may be a secret in the wrong place.
     """
     problem = without_values(str(error))
     said = (

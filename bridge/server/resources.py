@@ -1,8 +1,7 @@
-"""What clients can list and read: the bridge itself, its servers, and what runs left.
+"""The MCP resources: the bridge's guide, its servers, sessions, and the artifacts of runs.
 
-Owns the URIs, the pages of the list and what one answer has of something large. Of what runs left
-each client sees its own; anything else does not exist for it. A client's roots
-stand in the guide: they are names to talk about, and nothing is mounted for them.
+Owns the URIs, the pages of the list and the parts of large contents. A client sees only its own
+artifacts. The guide names a client's roots, but sandboxes do not mount them.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _OWN = (
     (SERVERS_URI, "Discovered MCP servers", _JSON),
     (SESSIONS_URI, "Your sessions, and what they hold", _JSON),
 )
-"""What there is for everybody: address, title and type."""
+"""The resources of all clients: URI, title and type."""
 
 _PART = "{?offset,length,lines}"
 _LINES = "lines is 100-200, 100- or -50."
@@ -89,11 +88,11 @@ _DESCRIPTIONS = {
     "shown": "The original of something that the program showed.",
 }
 
-PAGE = 100  # Things that runs left, in one answer to a client that lists.
+PAGE = 100  # Artifacts in one answer to `resources/list`.
 
 
 class Resources:
-    """The handlers. Each catches what it must: the low-level server wraps nothing."""
+    """The request handlers; the low-level server handles no errors for them."""
 
     def __init__(self, engine: Engine, runs: Runs, notices: Notices) -> None:
         self._engine = engine
@@ -103,9 +102,9 @@ class Resources:
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """List the guide, the servers, each one's tools, and the newest of what runs left."""
+        """List the guide, the servers, each server's tools, and the newest artifacts."""
         cursor = params.cursor if params is not None else None
-        page, after = _place(cursor)
+        page, after = _parse_cursor(cursor)
         resources = [] if page else await self._own()
         await self._notices.note_listing(context)
         kept, more = await self._kept(self._runs.owner(context), after)
@@ -115,21 +114,21 @@ class Resources:
             resource = types.Resource.model_validate(fields)
             resource.name = redactor.text(resource.name)
             resources.append(resource)
-        # Clients show the list to people, and some read all of it at each start.
+        # Five pages: clients show the list to people, and some read all of it at each start.
         following = f"{page + 1}/{more}" if more and page + 1 < 5 else None
         return types.ListResourcesResult(resources=resources, next_cursor=following)
 
     async def _kept(self, owner: str, after: str) -> tuple[tuple[Artifact, ...], str]:
-        """Return a page of what an owner's runs left, and where the next begins."""
+        """Return a page of an owner's artifacts, and where the next page begins."""
         if not owner:
-            # Clients that cannot be told apart do not list each other's. Each has the URIs of its
-            # own results, which cannot be guessed.
+            # Clients without an identity list nothing. They have the URIs of their results, which
+            # cannot be guessed.
             return (), ""
         try:
             page = partial(self._engine.artifacts.page, owner, PAGE, after)
             return await anyio.to_thread.run_sync(page)
         except ArtifactStoreError as error:
-            # What is not kept there can be listed all the same.
+            # The other resources can still be listed.
             logger.warning("what runs left cannot be listed: %s", error)
             return (), ""
 
@@ -164,7 +163,7 @@ class Resources:
                 return types.ReadResourceResult(contents=await anyio.to_thread.run_sync(work))
             mime_type, text = await self._read(uri, context)
         except UnknownError:
-            # As if it did not exist: that another caller has it is not shown.
+            # The error must not show that another caller has it.
             raise _unknown(uri, context) from None
         except BridgeError as error:
             mine = isinstance(error, ArtifactStoreError)
@@ -175,17 +174,17 @@ class Resources:
     async def _read(self, uri: str, context: Context) -> tuple[str, str]:
         if uri == SESSIONS_URI:
             owner = self._runs.owner(context)
-            # A caller that cannot be told from others sees no session: the id alone opens one.
+            # A caller without an identity sees no session: only its id opens one.
             sessions = await self._engine.sessions.listed(owner) if owner else ()
             document = {"sessions": [_session_fields(session) for session in sessions]}
             return _JSON, json.dumps(document, ensure_ascii=False)
         await self._engine.servers.refresh()
         guide = self._engine.guide
         if uri == CAPABILITIES_URI:
-            # Since 2026-07-28 a question makes the client ask again, which a guide is not worth.
+            # Since 2026-07-28 a question costs another request, too much for a guide.
             modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-            found = [] if modern else (await list_roots(context))[:40]
-            roots = tuple((root.get("name") or "", root["uri"]) for root in found)
+            listed = [] if modern else (await list_roots(context))[:40]
+            roots = tuple((root.get("name") or "", root["uri"]) for root in listed)
             return "text/markdown", guide.capabilities(roots=roots)
         if uri == SERVERS_URI:
             return _JSON, guide.servers_json()
@@ -220,31 +219,31 @@ def _text(uri: str, mime_type: str, text: str) -> types.TextResourceContents:
 def _kept_contents(
     store: ArtifactStore, owner: str, uri: str, redactor: Redactor
 ) -> list[Contents]:
-    """Return a part of what is kept, and, if there is more, how to read on. For threads."""
+    """Return a part of an artifact and, if there is more, how to read on. Blocks."""
     whole, _, query = uri.partition("?")
     with store.opened(owner, whole) as content:
-        found = read_part(content, parse_part(query))
+        part = read_part(content, parse_part(query))
         mime_type = content.artifact.mime_type
     contents: list[Contents] = []
-    if found.text is None:
-        data = base64.b64encode(found.data).decode("ascii")
+    if part.text is None:
+        data = base64.b64encode(part.data).decode("ascii")
         contents.append(types.BlobResourceContents(uri=uri, mime_type=mime_type, blob=data))
     else:
-        contents.append(_text(uri, mime_type, redactor.text(found.text)))
-    if not found.whole:
-        following = f"{whole}?{found.more}" if found.more else whole
-        contents.append(_text(following, "text/plain", found.told(whole)))
+        contents.append(_text(uri, mime_type, redactor.text(part.text)))
+    if not part.whole:
+        following = f"{whole}?{part.more}" if part.more else whole
+        contents.append(_text(following, "text/plain", part.told(whole)))
     return contents
 
 
-def _place(cursor: str | None) -> tuple[int, str]:
-    """Return which page is asked for, and what it begins after."""
+def _parse_cursor(cursor: str | None) -> tuple[int, str]:
+    """Return the number of the page, and the artifact that it begins after."""
     if cursor is None:
         return 0, ""
-    found = re.fullmatch(r"(?P<page>[1-9])/(?P<place>[0-9a-f]{12}\.[0-9a-f]{20})", cursor)
-    if found is None or int(found["page"]) >= 5:
-        raise MCPError(types.INVALID_PARAMS, "The cursor is none of this list.")
-    return int(found["page"]), found["place"]
+    match = re.fullmatch(r"(?P<page>[1-9])/(?P<after>[0-9a-f]{12}\.[0-9a-f]{20})", cursor)
+    if match is None or int(match["page"]) >= 5:
+        raise MCPError(types.INVALID_PARAMS, "The cursor does not belong to this list.")
+    return int(match["page"]), match["after"]
 
 
 def _unknown(uri: str, context: Context) -> MCPError:

@@ -1,8 +1,8 @@
 """Handles calls of `run_python`: starts runs, suspends them for questions, and resumes them.
 
-A cancelled request cancels its run, but a run may outlive a request that got an answer: if the
-client declares the tasks extension, a long run becomes a task; if the client would not wait for the
-end, its model reads it with `retry_of` and no code.
+A cancelled request cancels its run, but a run may outlive its answered request. A long run becomes
+a task if the client has the tasks extension. Otherwise the model of a client that would stop
+waiting reads the result with `retry_of` and no code.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from bridge.server.content import result_or_error
 from bridge.upstream.task_calls import EXTENSION
 
 TASK_AFTER_SECONDS = 15.0
-"""A run that takes longer becomes a task. Clients stop waiting for a silent request after 60 s."""
+"""A longer run becomes a task. Clients stop waiting for a silent request after 60 s."""
 
 POLL_SECONDS = 2.0
 """Between a client's polls of a task (`pollInterval`)."""
@@ -61,7 +61,6 @@ class UpdateParams(TaskParams):
 
 
 def has_tasks(context: Context) -> bool:
-    """Return whether a client takes a long run as a task."""
     capabilities = context.session.client_capabilities
     return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
 
@@ -71,7 +70,7 @@ def is_modern(context: Context) -> bool:
 
 
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
-    """Send a run's id before its result, in the form that the client accepts, if there is one."""
+    """Send a run's id before its result, as progress or a log message if the client wants any."""
     text = f"This is run {run_id}."
     if isinstance(client, HandshakeClient):  # The end of its connection does not cancel the run.
         read = f'runtime.read_output("{run_id}", "result")'
@@ -164,7 +163,7 @@ class Runs:
         number = given.get("retry_of")
         other = any(given.get(name) for name in ("code", "apply", "end_session"))
         if number and isinstance(number, str) and not other:
-            # It continues to wait for that run.
+            # The client waits for that run again.
             run = suspended.task(number, owner)
             run.request = request
             assert isinstance(run.client, RunClient)
@@ -211,7 +210,7 @@ class Runs:
             return
         redact = self._engine.servers.secrets.redactor.text
         texts = [redact(each.text) for each in result.content if each.type == "text"]
-        # What the run has read is not known here, so what it says counts as coming from anywhere.
+        # The run's sources are unknown here, so the result counts as tainted by all of them.
         origin = Provenance(anything=True, run_id=run_id)
         artifacts = self._engine.artifacts.of_run(self.owner(context), run_id, lambda: origin)
         data = "\n".join(texts).encode("utf-8", "replace")
@@ -249,9 +248,9 @@ class Runs:
         return await result_or_error("run", run(), partial(error_run, run_id=suspended.run_id))
 
     def _identity(self, context: Context) -> Hashable:
-        """Return the client's identity: over stdio the principal, else its connection.
+        """Return the client's identity: over stdio the principal, otherwise its connection.
 
-        Since 2026-07-28 there are no connections over HTTP, so that each run has its own identity.
+        Since 2026-07-28 HTTP has no connections, so each run has an identity of its own.
         """
         if self.principal:
             return self.principal
@@ -261,7 +260,7 @@ class Runs:
         return SameObject(held)
 
     def owner(self, context: Context) -> str:
-        """Return the owner of a client's runs, which has to be the same when it resumes one."""
+        """Return the owner of a client's runs, which must be the same when it resumes one."""
         credential = _header(context, "authorization")
         if not credential:
             return self.principal
@@ -283,7 +282,7 @@ def _session_id(context: Context) -> str:
 def fingerprint(value: Json) -> bytes:
     """Return a digest of a JSON value.
 
-    Not of its text: `json.dumps` blocks the event loop even from a thread, 0.3 s for 48 MiB.
+    It does not use `json.dumps`, which blocks the event loop even from a thread: 0.3 s for 48 MiB.
     """
     kind = type(value).__name__.encode()
     if isinstance(value, dict):

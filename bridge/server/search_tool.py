@@ -1,6 +1,6 @@
-"""`search_tools`: its schema, the way from JSON to a search, and from hits to what a model reads.
+"""`search_tools`: its schema, the parser of its arguments, and the text of its hits.
 
-Owns the tool's words. They do not depend on what is configured, so that a client can keep them.
+The tool's description does not depend on the configuration, so clients can cache it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bridge.server.content import make_tool, result_or_error, tool_result
 
 SEARCH_TOOL = "search_tools"
 
-MAX_TEXT_CHARS = 60_000  # Of an answer: servers may describe fifty hits at any length.
+MAX_TEXT_CHARS = 60_000  # Of a result: servers may describe fifty hits at any length.
 
 _GOOD = "Best first. Call them in run_python, each with `await`:"
 _ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."
@@ -35,8 +35,6 @@ _HINT = "find tools of the user's MCP servers, to call with run_python"
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest:
-    """One validated wish to find tools."""
-
     query: str
     limit: int = DEFAULT_LIMIT
     server: str | None = None
@@ -80,12 +78,7 @@ def search_tool() -> types.Tool:
 async def search_result(
     engine: Engine, arguments: Mapping[str, Json] | None, principal: str
 ) -> types.CallToolResult:
-    """Search, and return what a model reads. Every failure is a result as well.
-
-    Args:
-        principal: Who asks; empty if that is not known: then no skills are found.
-    """
-
+    """Return the result of a search, or of its failure; without a principal, no skills."""
     return await result_or_error("search", _search(engine, arguments, principal), _error_result)
 
 
@@ -94,7 +87,7 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     if not given["query"].strip():
         message = f"{SEARCH_TOOL} needs `query`: what the tool should do, in a few words."
         raise InvalidRequestError(message, remedy='For example "create issue".')
-    # Some clients write every number with a point.
+    # Some clients write whole numbers with a point.
     return SearchRequest(**{**given, "limit": int(given.get("limit", DEFAULT_LIMIT))})
 
 
@@ -122,7 +115,7 @@ async def _search(
     if only is None and servers.discovery.proposed:
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
         if not has_match(found):
-            # One of those may have it.
+            # One of them may have a matching tool.
             text = f"{text}\n{waiting_line(servers.discovery.proposed)}"
     return tool_result([types.TextContent(text=text)], document, engine.settings.structured)
 
@@ -162,10 +155,10 @@ def _hits(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def hit_lines(docs: Mapping[str, Any]) -> list[str]:
-    """Return what a model reads of one tool; all but its signature is indented."""
+    """Return a hit's text for the model; all lines but the signature are indented."""
     lines = [docs["signature"]]
     if docs.get("description"):
-        # Indented to the last: a line at the margin would read like the bridge's own.
+        # Every line is indented: at the margin it would look like the bridge's text.
         lines += [f"    {line}" for line in paragraphs(docs["description"].strip())]
     if docs.get("also"):
         lines.append(f"    The same: {', '.join(docs['also'])}")

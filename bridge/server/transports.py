@@ -26,20 +26,18 @@ from bridge.server.notices import NotifyingServer
 from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.tasks import background_task
 
-SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled after this.
+SHUTDOWN_SECONDS = 3  # For running requests when the server stops; then they are cancelled.
 
-HTTP_IDLE_SECONDS = 30 * 60  # Then a session ends: a client may begin many and use none.
+HTTP_IDLE_SECONDS = 30 * 60  # Until an unused session ends.
 
 
 class HttpServer(uvicorn.Server):
-    """Serves the bridge on an address that is bound when it starts.
-
-    At its end it waits for requests, but for none that has no end of its own.
+    """Serves the bridge over HTTP; at its end it waits for requests, but not for streams.
 
     Args:
         host: A name or address of this machine, or the path of a Unix socket.
-        replica: Answers probes, and has a name among several; None for neither.
-        token: What each request but probes has to carry; empty for nothing.
+        replica: Answers probes and names the responses.
+        token: The token that requests other than probes need; empty for none.
     """
 
     def __init__(
@@ -76,11 +74,11 @@ class HttpServer(uvicorn.Server):
             admission,
             http=partial(HttpConnection, admission),  # type: ignore[arg-type]  # it makes one
             ws="none",
-            log_config=None,  # Its lines go where the bridge's do, which counts repeated ones.
+            log_config=None,  # The bridge's own log counts repeated lines.
             log_level="warning",
             access_log=False,
             lifespan="on",
-            backlog=16,  # Accepted at a time: each takes a descriptor before it is counted.
+            backlog=16,  # Accepted at once: a connection takes a descriptor before it is counted.
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
@@ -98,7 +96,7 @@ class HttpServer(uvicorn.Server):
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
         for each in self._listeners:
-            each.listen(socket.SOMAXCONN)  # More than those may wait.
+            each.listen(socket.SOMAXCONN)  # More connections than `backlog` may wait.
         self._listening(port)
 
     def close(self) -> None:
@@ -108,11 +106,11 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command, which drains first or cancels this."""
+        """Leave signals to the command, which drains first or cancels the server."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more requests, and wait for those under way."""
+        """Accept no more requests, and wait for the running ones."""
         self._notices.end_streams()
         for stream in self._streams:
             stream.cancel()
@@ -121,7 +119,7 @@ class HttpServer(uvicorn.Server):
             await anyio.Path(self._address[0]).unlink(missing_ok=True)
 
     async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; GET opens a stream of earlier protocols, which ends with the server."""
+        """Serve a request; end the stream of a GET (earlier protocols) with the server."""
         if scope["type"] != "http" or scope["method"] != "GET":
             await app(scope, receive, send)
             return
@@ -146,11 +144,11 @@ async def serve_http(
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
     Args:
-        ending: Once set, no more runs begin; this returns when those under way have ended.
-        token: What each request but probes has to carry; empty for nothing.
+        ending: Drains once set: no more runs start, and this returns when the last has ended.
+        token: The token that requests other than probes need; empty for none.
 
     Raises:
-        UsageError: The address cannot be listened on.
+        UsageError: The bridge cannot listen on the address.
     """
     replica = Replica(engine)
     server = HttpServer(build_server(engine), host, port, listening, replica, token)
@@ -165,7 +163,7 @@ async def serve_http(
             await server.serve()
     except anyio.get_cancelled_exc_class():
         if server.started:
-            # Enough to tell those who listen that there is nothing more to come.
+            # Enough to end the clients' streams properly.
             with anyio.move_on_after(0.5, shield=True):
                 await server.shutdown()
         raise
@@ -174,7 +172,7 @@ async def serve_http(
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of a host, all to the same port; 0 takes a free one."""
+    """Return sockets bound to all addresses of a host, on one port; 0 takes a free one."""
     try:
         addresses: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -205,7 +203,7 @@ def listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Return a Unix socket that this user alone can connect to; a dead bridge's is replaced."""
+    """Return a Unix socket that only this user can connect to; replace a dead bridge's."""
     with ExitStack() as stack:
         try:
             quiet = suppress(FileNotFoundError, ConnectionRefusedError)
@@ -234,16 +232,16 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UsageError:
 
 
 def guard(host: str, port: int) -> TransportSecuritySettings:
-    """Return what `Host` and `Origin` a request may carry: a web page must not reach the bridge.
+    """Return the allowed `Host` and `Origin` headers: a web page must not reach the bridge.
 
-    Each is given whole. Of a pattern with any port the SDK compares the beginning alone, so that
-    it takes `localhost:1.evil.example` for `localhost`.
+    Ports are explicit: for a pattern with any port, the SDK compares only the beginning, and takes
+    `localhost:1.evil.example` for `localhost`.
     """
     shown = f"[{host}]" if ":" in host else host
     names = dict.fromkeys(("127.0.0.1", "localhost", "[::1]", shown))
     addresses = [f"{name}:{port}" for name in names]
     if port == 80:
-        # No sender writes it.
+        # Clients omit the default port.
         addresses += names
     return TransportSecuritySettings(
         allowed_hosts=addresses, allowed_origins=[f"http://{address}" for address in addresses]
@@ -254,7 +252,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Return host and port of "HOST:PORT"; for "unix:PATH" the path and 0.
 
     Raises:
-        UsageError: It is no address, or not one of this machine alone.
+        UsageError: It is not an address, or other machines can reach it.
     """
     if text.startswith("unix:/"):
         return text.removeprefix("unix:"), 0

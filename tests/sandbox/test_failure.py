@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from bridge.sandbox.process.faults import KernelSettings
 from tests.sandbox.golden import is_golden
 
 OK = Done(outcome="ok")
+RAISED = partial(Done, outcome="exception", exit_code=1)
+EXIT = ("error", "exit")
 LIMITS = Limits(timeout=5)
 
 
@@ -33,28 +36,13 @@ LIMITS = Limits(timeout=5)
     [
         (Ending(done=OK, exited=Exited(code=0)), "success", None, 0),
         (Ending(done=Done(outcome="exit", exit_code=0), exited=Exited(code=0)), "success", None, 0),
-        (
-            Ending(done=Done(outcome="exit", exit_code=3), exited=Exited(code=3)),
-            "error",
-            "exit",
-            3,
-        ),
+        (Ending(done=Done(outcome="exit", exit_code=3), exited=Exited(code=3)), *EXIT, 3),
         # The kernel's word beats the program's own: an atexit handler that fails still fails.
-        (Ending(done=OK, exited=Exited(code=4)), "error", "exit", 4),
+        (Ending(done=OK, exited=Exited(code=4)), *EXIT, 4),
         # os._exit(0) before the end is no success.
-        (Ending(exited=Exited(code=0)), "error", "exit", 0),
-        (
-            Ending(done=Done(outcome="exception", exit_code=1, error="E: x", error_type="E")),
-            "error",
-            "exception",
-            1,
-        ),
-        (
-            Ending(done=Done(outcome="exception", exit_code=1, out_of_memory=True)),
-            "error",
-            "oom",
-            None,
-        ),
+        (Ending(exited=Exited(code=0)), *EXIT, 0),
+        (Ending(done=RAISED(error="E: x", error_type="E")), "error", "exception", 1),
+        (Ending(done=RAISED(out_of_memory=True)), "error", "oom", None),
         (Ending(exited=Exited(signal=9, oom_kills=1)), "error", "oom", 137),
         (Ending(exited=Exited(signal=9), report=ExitReport(oom_killed=True)), "error", "oom", 137),
         (Ending(report=ExitReport(oom_killed=True)), "error", "oom", None),
@@ -79,22 +67,16 @@ def test_an_ending_has_one_verdict(
     assert status != "success" or not verdict.error
 
 
-def test_a_crash_tells_what_the_sandbox_said() -> None:
+def test_a_crash_tells_what_the_sandbox_said_and_the_likely_cause_of_its_signal() -> None:
     ending = Ending(diagnostics="Fatal Python error\n", report=ExitReport(detail="exec failed"))
     error = classify(ending, LIMITS).error
     assert "Fatal Python error" in error
     assert "exec failed" in error
-
-
-def test_a_signal_is_named_with_its_likely_cause() -> None:
-    assert (
-        "SIGSEGV (a crash in native code"
-        in classify(Ending(exited=Exited(signal=11)), LIMITS).summary
-    )
+    summary = classify(Ending(exited=Exited(signal=11)), LIMITS).summary
+    assert "SIGSEGV (a crash in native code" in summary
 
 
 def test_a_timeout_says_the_limit_and_what_to_do() -> None:
-    """The limit in force is named, so that the next attempt can ask for more."""
     verdict = classify(Ending(deadline_passed=True), LIMITS)
     assert verdict.summary == "Timed out after 5 s."
     assert "raise `timeout` (max 600 s)." in verdict.error
@@ -103,14 +85,11 @@ def test_a_timeout_says_the_limit_and_what_to_do() -> None:
 
 
 def test_a_hint_is_not_taken_for_what_was_raised() -> None:
-    done = Done(
-        outcome="exception", exit_code=1, error="Traceback\nSyntaxError: bad\nHint: try harder."
-    )
+    done = RAISED(error="Traceback\nSyntaxError: bad\nHint: try harder.")
     assert classify(Ending(done=done), LIMITS).summary == "The program raised SyntaxError: bad"
 
 
 def test_what_was_done_to_a_sandbox_from_outside_is_told() -> None:
-    """Killed, lost or standing still: none of it is the program's doing, and each is said."""
     killed = classify(Ending(report=ExitReport(signal=9)), LIMITS)
     assert "from outside" in killed.summary
     assert "The engine is gone." in classify(Ending(lost="The engine is gone."), LIMITS).summary

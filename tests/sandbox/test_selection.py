@@ -22,25 +22,20 @@ from tests.raised import raises_code
 
 
 def _settings(tmp_path: Path, **flags: str) -> Settings:
-    """Settings on a machine that has no engine: nothing on the path, no socket."""
-    environ = {
-        "HOME": str(tmp_path),
-        "PATH": str(tmp_path),
-        "DOCKER_HOST": f"unix://{tmp_path}/none.sock",
-        "CONTAINER_HOST": f"unix://{tmp_path}/none.sock",
-    }
+    environ = dict.fromkeys(("DOCKER_HOST", "CONTAINER_HOST"), f"unix://{tmp_path}/none.sock")
+    environ |= {"HOME": str(tmp_path), "PATH": str(tmp_path)}
     return load({"state_dir": str(tmp_path / "s"), **flags}, environ)
 
 
-def test_auto_tries_engines_before_bubblewrap() -> None:
+def test_auto_tries_engines_before_bubblewrap_and_the_weaker_tier_has_to_be_named() -> None:
     assert candidates("auto") == LADDER == ("podman", "docker", "bubblewrap", "seatbelt")
+    assert candidates("landlock") == ("landlock",)
     assert candidates("docker") == ("docker",)
     assert candidates("/usr/bin/podman") == ("/usr/bin/podman",)
     assert engines(Settings()) == ("podman", "docker")
 
 
 def test_images_are_for_engines() -> None:
-    """`image build` has nothing to do for the others; what says so names the place at fault."""
     for name in ("bubblewrap", "seatbelt", "landlock"):
         settings = Settings(runtime=name, places={"runtime": "c.toml:2: runtime"})
         with pytest.raises(SettingsError, match=f"c.toml:2: runtime: {name} uses no images"):
@@ -50,11 +45,6 @@ def test_images_are_for_engines() -> None:
 def test_the_order_can_be_set_and_what_it_leaves_out_is_not_tried() -> None:
     assert candidates("auto", ("bubblewrap", "docker")) == ("bubblewrap", "docker")
     assert candidates("podman", ("bubblewrap", "docker")) == ("podman",)
-
-
-def test_the_weaker_tier_is_had_by_its_name_only() -> None:
-    assert "landlock" not in LADDER
-    assert candidates("landlock") == ("landlock",)
 
 
 async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None:
@@ -100,7 +90,6 @@ async def test_packages_that_are_none_are_refused_before_anything_is_tried(
 async def test_packages_for_another_python_are_refused_and_not_left_out(
     tmp_path: Path, shared: Path
 ) -> None:
-    """By the first backend that would use them, with the command that makes them again."""
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
     place = shared / "environment"
     (place / "lib" / "python3.7" / "site-packages").mkdir(parents=True)
@@ -168,43 +157,24 @@ async def test_packages_of_an_environment_are_found_in_the_sandbox_and_run_no_co
     assert recall(Settings(state_dir=tmp_path)) == Contents()
 
 
-def test_the_standard_profile_is_what_the_settings_say() -> None:
-    limits = limits_for(Settings(memory=1024**3, pids=64, cpus=2, timeout=9), 4)
-    assert (limits.memory_bytes, limits.pids, limits.cpus) == (1024**3, 64, 2)
-    assert limits.timeout == 4
-
-
-def test_the_strict_profile_only_narrows() -> None:
+def test_the_standard_profile_is_what_the_settings_say_and_the_strict_one_only_narrows() -> None:
+    usual = limits_for(Settings(memory=1024**3, pids=64, cpus=2, timeout=9), 4)
+    assert (usual.memory_bytes, usual.pids, usual.cpus, usual.timeout) == (1024**3, 64, 2, 4)
     limits = limits_for(Settings(profile="strict", cpus=4), 60)
     assert (limits.memory_bytes, limits.cpus, limits.timeout) == (128 * 1024**2, 0.5, 5)
     tiny = limits_for(Settings(profile="strict", memory=64 * 1024**2, cpus=0.1), 2)
     assert (tiny.memory_bytes, tiny.cpus, tiny.timeout) == (64 * 1024**2, 0.1, 2)
-
-
-def test_the_writable_directories_fit_into_the_memory_limit() -> None:
-    """Their contents count towards it, so together they must not exceed it."""
-    limits = limits_for(Settings(memory=64 * 1024**2))
-    assert limits.tmp_bytes + limits.workspace_bytes < limits.memory_bytes
+    assert tiny.tmp_bytes + tiny.workspace_bytes < tiny.memory_bytes
 
 
 SETTINGS = Settings()
 USUAL = recipe_for(limits_for(SETTINGS))
 
 WITH_THE_RUN = {
-    "timeout",
-    "output_bytes",
-    "output_tokens",
-    "result_bytes",
-    "frame_bytes",
-    "tool_calls",
-    "concurrent_calls",
+    *("timeout", "output_bytes", "output_tokens", "result_bytes", "frame_bytes"),
+    *("tool_calls", "concurrent_calls"),
 }
 """Limits that the host or the `Run` frame enforces, whatever sandbox the run is in."""
-
-
-def test_a_run_with_a_time_limit_of_its_own_takes_any() -> None:
-    assert recipe_for(limits_for(SETTINGS, 100.0)) == USUAL
-    assert USUAL.limits.timeout == SETTINGS.max_timeout
 
 
 @pytest.mark.parametrize("name", sorted(field.name for field in fields(Limits)))
@@ -212,5 +182,5 @@ def test_every_limit_is_the_sandboxs_or_the_runs(name: str) -> None:
     """A new limit is not forgotten: it makes another sandbox until it is named here."""
     limits = limits_for(SETTINGS)
     other = replace(limits, **{name: (getattr(limits, name) or 1) + 1})  # type: ignore[arg-type]
-    same = recipe_for(other) == USUAL
-    assert same == (name in WITH_THE_RUN)
+    assert (recipe_for(other) == USUAL) == (name in WITH_THE_RUN)
+    assert USUAL.limits.timeout == SETTINGS.max_timeout

@@ -36,7 +36,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def shelf() -> Iterator[EngineSet]:
-    """Hold the engines that were brought up, until the end of the session."""
     with ExitStack() as stack:
         yield EngineSet(stack)
 
@@ -54,10 +53,6 @@ async def arena(
     host: Mapping[str, object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Arena]:
-    """Give an engine on a backend, open for all of a module's tests.
-
-    What is planted is there before it, so that it is not counted as the engine's.
-    """
     if sys.platform != "linux":
         pytest.skip("these backends are for Linux")
     home: Path = tmp_path_factory.mktemp(request.param)

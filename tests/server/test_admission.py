@@ -31,6 +31,8 @@ TOKEN = {"authorization": "Bearer right"}
 ACCEPT = {"accept": "application/json, text/event-stream"}
 HALF_A_HEAD = b"POST /mcp HTTP/1.1\r\nHost: "
 
+pytestmark = pytest.mark.guarantee("http-admission")
+
 
 @asynccontextmanager
 async def guarded(engine: Engine, token: str = "right") -> AsyncIterator[httpx2.AsyncClient]:
@@ -43,7 +45,6 @@ async def guarded(engine: Engine, token: str = "right") -> AsyncIterator[httpx2.
             yield web
 
 
-@pytest.mark.guarantee("http-admission")
 @pytest.mark.parametrize("given", [{}, {"authorization": "Bearer wrong"}, {"authorization": "x"}])
 async def test_without_the_token_nothing_but_probes_is_answered(
     engine: Engine, given: dict[str, str]
@@ -56,12 +57,10 @@ async def test_without_the_token_nothing_but_probes_is_answered(
         assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 @pytest.mark.parametrize("sent", [b"", HALF_A_HEAD, b"POST /mcp HTTP/1.1\r\nHost: x\r\n\r\n"])
 async def test_a_thousand_silent_connections_leave_the_host_s_user_room(
     engine: Engine, sent: bytes
 ) -> None:
-    """Nor do they take that many descriptors, though the bridge hears of all of them at once."""
     async with guarded(engine) as web, AsyncExitStack() as stack:
         for _ in range(300):
             address = web.base_url.host, web.base_url.port or 0
@@ -74,7 +73,6 @@ async def test_a_thousand_silent_connections_leave_the_host_s_user_room(
         assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +90,6 @@ async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
 
 
 @pytest.mark.slow
-@pytest.mark.guarantee("http-admission")
 async def test_a_head_that_does_not_come_ends_its_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +106,6 @@ async def test_a_head_that_does_not_come_ends_its_connection(
                         await stream.receive()
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_who_has_taken_a_share_of_sessions_is_refused_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +118,6 @@ async def test_who_has_taken_a_share_of_sessions_is_refused_alone(
         assert (await web.post("/mcp", json=HELLO)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_who_has_taken_a_share_of_connections_is_refused_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,11 +136,9 @@ async def test_who_has_taken_a_share_of_connections_is_refused_alone(
         assert (await web.post("/mcp", json=HELLO)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those who come through a proxy there, one who takes a share is refused alone."""
     monkeypatch.setitem(BOUNDS, "sessions", 4)
     if sys.platform != "linux":
         pytest.skip("its callers' user ids are known on Linux")

@@ -29,26 +29,37 @@ from tests.waiting import until, until_exists
 from tests.wire import NEWEST, OLDER, Wire
 
 
-@pytest.fixture(params=["legacy", "2026-07-28"])
-async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    async with Client(build_server(engine), mode=request.param) as connected:
+@pytest.fixture(params=["legacy", "auto"])
+def era(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def client(engine: Engine, era: str) -> AsyncIterator[Client]:
+    async with Client(build_server(engine), mode=era) as connected:
         yield connected
 
 
-async def test_two_tools_are_offered_with_the_servers_in_the_first_s_description(
+async def test_two_tools_are_offered_with_the_servers_and_hints_for_claude_code(
     client: Client,
 ) -> None:
     tool, search = (await client.list_tools()).tools
     assert (tool.name, search.name) == ("run_python", "search_tools")
     assert {"code", "apply"} <= set(tool.input_schema["properties"])
     assert "mcp_work_shop = work-shop: A workshop" in (tool.description or "")
+    # Claude Code loads `run_python` and shows results whole.
+    assert tool.meta is not None
+    assert search.meta is not None
+    assert tool.meta["anthropic/alwaysLoad"] is True
+    assert "anthropic/alwaysLoad" not in search.meta
+    for meta in (tool.meta, search.meta):
+        assert "MCP servers" in meta["anthropic/searchHint"]
+        assert meta["anthropic/maxResultSizeChars"] == 500_000
 
 
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 async def test_what_a_client_says_it_is_stands_in_the_audit_log(
     engine: Engine, settings: Settings, era: str
 ) -> None:
-    """In the record of a run and of a plan that is applied; short, and nothing that is obeyed."""
     said = Implementation(name="\x1b[2Jharness\n" + "x" * 500, version="2.1")
     async with Client(build_server(engine), mode=era, client_info=said) as client:
         code = "await mcp_work_shop.add(a=1, b=2)"
@@ -87,12 +98,8 @@ async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
 
 async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> None:
     listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
-    assert listed == {
-        "bridge://capabilities",
-        "bridge://servers",
-        "bridge://sessions",
-        "bridge://tools/work-shop",
-    }
+    names = ("capabilities", "servers", "sessions", "tools/work-shop")
+    assert listed == {f"bridge://{name}" for name in names}
     templates = (await client.list_resource_templates()).resource_templates
     assert [template.uri_template for template in templates] == [
         "bridge://tools/{server}",
@@ -100,26 +107,22 @@ async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> 
         "bridge://artifacts/{id}{?offset,length,lines}",
         "bridge://runs/{run}/{stream}{?offset,length,lines}",
     ]
-    guide = (await client.read_resource("bridge://capabilities")).contents[0]
+    guide, servers, tools, stub = [
+        (await client.read_resource(f"bridge://{name}")).contents[0]
+        for name in ("capabilities", "servers", "tools/work-shop", "stubs/work-shop")
+    ]
     assert "MCPError" in getattr(guide, "text", "")
-    servers = json.loads(
-        getattr((await client.read_resource("bridge://servers")).contents[0], "text", "")
-    )
-    assert servers[0]["name"] == "work-shop"
-    tools = json.loads(
-        getattr((await client.read_resource("bridge://tools/work-shop")).contents[0], "text", "")
-    )
-    assert "add" in [tool["tool"] for tool in tools]
-    stub = (await client.read_resource("bridge://stubs/work-shop")).contents[0]
+    assert json.loads(getattr(servers, "text", ""))[0]["name"] == "work-shop"
+    assert "add" in [tool["tool"] for tool in json.loads(getattr(tools, "text", ""))]
     assert stub.mime_type == "text/x-python"
     assert "    async def add(self, " in getattr(stub, "text", "")
 
 
 @pytest.mark.parametrize(
-    "uri", ["bridge://nothing", "bridge://tools/nobody", "bridge://stubs/nobody"]
+    "uri", ["bridge://nothing", "bridge://tools/no-server", "bridge://stubs/no-server"]
 )
 async def test_an_unknown_resource_is_a_protocol_error(client: Client, uri: str) -> None:
-    with pytest.raises(MCPError, match="nothing|nobody"):
+    with pytest.raises(MCPError, match="nothing|no-server"):
         await client.read_resource(uri)
 
 
@@ -170,52 +173,40 @@ async def test_a_client_of_the_newest_version_is_answered_in_it(engine: Engine, 
     async with web(engine) as url, Client(url, mode=NEWEST) as client:
         await client.list_tools()
         for method, params in CALLS:
-            if method == "tools/call":
-                await _ignoring(client.call_tool(params["name"], params["arguments"]))
-            elif method == "resources/read":
-                await _ignoring(client.read_resource(params["uri"]))
+            with suppress(MCPError):
+                if method == "tools/call":
+                    await client.call_tool(params["name"], params["arguments"])
+                elif method == "resources/read":
+                    await client.read_resource(params["uri"])
         await client.list_resources()
         await client.list_resource_templates()
     # All but the method that no client of the SDK sends.
     assert wire.sent[NEWEST] >= len(CALLS) - 1
 
 
-async def _ignoring(call: Any) -> None:
-    with suppress(MCPError):
-        await call
-
-
-@pytest.fixture(params=["legacy", "auto"])
-def era(request: pytest.FixtureRequest) -> Any:
-    """How the client connects: by a handshake, or by `server/discover` of 2026-07-28."""
-    return request.param
-
-
-async def test_the_servers_are_known_before_the_first_request(engine: Engine, era: Any) -> None:
+async def test_the_servers_are_known_before_the_first_request(engine: Engine, era: str) -> None:
     async with Client(build_server(engine), mode=era) as client:
-        said = await instructions_of(client)
+        said = client.instructions or ""
     assert "mcp_work_shop = work-shop: A workshop" in said.splitlines()
     assert "run_python" in said
     assert engine.servers.pool.states()["work-shop"].state == "idle", "nothing is started for it"
 
 
 async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
-    settings: Settings, backend: FakeBackend, era: Any
+    settings: Settings, backend: FakeBackend, era: str
 ) -> None:
-    """The bridge does not wait for its configuration before it answers; here it has to."""
-
     finder = ListFinder(workshop())
     async with engine_on(backend, settings, finder=finder, eager=False) as engine:
         server = build_server(engine)
         async with Client(server, mode=era) as client:
-            assert "mcp_work_shop = " in await instructions_of(client)
+            assert "mcp_work_shop = " in (client.instructions or "")
         finder.specs = (replace(workshop("later"), description=""),)
         async with Client(server, mode=era) as client:
-            assert "servers (later) are behind" in await instructions_of(client)
+            assert "servers (later) are behind" in (client.instructions or "")
 
 
 async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_others(
-    settings: Settings, backend: FakeBackend, tmp_path: Path, era: Any
+    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
 ) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".mcp.json").write_text('{"mcpServers": {"shop": {"command": "shop"}}}')
@@ -223,26 +214,6 @@ async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_oth
         engine_on(backend, settings, cwd=str(tmp_path)) as engine,
         Client(build_server(engine), mode=era) as client,
     ):
-        said = await instructions_of(client)
+        said = client.instructions or ""
     assert said.startswith("Not approved, so not started (servers of this project): shop. ")
     assert "`mcp-code-bridge servers approve NAME`" in said[:CODEX_SHOWS]
-
-
-async def test_claude_code_is_told_to_load_run_python_and_to_show_results_whole(
-    engine: Engine, era: Any
-) -> None:
-    async with Client(build_server(engine), mode=era) as client:
-        run, search = (await client.list_tools()).tools
-    assert run.meta is not None
-    assert search.meta is not None
-    assert run.meta["anthropic/alwaysLoad"] is True
-    assert "anthropic/alwaysLoad" not in search.meta
-    for meta in (run.meta, search.meta):
-        assert "MCP servers" in meta["anthropic/searchHint"]
-        assert meta["anthropic/maxResultSizeChars"] == 500_000
-
-
-async def instructions_of(client: Client) -> str:
-    said = client.instructions
-    assert said is not None
-    return said

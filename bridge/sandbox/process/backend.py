@@ -1,7 +1,7 @@
 """bubblewrap: sandboxes in namespaces of this machine's kernel.
 
-Owns launching; `command` describes the layers. Where an optional kernel feature is missing
-(Landlock, cgroups) the isolation says so; where anything else is missing, nothing runs.
+`command` describes the layers. If Landlock or cgroups are missing, the isolation says so; if
+another feature is missing, nothing runs.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class BubblewrapBackend(ProcessBackend):
             remedy = faults.INSTALL_REMEDY
             raise SandboxError(message, remedy=remedy, code="engine_not_found")
         found = self._look_at_host(
-            host.nobody(),
+            host.unprivileged_uid(),
             landlock_abi=landlock.version(),
             masked=proc_entries.masked_here(),
             processes_per_namespace=host.counts_processes_per_namespace(os.uname().release),
@@ -113,7 +113,7 @@ class BubblewrapBackend(ProcessBackend):
         return found
 
     def _find_scopes(self) -> str:
-        """Return the path of `systemd-run` if the user's systemd applies limits; else empty."""
+        """Return the path of `systemd-run` if the user's systemd applies limits, or ""."""
         systemd_run = host.find_command("systemd-run", self._environ)
         if systemd_run is None or not self._environ.get("XDG_RUNTIME_DIR"):
             return ""

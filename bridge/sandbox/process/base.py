@@ -1,8 +1,4 @@
-"""What the backends of this machine's kernel share, and the two that do without namespaces.
-
-Each backend examines the machine once and puts its own sandboxes together; see there for what it
-enforces.
-"""
+"""The base classes of this machine's backends, with and without namespaces."""
 
 from __future__ import annotations
 
@@ -50,9 +46,8 @@ class Findings:
         uid: The programs' user outside; None for the bridge's own.
         setpriv: Path of the command that changes the user; empty if not needed or not installed.
         cgroup_parents: Where cgroups are made; may be empty.
-        systemd_run: Path of the command that makes scopes; empty if cgroups are made directly, or
-            not at all.
-        ids: What programs run as outside; None for the bridge's user, or nobody for root's.
+        systemd_run: Path of the command that makes scopes; empty if scopes are not used.
+        ids: Subordinate ids for programs; None if `uid` or the bridge's user is used.
     """
 
     interpreter: Interpreter
@@ -78,10 +73,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Removals(Generic[T]):
-    """Makes things for sandboxes and removes them; tries again where that failed.
+    """Makes resources for sandboxes and removes them, with later retries.
 
     Args:
-        remove: Returns whether a thing is gone. Blocks.
+        remove: Returns whether a resource is gone. Blocks.
     """
 
     def __init__(self, remove: Callable[[T], bool]) -> None:
@@ -91,7 +86,7 @@ class Removals(Generic[T]):
     @asynccontextmanager
     async def made(self, make: Callable[[], T]) -> AsyncIterator[T]:
         await self.remove(*self._left)
-        # A thread cannot be interrupted, so a cancelled call still returns what it made.
+        # A thread cannot be interrupted: a cancelled call still returns the resource.
         thing = await anyio.to_thread.run_sync(make)
         try:
             yield thing
@@ -110,14 +105,14 @@ class Removals(Generic[T]):
 
 
 class ProcessBackend(Backend):
-    """Runs sandboxes on this machine's kernel. Enter before use; examines it at first use.
+    """Runs sandboxes on this machine's kernel, which it examines at first use. Enter before use.
 
     Args:
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from, read-only.
 
     Attributes:
-        linux: Whether there may be cgroups, and processes are signalled by pidfd.
+        linux: Whether the system has cgroups and pidfds.
     """
 
     title: str
@@ -141,11 +136,11 @@ class ProcessBackend(Backend):
 
     @abstractmethod
     def _look(self) -> Findings:
-        """Return the findings about this machine. Blocks."""
+        """Examine this machine. Blocks."""
 
     @abstractmethod
     def _details(self, found: Findings) -> Mapping[str, str]:
-        """Return what `doctor` shows beyond the interpreter and packages."""
+        """Return further facts for `doctor`."""
 
     def _look_at_host(
         self,
@@ -156,7 +151,7 @@ class ProcessBackend(Backend):
         processes_per_namespace: bool = False,
         **own: Any,
     ) -> Findings:
-        """Return what all backends have to find, and a backend's `own`. Blocks."""
+        """Return the findings of all backends, with a backend's `own`. Blocks."""
         as_nobody = uid is not None
         interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
         owner = current_owner()
@@ -187,7 +182,7 @@ class ProcessBackend(Backend):
     def _group(
         self, found: Findings, limits: Limits
     ) -> AbstractAsyncContextManager[cgroups.SandboxCgroups | None]:
-        """Make a sandbox's cgroups, if possible; leaving kills what is in them and removes them."""
+        """Make a sandbox's cgroups if possible; leaving kills their processes and removes them."""
         if not found.cgroup_parents:
             return nullcontext()
         return self._groups.made(
@@ -198,7 +193,7 @@ class ProcessBackend(Backend):
         return await run_probe(self.name, self.launch, self._success, self._limits)
 
     async def reap(self) -> int:
-        """Remove what dead bridges left: their processes ended with them."""
+        """Remove the leftovers of dead bridges, whose processes have ended."""
         found = await self._look_around()
         return await anyio.to_thread.run_sync(cgroups.reap, found.cgroup_parents, found.owner)
 
@@ -212,7 +207,7 @@ class ProcessBackend(Backend):
         found = self._found
         assert found is not None  # a sandbox runs
         python = found.interpreter
-        who = "as root, programs as nobody" if found.uid is not None else "as an ordinary user"
+        who = "as root, programs as user nobody" if found.uid is not None else "as an ordinary user"
         return Probe(
             backend=self.name,
             ok=True,

@@ -1,10 +1,9 @@
-"""The cgroups of one sandbox, in both versions: created, limited, entered, counted, removed.
+"""The cgroups of one sandbox, in both versions.
 
-Enforces: memory, processes and CPU of all processes of a sandbox together, for each controller that
-is writable here. `missing_controllers` gives the reason for any other.
+Enforces: memory, processes and CPU of a sandbox's processes together, for each controller that is
+writable here. `missing_controllers` gives the reason for the others.
 
-A process enters its cgroups itself, before it becomes bubblewrap: to move another one, the kernel
-waits some 10 ms until no CPU is in a fork or an exit.
+A process enters its cgroups itself before it becomes bubblewrap: to move another costs 10 ms.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ PREFIX = "mcp-code-bridge"
 CPU_PERIOD = 100_000  # Microseconds; the kernel's own default.
 
 MONITORS = 1
-"""Processes in a cgroup that are not the program's: bubblewrap itself, which waits for the end."""
+"""Processes in a cgroup that are not the program's: bubblewrap."""
 
 _ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; exec "$@"'
-"""For a shell: writes itself to each list before `--`, and becomes the command behind it."""
+"""A shell script that enters the cgroups before `--` and executes the command after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +44,7 @@ class CgroupParent:
     """A directory in which cgroups may be made.
 
     Attributes:
-        controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
+        controllers: Its controllers; on version 2 read from its files.
     """
 
     directory: str
@@ -54,7 +53,7 @@ class CgroupParent:
 
 
 CgroupParents = tuple[CgroupParent, ...]
-"""Where this bridge's cgroups are made: a directory per controller, or one on version 2."""
+"""The parents of this bridge's cgroups: one per controller, or one on version 2."""
 
 
 def limited_by(parents: CgroupParents) -> frozenset[str]:
@@ -119,7 +118,7 @@ def group_owner(name: str) -> Owner | None:
 
 
 def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[str, str, bool]]:
-    """Return a controller's settings: file, text, and whether writing it must succeed."""
+    """Return a controller's settings: file, text, and whether the write must succeed."""
     memory, pids = str(limits.memory_bytes), str(limits.pids + MONITORS)
     if controller == "memory" and unified:
         return [("memory.max", memory, True), ("memory.swap.max", "0", False)]
@@ -146,7 +145,7 @@ def oom_kills(text: str) -> int | None:
 
 
 def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
-    """Return the `systemd-run` words that put the command after them into a limited scope."""
+    """Return the `systemd-run` words that put a command into a limited scope."""
     command = [
         systemd_run,
         "--user",
@@ -174,11 +173,11 @@ def missing_controllers(found: Iterable[str], *, root: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxCgroups:
-    """The control groups of one sandbox.
+    """The cgroups of one sandbox.
 
     Attributes:
-        entries: The files by which a process enters them.
-        counter: The file that counts what was killed for memory.
+        entries: The files through which a process enters them.
+        counter: The file with the number of OOM kills.
     """
 
     directories: tuple[Path, ...] = ()
@@ -186,7 +185,7 @@ class SandboxCgroups:
     counter: Path | None = None
 
     def entry_command(self) -> list[str]:
-        """Return the words that start a command inside; if that fails, it is not started."""
+        """Return the words that start a command inside, or fail."""
         return ["/bin/sh", "-c", _ENTER, "sh", *map(str, self.entries), "--"]
 
     def oom_kills(self) -> int | None:
@@ -199,13 +198,13 @@ class SandboxCgroups:
 
     def remove(self) -> bool:
         """Kill the processes inside and remove the cgroups; return whether they are gone."""
-        # All of them, even if the first cannot be removed.
+        # A list: remove all, even if the first cannot be removed.
         gone = [_remove(directory) for directory in self.directories]
         return all(gone)
 
 
 def scope_cgroups(own: str, mounts: str) -> SandboxCgroups | None:
-    """Return the cgroup that systemd made for a process, by /proc/PID/cgroup, for its OOM kills."""
+    """Return the cgroup that systemd made for a process, from its /proc/PID/cgroup."""
     for line in own.splitlines():
         if line.startswith("0::"):
             directory = _find_mount(line[3:], mounts, "cgroup2")
@@ -267,7 +266,7 @@ def reap(parents: CgroupParents, judge: Owner) -> int:
 
 
 def _try(place: CgroupParent, owner: Owner, had: frozenset[str]) -> CgroupParent | None:
-    """Return a parent with the controllers that it adds to those it `had`; None for none."""
+    """Return a parent with the controllers it adds to `had`; None if it adds none."""
     directory = Path(place.directory) / group_name(owner, "try")
     usable = []
     try:

@@ -1,6 +1,6 @@
-"""Why bubblewrap failed, from its stderr and the kernel's settings. Pure.
+"""Explains bubblewrap's failures, from its stderr and the kernel's settings. Pure.
 
-Owns the remedies, one per cause. The texts in its tests were captured from real runs.
+Owns the remedies, one per cause.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _COUNTERS: Mapping[int, tuple[str, str]] = {
 
 
 def failed_call(error: OSError) -> str:
-    """Return a sentence on why the kernel refused something; it names the counter that is full."""
+    """Explain in a sentence why the kernel refused a call, with the exhausted counter."""
     what, file = _COUNTERS.get(error.errno or 0, ("", ""))
     if not what:
         return f"{error.strerror or error}."

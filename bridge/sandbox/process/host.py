@@ -1,7 +1,6 @@
-"""This machine's kernel settings and features, and the user that sandboxes run as outside.
+"""Reads this machine's kernel settings and features, and finds the user for sandboxes.
 
-Reads only; `command`, `group` and `faults` decide what follows. Also checks that the user of a
-sandbox can reach the host paths that it is granted.
+Also checks that a sandbox's user can reach its granted host paths.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
 
 
 def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
-    """Return what a command prints within ten seconds; None if it fails. Blocks."""
+    """Return a command's output; None if it fails or takes ten seconds. Blocks."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
             words,
@@ -46,19 +45,19 @@ def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) ->
     return None
 
 
-def nobody() -> int | None:
-    """Return the user that programs run as outside; None for the bridge's own."""
+def unprivileged_uid() -> int | None:
+    """Return the programs' user outside; None for the bridge's own."""
     is_root = os.getuid() == 0 and is_mapped(UID, text("/proc/self/uid_map"))
     return UID if is_root else None
 
 
 def find_setpriv(environ: Mapping[str, str]) -> str:
-    """Return the path of a `setpriv` that was seen to switch to another user; else "". Blocks."""
-    found, look = find_command("setpriv", environ), find_command("id", environ)
-    if not (found and look):
+    """Return the path of a `setpriv` that can switch to another user here, or "". Blocks."""
+    setpriv, look = find_command("setpriv", environ), find_command("id", environ)
+    if not (setpriv and look):
         return ""
-    said = output_of([*become(UID, UID, setpriv=found), look]) or ""
-    return found if set(re.findall(r"\b\d+\b", said)) == {str(UID)} else ""
+    shown = output_of([*become(UID, UID, setpriv=setpriv), look]) or ""
+    return setpriv if set(re.findall(r"\b\d+\b", shown)) == {str(UID)} else ""
 
 
 def become(uid: int | None, gid: int | None, *, setpriv: str, python: str = "") -> list[str]:
@@ -66,7 +65,7 @@ def become(uid: int | None, gid: int | None, *, setpriv: str, python: str = "") 
 
     Args:
         uid: None for the bridge's own user.
-        python: Does it where there is no `setpriv`, ten milliseconds later.
+        python: Replaces an absent `setpriv`, which is 10 ms faster.
     """
     if uid is None:
         return []
@@ -87,9 +86,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 @dataclass(frozen=True, kw_only=True)
 class SubordinateIds:
-    """Ids of the host that belong to the bridge's user alone, for sandboxes to run as.
+    """The host's ids that belong to the bridge's user alone, for sandboxes to run as.
 
-    The kernel counts watches, signals, descriptors in flight and pipes by such an id.
+    The kernel counts watches, signals, descriptors in flight and pipes for each id.
     """
 
     unshare: str
@@ -97,7 +96,7 @@ class SubordinateIds:
     gids: range
 
     def command(self, uid: int) -> list[str]:
-        """Return the words that start a command as another of the ids each time."""
+        """Return the words that start a command as a random one of the ids."""
         outside = secrets.choice(self.uids), secrets.choice(self.gids)
         kinds = zip(("users", "groups"), outside, strict=True)
         maps = [f"--map-{kind}={own},{uid},1" for kind, own in kinds]
@@ -181,7 +180,7 @@ def text(path: str) -> str:
 
 
 _COMMAND_REMEDY = (
-    "The bridge runs as root, and commands as the owner of the workspace, or as nobody "
+    "The bridge runs as root, and commands as the owner of the workspace, or as user nobody "
     "(65534) if that is root. Give the workspace to an ordinary user who may use all "
     "these paths, or run the bridge as that user."
 )

@@ -1,8 +1,8 @@
-"""Finds the Python that runs inside, and the least of the host's files that it needs.
+"""Finds the Python for sandboxes, and the smallest set of host files that it needs.
 
-Binds the executable, its standard library and each shared library of its extension modules by name.
-Library directories hold programs and plugins of everything else installed. The interpreter lists
-its needs itself, once per bridge. Of a virtual environment nothing is executed.
+Binds the executable, its standard library and each shared library of its extension modules, but no
+library directories: they contain other software. The interpreter lists these files, once per
+bridge. Nothing of a virtual environment is executed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _MAKER = "python3 -m venv"
 
 
 class Packages(NamedTuple):
-    """The directory of packages, links resolved, and the Python version it was made for, if known.
-
-    Compiled packages fit one version.
-    """
+    """A directory of packages, links resolved, and their Python version, if known."""
 
     directory: str
     version: tuple[int, ...] | None
@@ -42,11 +39,11 @@ def read_packages(
     """Return the packages of a virtual environment, or of a directory of packages.
 
     Args:
-        as_nobody: Whether users that own nothing must be able to read them.
-        environment: Whether it has to be a virtual environment.
+        as_nobody: Whether unprivileged users must be able to read them.
+        environment: Whether `place` must be a virtual environment.
 
     Raises:
-        SettingsError: They cannot be used; the remedy says what to do.
+        SettingsError: The packages cannot be used.
     """
     version, directory, problem = None, place, ""
     remedy = f"Make an environment with `{_MAKER} {place}`."
@@ -71,9 +68,7 @@ def read_packages(
     if not problem and not real.is_dir():
         problem = f"cannot be offered: there is no {directory}"
     if not problem and as_nobody and not open_to_all(real):
-        problem = (
-            "cannot be offered: the bridge is root, and programs are nobody, who may not read it"
-        )
+        problem = "cannot be offered: as root, programs run as user nobody, who may not read it"
         remedy = "Make the environment where every user may read, such as below /opt or /srv."
     if problem:
         raise SettingsError(f"{setting}: {place} {problem}.", remedy=remedy)
@@ -81,7 +76,7 @@ def read_packages(
 
 
 def open_to_all(path: Path) -> bool:
-    """Return whether every user can reach and read `path`, by the modes of it and its parents."""
+    """Return whether the modes of `path` and its parents let every user read it."""
     try:
         on_the_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
         return on_the_way and bool(path.stat().st_mode & stat.S_IROTH)
@@ -99,16 +94,16 @@ INSTALL_REMEDY = (
 
 OWN_REMEDY = (
     " Or run the bridge as an ordinary user, who may read a Python below their own home; as root, "
-    "programs are nobody. `UV_PYTHON_INSTALL_DIR=/opt/python uv python install` puts one of uv's "
-    "where all may read it."
+    "programs run as user nobody. `UV_PYTHON_INSTALL_DIR=/opt/python uv python install` puts one "
+    "of uv's where all may read it."
 )
-"""Added where the bridge is root, and its own Python is readable by root only."""
+"""Added if the bridge is root and only root can read its Python."""
 
 _DATA = ("/usr/share/zoneinfo",)  # Public data that the standard library reads at a fixed path.
 
 _TOOLS = "cat cp date echo env head ls mkdir mv rm sh sleep sort tail touch uname wc"
-"""A shell and the commands that programs use most, which the runtime image has, too. Each is a
-mount, and bubblewrap takes the longer for a mount the more there are."""
+"""A shell and the most used commands, as in the runtime image. Each is a mount, and mounts cost
+bubblewrap time."""
 
 _LOADER_CACHE = "/etc/ld.so.cache"
 
@@ -176,9 +171,9 @@ class Interpreter:
     Attributes:
         binds: The mounts for it, shortest path first.
         links: Symbolic links to make inside: target and path.
-        hidden: Directories within `binds` that are covered by empty ones.
-        tools: The mounts of a shell and its commands, which commands of profiles do not get.
-        tag: Its bytecode's kind and version, which code must be compiled for.
+        hidden: Directories within `binds` to cover with empty ones.
+        tools: The mounts of a shell and its commands, for programs only.
+        tag: The bytecode tag that code must be compiled for.
     """
 
     executable: str
@@ -192,7 +187,7 @@ class Interpreter:
 
 
 def candidates(base_prefix: str) -> list[str]:
-    """Return the interpreters to try: the system's, the bridge's own, others for all users."""
+    """Return the interpreters to try: the system's, the bridge's, others for all users."""
     own = str(PurePosixPath(base_prefix) / "bin" / "python3")
     if sys.platform == "darwin":
         # The system's only asks to have developer tools installed.
@@ -207,15 +202,15 @@ def candidates(base_prefix: str) -> list[str]:
 
 
 def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bool) -> Interpreter:
-    """Return the first usable interpreter. Blocks: it is run.
+    """Return the first usable interpreter. Blocks: it runs interpreters.
 
     Args:
-        packages: A virtual environment, or a directory of packages, for programs.
-        as_nobody: Whether users that own nothing must be able to read its files.
+        packages: A virtual environment or a directory of packages.
+        as_nobody: Whether unprivileged users must be able to read its files.
 
     Raises:
-        SandboxError: There is none.
-        SettingsError: The packages cannot be used, or not with any of the interpreters.
+        SandboxError: No interpreter is usable.
+        SettingsError: No interpreter can use the packages.
     """
     offered = read_packages(packages, as_nobody=as_nobody) if packages is not None else None
     problems: dict[str, str] = {}
@@ -257,7 +252,7 @@ def _usable(executable: str, offered: Packages | None, *, as_nobody: bool) -> In
 
 
 def closed_file(found: Interpreter) -> str:
-    """Return the first of an interpreter's files that not every user may read; empty for none."""
+    """Return an interpreter's first file that some users cannot read; empty for none."""
     sources = (bind.source for bind in found.binds)
     return next((source for source in sources if not open_to_all(Path(source))), "")
 
@@ -300,7 +295,7 @@ def describe(facts: Mapping[str, Any], packages: str | None = None) -> Interpret
 
 
 def _bind(path: str) -> Bind:
-    """Return the mount of a path's real file to that path, links in its parents resolved."""
+    """Return the mount of a path's real file, at the path with its parents' links resolved."""
     real = os.path.realpath(path)
     parent, name = os.path.split(path)
     inside = str(PurePosixPath(os.path.realpath(parent)) / name)

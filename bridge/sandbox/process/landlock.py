@@ -1,11 +1,11 @@
 """The Landlock ruleset on top of the mounts, for each ABI version. Pure, but for `version`.
 
-Enforces: a path that leads out of the mount namespace, by a kernel bug or a leaked descriptor,
-opens nothing; writable directories execute nothing; from ABI 4 no TCP port, and from ABI 6 no
-signal or abstract socket beyond the sandbox.
+Enforces: a path out of the mount namespace (by a kernel bug or a leaked descriptor) opens nothing.
+Writable directories execute nothing. From ABI 4 no TCP port is usable, and from ABI 6 no signal or
+abstract socket beyond the sandbox.
 
-Does not: cover what happens to a file without opening it (chmod, chown, times, extended
-attributes), named sockets, or existing descriptors. Mounts and the system call filter cover those.
+Does not: cover changes of a file without opening it (chmod, chown, times, extended attributes),
+named sockets, or existing descriptors. Mounts and the system call filter cover those.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ WRITE = (
 )
 USE_DEVICE = READ_FILE | WRITE_FILE
 USE_PROC = READ | WRITE_FILE | TRUNCATE
-"""A process sets attributes of its own there, such as its OOM score."""
+"""A process sets its own attributes there, such as its OOM score."""
 
 _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | _IOCTL_DEV
-"""The rights that apply to files; the kernel rejects others in a file's rule."""
+"""The rights of files; the kernel rejects others in a file's rule."""
 
 
 class LandlockRule(NamedTuple):
@@ -80,7 +80,7 @@ class LandlockRule(NamedTuple):
 
 
 def version() -> int:
-    """Return this kernel's Landlock ABI version; 0 if it has none or it is turned off."""
+    """Return this kernel's Landlock ABI version; 0 if Landlock is absent or off."""
     if sys.platform != "linux":
         return 0
     library = ctypes.CDLL(None, use_errno=True)
@@ -93,14 +93,12 @@ def version() -> int:
 def ruleset(
     rules: Iterable[LandlockRule], abi: int, *, connects: bool = False
 ) -> dict[str, Json] | None:
-    """Return the ruleset for the stage's plan, for a kernel of that ABI version.
+    """Return the ruleset for the stage's plan and an ABI version; None without Landlock.
+
+    The kernel refuses the rights in `files`, `network` and `scopes` unless a rule grants them.
 
     Args:
         connects: Whether TCP connections are allowed; binding a port never is.
-
-    Returns:
-        Files, network and scopes: the rights that are refused unless one of the rules grants them;
-        None if the kernel has no Landlock.
     """
     if abi < 1:
         return None
@@ -121,7 +119,7 @@ def ruleset(
 
 
 def describe_gaps(abi: int) -> str:
-    """Return what a kernel of that ABI version lacks, as a sentence; empty if nothing."""
+    """Return a sentence on what an ABI version lacks; empty if nothing."""
     release = os.uname().release
     if abi < 1:
         return f"landlock: this kernel ({release}) has none, or has it turned off"

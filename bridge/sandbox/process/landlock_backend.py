@@ -1,11 +1,11 @@
 """The weaker tier: programs next to the bridge, confined by Landlock and seccomp.
 
-Used only when it is named; each of its results says that it is weaker, and `TIER` how.
+Used only if it is named. Each result contains `TIER`, which describes the weakness.
 
-Enforces: only named paths of the host's files open. Landlock has no exceptions below a rule, so
-where packages lie within the standard library its other entries are named one by one. No socket can
-be made or connected; a connected pair can, which event loops need. Calls that change files without
-opening them, or another process of the same user without a signal, are refused.
+Enforces: only named paths of the host open. Landlock has no exceptions below a rule: if packages
+lie within the standard library, a rule names each other entry. Sockets cannot be made or connected,
+except connected pairs, which event loops need. Calls that change files without opening them, or
+another process of the user without a signal, are refused.
 
 Verified: `tests/sandbox/process/test_landlock_tier.py`.
 """
@@ -98,13 +98,13 @@ _PROCESSES = (
 )
 
 ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
-"""Returns a directory's names, and whether each is not a directory."""
+"""Lists a directory: names, and whether each is not a directory."""
 
 
 def rules(
     interpreter: Interpreter, directory: RunDirectory, entries: ListEntries
 ) -> list[LandlockRule]:
-    """Return the Landlock rules: all paths that may be opened.
+    """Return the Landlock rules for all paths that programs may open.
 
     Args:
         entries: Lists a directory; called only if something in it is hidden.
@@ -131,18 +131,18 @@ def rules(
         made.append(LandlockRule(bind.source, rights, is_file=bind.is_file))
     writable = (directory.workspace, directory.tmp)
     made += [LandlockRule(str(path), landlock.WRITE) for path in writable]
-    # Opened by the first process, so the rule always means that process's directory.
+    # The first process opens it, so the rule means that process's directory.
     return made + device_rules("/proc/self")
 
 
 def isolation(
     spec: LaunchSpec, around: ProcessSurroundings, *, as_nobody: bool, root: bool
 ) -> Isolation:
-    """Say which layers a launch puts in force, and what the tier lacks.
+    """Return a launch's layers, and what the tier lacks.
 
     Args:
-        as_nobody: Whether programs run as a user that owns nothing.
-        root: Whether they run as root of a namespace that the bridge itself is in.
+        as_nobody: Whether programs run as an unprivileged user.
+        root: Whether they run as root of the bridge's own user namespace.
     """
     layers = [
         "landlock",
@@ -188,7 +188,7 @@ class LandlockBackend(UnnamespacedBackend):
             raise SandboxError(message, remedy=KERNEL_REMEDY, code="engine_not_found")
         refused = libseccomp.refusal_filter(refusals(abi), self.seccomp)
         return self._look_at_host(
-            host.nobody(),
+            host.unprivileged_uid(),
             landlock_abi=abi,
             filters=(*libseccomp.filters(self.seccomp), refused),
         )

@@ -54,13 +54,13 @@ class _Compare(ctypes.Structure):
 
 @cache
 def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
-    """Return two filter programs; both must be installed, and the stricter answer applies.
+    """Return two filter programs to install; the kernel applies the stricter answer.
 
-    The first refuses calls by argument, the second is the allow-list. One program cannot be both:
-    a rule without arguments overrides those with arguments.
+    The first refuses calls by argument, and the second is the allow-list. In one program, a rule
+    without arguments would override the rules with arguments.
 
     Raises:
-        SandboxError: There is no libseccomp, or it fails.
+        SandboxError: libseccomp is missing or fails.
     """
     library = _load(name)
     refused = ((_ERRNO | REFUSED_ERRNO, call, None) for call in REFUSED)
@@ -71,12 +71,12 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
 @cache
 def refusal_filter(rules: tuple[SyscallRefusal, ...], name: str = LIBRARY) -> bytes:
-    """Return a program that refuses calls by argument, to be installed with `filters`."""
+    """Return a program that refuses calls by argument, to install with `filters`."""
     return _arguments(_load(name), rules)
 
 
 def numbers(names: Iterable[str]) -> dict[str, int]:
-    """Return the system calls' numbers on this architecture; it may lack some."""
+    """Return the numbers of the system calls that this architecture has."""
     library = _load(LIBRARY)
     found = {name: library.seccomp_syscall_resolve_name(name.encode("ascii")) for name in names}
     return {name: number for name, number in found.items() if number >= 0}
@@ -96,7 +96,7 @@ def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:
 def _compile_filter(
     library: ctypes.CDLL, default: int, rules: Iterable[tuple[int, str, _Compare | None]]
 ) -> bytes:
-    """Return the program with an action for each call; calls without one get the default."""
+    """Return a program with an action for each call; other calls get the default."""
     handle = library.seccomp_init(ctypes.c_uint32(default))
     if not handle:
         raise LaunchError(f"{LIBRARY} could not make a filter.")

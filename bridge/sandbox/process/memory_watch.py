@@ -1,8 +1,8 @@
-"""Limits a sandbox's memory from outside where no control group does.
+"""Limits a sandbox's memory from outside if no cgroup does.
 
-Enforces: the memory that all processes hold together, and the files in memory-backed directories.
-Reserved addresses are not counted: V8, Go and the JVM reserve gigabytes. A program can pass the
-limit for a moment; `rlimits` bounds each process.
+Enforces: the memory of all processes together, and the files in memory-backed directories. Reserved
+addresses do not count: V8, Go and the JVM reserve gigabytes. A program can exceed the limit for a
+moment; `rlimits` bounds each process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class MemoryWatch(threading.Thread):
-    """Kills a sandbox's processes when they hold more than `limit` bytes.
+    """Kills a sandbox's processes if they hold more than `limit` bytes.
 
     Args:
-        child: The first process inside; killed only if killing the others does not help.
-        directories: The paths inside of the memory-backed directories.
+        child: The first process inside; killed only if that of the others is not enough.
+        directories: The memory-backed directories, as paths inside.
     """
 
     def __init__(self, monitor: int, child: int, limit: int, directories: Iterable[str]) -> None:
@@ -96,12 +96,12 @@ class MemoryWatch(threading.Thread):
         found: set[int] = set()
         queue = [self._monitor]
         while queue:
-            below = _children(queue.pop()) - found
+            below = _list_children(queue.pop()) - found
             found |= below
             queue += below
         # Few kernels are built without lists of children.
         found = found or descendants(self._monitor, processes_by_proc())
-        # If the monitor still lives, its number was no other process's meanwhile.
+        # If the monitor still lives, its pid was not reused meanwhile.
         return found if process_start(self._monitor) == self._start else set()
 
     def _kill(self, *, with_child: bool) -> None:
@@ -121,7 +121,7 @@ class MemoryWatch(threading.Thread):
             os.close(handle)
 
 
-def _children(pid: int) -> set[int]:
+def _list_children(pid: int) -> set[int]:
     found: set[int] = set()
     with suppress(OSError):  # It may have ended, or a thread.
         for thread in Path(f"/proc/{pid}/task").iterdir():

@@ -1,8 +1,7 @@
 """One sandbox of this machine's kernel, from start to end.
 
-Enforces: nothing is yielded until the stage has reported that the program is confined. When the
-first process inside ends, all others end: the kernel does it in a pid namespace, the monitor where
-there is none.
+Enforces: a sandbox is yielded only after the stage has reported that the program is confined. If
+the first process inside ends, the kernel ends all others, or the monitor without a pid namespace.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 
 class Monitor:
-    """The process outside, and what it says of the one inside.
+    """The process outside, which reports on the first process inside.
 
     Args:
         own_monitor: Whether it is `monitor`, which ends in order on SIGTERM.
-        use_pidfds: Whether to signal processes by pidfd, as Linux offers. Otherwise the first
-            process inside is ended by asking the monitor, since its pid may be reused by then.
+        use_pidfds: Whether to signal processes by pidfd (Linux). Otherwise the monitor ends the
+            first process inside, since its pid may be reused.
     """
 
     def __init__(
@@ -65,13 +64,13 @@ class Monitor:
 
     @property
     def ended(self) -> bool:
-        """Whether the monitor has ended; it does so after everything inside."""
+        """Whether the monitor has ended, and so everything inside."""
         return self._process.poll() is not None
 
     async def wait(self) -> None:
         await anyio.lowlevel.checkpoint()
         if self._handle < 0:
-            # Only the monitor has the other end, and lets go of it when it ends.
+            # Only the monitor holds the other end.
             while not self.read_status():
                 await wait_ready(anyio.wait_readable, self._info)
             await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
@@ -86,7 +85,7 @@ class Monitor:
             await wait_ready(anyio.wait_readable, self._info)
 
     def read_status(self) -> bool:
-        """Read what the monitor has written so far; return whether it has finished."""
+        """Read the monitor's new output; return whether it has ended."""
         while self._info >= 0 and len(self._received) < 64 * 1024:
             data = read_now(self._info)
             if data is None:
@@ -99,7 +98,7 @@ class Monitor:
         return True
 
     def kill_child(self) -> None:
-        """Kill the first process inside and thereby all others. Harmless when it has ended."""
+        """Kill the first process inside and thereby all others. Idempotent."""
         if self._child_handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._child_handle, signal.SIGKILL)
@@ -107,7 +106,7 @@ class Monitor:
             self._process.send_signal(self._ending)
 
     def kill(self) -> None:
-        """Kill the monitor; the kernel then kills what it started."""
+        """Kill the monitor; the kernel then kills its children."""
         # Not yet collected, or `send_signal` sees that it was: the id is no other's.
         self._process.kill()
 
@@ -133,7 +132,7 @@ class Monitor:
 
 
 def parse_status(received: bytes) -> dict[str, int]:
-    """Parse bubblewrap's status: JSON objects in sequence, the last possibly incomplete."""
+    """Parse bubblewrap's status: a sequence of JSON objects, the last possibly incomplete."""
     text = received.decode("utf-8", "replace")
     decoder = json.JSONDecoder()
     found: dict[str, int] = {}
@@ -150,7 +149,7 @@ def parse_status(received: bytes) -> dict[str, int]:
 
 
 class LaunchPipes:
-    """The pipes and files of one launch; those that were not taken are closed at the end."""
+    """The pipes and files of one launch; it closes those that were not taken."""
 
     def __init__(self, opened: ExitStack, files: Sequence[bytes], *, examines: bool) -> None:
         self._open: set[int] = set()
@@ -220,7 +219,7 @@ Judge = Callable[[Mapping[str, Any]], Isolation]
 
 
 class ProcessLaunch(NamedTuple):
-    """What is started once the descriptors are known."""
+    """The command and its input, once the descriptors are known."""
 
     inside: Sequence[str]
     stage: bytes
@@ -232,15 +231,15 @@ class LaunchPlan:
     """How to start one sandbox.
 
     Attributes:
-        environ: The environment of that process itself; the sandbox gets none of it.
-        monitor_failed, stage_failed: Make the error for that process's or the stage's output.
-        on_error: Called with what the program writes to stderr; without it the end is kept.
-        own_monitor: Whether it is `monitor`, which ends when the pipe of its instructions does.
-        judge: If the stage examines its isolation: returns the isolation as seen from inside, or
-            raises a `SandboxError`, and then nothing is run.
+        environ: The environment of the outer process; the sandbox gets none of it.
+        monitor_failed, stage_failed: Make the error for the outer process's or the stage's output.
+        on_error: Called with the program's stderr; without it the end is kept.
+        own_monitor: Whether the outer process is `monitor`, which ends with its instructions' pipe.
+        judge: Checks the stage's report: returns the isolation as seen from inside, or raises a
+            `SandboxError`, and then nothing runs.
         watchdog: Ends the launch if the bridge is killed; None if the monitor does.
-        memory_bytes: The limit of memory that the bridge applies itself; None if a cgroup does.
-        memory_directories: The paths inside of the memory-backed directories.
+        memory_bytes: The memory limit that the bridge applies; None if a cgroup does.
+        memory_directories: The memory-backed directories, as paths inside.
     """
 
     command: Sequence[str]
@@ -264,9 +263,9 @@ class ProcessSandbox:
     """A sandbox of this machine's kernel.
 
     Attributes:
-        id: The process id of the first process inside, as the host counts.
-        isolation: The layers in force; as seen from inside, if the stage examined them.
-        group: Its cgroups, for their count of what was killed for memory.
+        id: The first process's pid on the host.
+        isolation: The layers in force, as seen from inside if the stage examined them.
+        group: Its cgroups, for their count of OOM kills.
     """
 
     def __init__(
@@ -310,7 +309,7 @@ def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
 
 @asynccontextmanager
 async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
-    """Start a sandbox; on leaving, everything in it has ended."""
+    """Start a sandbox; leaving ends everything in it."""
     with ExitStack() as opened:
         try:
             ends = LaunchPipes(opened, start.files, examines=start.judge is not None)
@@ -328,7 +327,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         try:
             ends.close(ends.stdin[0], ends.stdout[1], ends.stderr[1], *ends.inherited)
             if watchdog is not None:
-                # Before bubblewrap has its options: until then it waits, and ends with the bridge.
+                # Before bubblewrap has its options: until then it ends with the bridge.
                 watchdog.watch(monitor.pid)
             with anyio.move_on_after(LAUNCH_SECONDS) as patience:
                 await _write(ends.options[1], launch.options)
@@ -367,10 +366,9 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
 
 
 def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: ProcessLaunch) -> subprocess.Popen[bytes]:
-    """Start the process that stays outside, which waits for its options.
+    """Start the outer process, which waits for its options. Blocks for a millisecond or two.
 
-    On the event loop's own thread, since the kernel ties "die with parent" to the thread that
-    forks. Waited for here: it takes a millisecond or two.
+    It starts on the event loop's thread: the kernel ties "die with parent" to the forking thread.
     """
     _fill(ends.descriptors.stage, launch.stage)
     source = [str(ends.descriptors.files[0])] if start.own_monitor else []
@@ -428,10 +426,10 @@ async def _read_status(status: int, received: bytes, most: int, end: bytes | Non
 async def receive_examination(
     status: int, permission: int, judge: Judge
 ) -> tuple[Isolation | None, bytes]:
-    """Read the stage's report, judge it and permit the stage to continue.
+    """Read and judge the stage's report, then permit the stage to continue.
 
     Args:
-        permission: Descriptor on which the stage waits for permission.
+        permission: The descriptor on which the stage waits.
 
     Returns:
         The isolation as seen from inside, None if the stage failed before; and further bytes read.
@@ -459,7 +457,7 @@ async def receive_examination(
 async def _failure(
     received: bytes, monitor: Monitor, pipes: Pipes, start: LaunchPlan
 ) -> SandboxError:
-    """End a sandbox whose stage did not confirm that the program is confined; return why."""
+    """End a sandbox whose stage did not confirm the confinement; return the error."""
     problem = received.removeprefix(stage.CONFINED).decode("utf-8", "replace")
     monitor.kill_child()
     await monitor.wait()
@@ -473,7 +471,7 @@ async def _failure(
 
 
 async def _end(monitor: Monitor, *, options_sent: bool) -> None:
-    """Kill everything and wait until it has ended, even when cancelled."""
+    """Kill everything and wait for its end, even if cancelled."""
     with anyio.CancelScope(shield=True):
         if options_sent and not monitor.child:
             # Killing it between its fork and its report would leave its child.

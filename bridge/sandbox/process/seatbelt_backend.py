@@ -1,10 +1,10 @@
 """macOS's Seatbelt. Untested on macOS: tests use a stand-in that starts its command.
 
-Enforces: a profile that refuses everything and then names what an interpreter cannot start without.
-Paths enter as parameters and never as text, so no path can end a string and add rules. There is no
-lookup of system services, which lead to the keychain, the pasteboard and the network.
+Enforces: a profile that refuses everything except what an interpreter needs to start. Paths are
+parameters and never text, so a path cannot add rules. System services cannot be looked up, since
+they lead to the keychain, the pasteboard and the network.
 
-Does not: limit memory (macOS cannot limit that of a process group) or end every process for certain
+Does not: limit memory (macOS has no limit for a process group) or end every process for certain
 (see `monitor`).
 """
 
@@ -28,13 +28,13 @@ _SYSTEM = (
     "/usr/lib", "/System/Library/Frameworks", "/System/Library/PrivateFrameworks",
     "/System/Volumes/Preboot/Cryptexes/OS", "/usr/share/zoneinfo", "/private/var/db/timezone",
 )  # fmt: skip
-"""Paths that the dynamic loader and the C library read; public and owned by the system."""
+"""Public system paths that the dynamic loader and the C library read."""
 
 _READ_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _WRITE_DEVICES = ("/dev/null", "/dev/zero")
 
 _LINKS = ("/", "/tmp", "/var", "/etc")
-"""Links of which only the metadata may be read, so that paths through them resolve."""
+"""Links with readable metadata, so that paths through them resolve."""
 
 _SYSCTLS = (
     "hw.activecpu", "hw.logicalcpu", "hw.logicalcpu_max", "hw.memsize", "hw.ncpu", "hw.pagesize",
@@ -89,7 +89,7 @@ def arguments(
 ) -> list[str]:
     """Return the command line that runs `command` inside.
 
-    Seatbelt compares resolved paths: /tmp is /private/tmp, and a rule for the former never matches.
+    Seatbelt compares resolved paths: a rule for /tmp never matches, since /tmp is /private/tmp.
 
     Raises:
         ValueError: A path is relative or contains a NUL.

@@ -1,8 +1,7 @@
-"""The interpreter's command line in a sandbox, and what its loader reads from a descriptor.
+"""The interpreter's command line in a sandbox, and the payload of its loader.
 
-The command line is short, for people and endpoint scanners. The stage comes as code, since
-compiling it in every start would cost 8 ms. Bytecode is for one kind of interpreter: another kind
-is run to compile for itself.
+The command line is short, for people and endpoint scanners. The stage is compiled before, which
+saves 8 ms per start. Bytecode fits one kind of interpreter; another kind compiles for itself.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ with open(int(sys.argv[1]), "rb") as given:
 sys.argv[1:2] = words
 exec(step if isinstance(step, str) else marshal.loads(step))
 """
-"""Runs the payload that `stage_payload` made, with its words in place of the descriptor's number.
-The garbage collector is off until the stage is done: it makes loading modules a third slower."""
+"""Runs a payload of `stage_payload`, whose words replace the descriptor's number. The garbage
+collector is off until the stage is done, since it makes loading modules a third slower."""
 
 _COMPILE = """
 import json, marshal, sys
@@ -52,12 +51,11 @@ def loader_command(interpreter: Interpreter, *words: str) -> list[str]:
 
 
 def stage_payload(step: str | bytes, *words: str) -> bytes:
-    """Return the payload for a descriptor."""
     return marshal.dumps([step, *words], LIST_VERSION)
 
 
 def compiled_stage(interpreter: Interpreter) -> bytes:
-    """Return the stage as code for an interpreter. Blocks if that one has to compile it."""
+    """Return the stage as code for an interpreter. Blocks if the interpreter must compile it."""
     if interpreter.tag == own_tag():
         # As the interpreter inside compiles, whatever options this one was started with.
         code = compile(stage_text(), "<string>", "exec", dont_inherit=True, optimize=0)
@@ -68,9 +66,9 @@ def compiled_stage(interpreter: Interpreter) -> bytes:
 
 @cache
 def compiled_examination(executable: str) -> str:
-    """Return the code by which the stage examines itself, compiled by an interpreter, in base64.
+    """Return the stage's examination, compiled by an interpreter, in base64. Blocks.
 
-    Blocks. Compiling it in each stage would cost 8 ms there; loading it costs a tenth.
+    Loading it costs a tenth of compiling it in each stage, which takes 8 ms.
     """
     names = ("isolation_facts", "denial_probes")
     texts = [guest_modules()[f"bridge.guest.supervisor.{name}"] for name in names]
@@ -90,7 +88,7 @@ def compile_with(executable: str, texts: Sequence[str], *, name: str) -> list[by
             timeout=60.0,
             check=True,
         )
-        # As hexadecimal text: nothing outside of a sandbox unmarshals it.
+        # As hexadecimal text: the host never unmarshals it.
         return [bytes.fromhex(line) for line in done.stdout.decode("ascii").splitlines()]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         message = f"{executable} cannot compile the sandbox's start-up code: {error}."

@@ -23,7 +23,7 @@ from bridge.sandbox.container.endpoints import (
 )
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.remote import names_another_machine, ssh_target
-from bridge.sandbox.selection import _admitted
+from bridge.sandbox.selection import _allowed_backends
 from bridge.settings import Settings
 from tests.fakes.command_line import Scripted
 from tests.raised import raises_code
@@ -222,9 +222,9 @@ def test_auto_tries_a_named_engine_of_another_machine_alone(
     settings = Settings(environ=environ)
     named = tuple(one for one in ("podman", "docker") if names_another_machine(one, environ))
     assert named == kinds
-    assert _admitted(settings) == (kinds or ("podman", "docker", "bubblewrap", "seatbelt"))
+    assert _allowed_backends(settings) == (kinds or ("podman", "docker", "bubblewrap", "seatbelt"))
     # A runtime that the user names is used.
-    assert _admitted(Settings(runtime="bubblewrap", environ=environ)) == ("bubblewrap",)
+    assert _allowed_backends(Settings(runtime="bubblewrap", environ=environ)) == ("bubblewrap",)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,6 @@ async def kill_bridge(code: str, word: str, directory: Path, mark: str = "") -> 
 
 
 def json_by(become: list[str], python: list[str], code: str, environ: dict[str, str]) -> Any:
-    """Return the JSON that a Python program prints as another user."""
     done = subprocess.run(
         [*become, *python, "-c", code],
         env=environ,
@@ -88,11 +87,9 @@ def json_by(become: list[str], python: list[str], code: str, environ: dict[str, 
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What became of a program."""
-
     out: str
     err: str
-    report: ExitReport = field(default_factory=ExitReport)
+    report: ExitReport
 
 
 def spec(
@@ -141,7 +138,6 @@ def exists(pid: int) -> bool:
 
 
 def groups_of(bridge: int | None = None) -> list[Path]:
-    """Return the control groups that a process has made, this one unless told otherwise."""
     owner = os.getpid() if bridge is None else bridge
     # One that is just going away may be found, and be gone when it is looked into.
     while True:
@@ -151,7 +147,6 @@ def groups_of(bridge: int | None = None) -> list[Path]:
 
 
 def left_groups(bridge: int | None = None) -> list[Path]:
-    """Return the control groups that a process left, once those that are going have gone."""
     for _ in range(LOOKS):
         if not groups_of(bridge):
             break
@@ -160,7 +155,6 @@ def left_groups(bridge: int | None = None) -> list[Path]:
 
 
 def with_argument(mark: str) -> list[int]:
-    """Return the processes of this machine that have `mark` on their command line."""
     found = []
     for place in Path("/proc").iterdir():
         try:
@@ -172,7 +166,6 @@ def with_argument(mark: str) -> list[int]:
 
 
 def processes_below() -> list[int]:
-    """Return this process's children, those included that no one has collected."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         # A thread may end while its entry is looked at.

@@ -86,19 +86,12 @@ def test_a_broken_python_does_not_hide_one_that_works(
         find(as_nobody=False)
 
 
-def test_a_python_whose_files_only_root_may_read_is_not_offered_to_nobody(
-    tmp_path: Path,
-) -> None:
+def test_a_python_whose_files_only_root_may_read_is_not_offered(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     library = tmp_path / "libpython.so"
     library.touch(mode=0o644)
-    facts = {
-        "version": [3, 13, 0],
-        "executable": "/usr/bin/env",
-        "stdlib": "/usr/lib",
-        "path": [],
-        "libraries": [str(library)],
-    }
+    facts = {"version": [3, 13, 0], "executable": "/usr/bin/env", "stdlib": "/usr/lib"}
+    facts |= {"path": [], "libraries": [str(library)]}
     assert closed_file(describe(facts)) == str(library)
     own = tmp_path / "python3"
     own.write_text("#!/bin/sh\n")

@@ -1,7 +1,4 @@
-"""How sandboxes begin and end, for whatever cause, and that they leave nothing.
-
-Mandated by design.md's laws 3 and 5.
-"""
+"""How sandboxes begin and end, and that they leave nothing: design.md's laws 3 and 5."""
 
 from __future__ import annotations
 
@@ -24,17 +21,12 @@ from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.monitor import descendants, parse_ps, processes_by_ps, relatives
 from bridge.sandbox.process.sandbox import exit_report, parse_status
 from bridge.sandbox.process.watchdog import LaunchWatchdog
-from tests.sandbox.process.rig import (
-    PATIENCE,
-    spec,
-    with_argument,
-)
+from tests.sandbox.process.rig import PATIENCE, spec, with_argument
 from tests.waiting import until, until_exists
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
 ROOT = Path(__file__).parents[3]
-
 
 LAUNCHER = """
 import os, sys, anyio
@@ -82,13 +74,9 @@ def late_bwrap(python: str, bwrap: str, mark: str) -> Iterator[tuple[Path, Path]
 async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
     backend: BubblewrapBackend,
 ) -> None:
-    """bubblewrap was told everything; no one would be there to hear what it started."""
     found = await backend._look_around()
     mark = f"launched-late-{os.getpid()}-"
-    with late_bwrap(found.interpreter.executable, found.confiner, mark) as (
-        script,
-        started,
-    ):
+    with late_bwrap(found.interpreter.executable, found.confiner, mark) as (script, started):
         argv = [sys.executable, "-c", LAUNCHER, str(script)]
         async with await anyio.open_process(argv, stdout=None, stderr=None, cwd=ROOT) as bridge:
             await until_exists(started)
@@ -104,7 +92,6 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
 
 
 async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend) -> None:
-    """Options are separated by NUL, so a value that holds one is refused."""
     hostile = spec("print('ran')", env={"A": "1\0--share-net"})
     with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="NUL"):
         async with backend.launch(hostile):
@@ -114,7 +101,6 @@ async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend
 async def test_a_step_of_the_stage_that_fails_keeps_the_program_from_running(
     backend: BubblewrapBackend,
 ) -> None:
-    """No layer is left out because it did not work (law 4)."""
     found = await backend._look_around()
     around = replace(found.around, masked=(("/proc/no-such", True),))
     backend._found = replace(found, around=around)
@@ -137,23 +123,17 @@ def test_status_documents_are_read_however_they_are_cut() -> None:
     assert parse_status(b"[1] \xff") == {}
 
 
-@pytest.mark.parametrize(
-    ("code", "exit_code", "number"), [(0, 0, None), (3, 3, None), (139, None, 11), (255, 255, None)]
-)
-def test_exit_codes_tell_signals(code: int, exit_code: int | None, number: int | None) -> None:
+def test_exit_codes_tell_signals_and_an_end_without_report_is_a_kill() -> None:
     """As with containers: 128 + n is death by signal n, when there is such a signal."""
-    report = exit_report(code, oom_kills=0)
-    assert (report.exit_code, report.signal, report.oom_killed) == (exit_code, number, False)
-
-
-def test_an_end_that_nobody_reported_is_a_kill() -> None:
+    for code, expected in ((0, (0, None)), (3, (3, None)), (139, (None, 11)), (255, (255, None))):
+        report = exit_report(code, oom_kills=0)
+        assert (report.exit_code, report.signal, report.oom_killed) == (*expected, False)
     report = exit_report(None, oom_kills=None)
     assert (report.exit_code, report.signal, report.oom_killed) == (None, 9, None)
 
 
 @contextmanager
 def waiting() -> Iterator[subprocess.Popen[bytes]]:
-    """Start a group of processes that stays until it is ended."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
     ) as process:
@@ -216,21 +196,19 @@ def test_descendants_are_found_however_deep() -> None:
 
 
 def test_relatives_are_found_by_parent_group_and_mark() -> None:
-    """Where orphans go to process 1; no one else is touched, and no one who is dead already."""
+    """Where orphans go to process 1: others and zombies are left out."""
     groups = {100}
     rows = [row for row in ROWS if row[0] != 50]
     assert relatives(rows, 100, groups, MARK) == {100, 101, 102, 103, 104}
     assert {100, 102} <= groups
     assert 200 not in groups
-
-
-def test_relatives_are_still_found_when_the_first_has_gone() -> None:
+    # They are found when the first has gone.
     rows = [row for row in ROWS if row[0] in (101, 104, 200)]
     assert relatives(rows, 100, {100}, MARK) == {101, 104}
-    assert relatives(rows, 100, {7}, "") == {101}, "by its parent, and an empty mark fits nobody"
-
-
-def test_the_monitor_does_not_find_itself() -> None:
+    assert relatives(rows, 100, {7}, "") == {101}, (
+        "by its parent, and an empty mark fits no process"
+    )
+    # The monitor does not find itself.
     rows = [(os.getpid(), 1, 100, "S", f"monitor {MARK}")]
     assert relatives(rows, 100, {100}, MARK) == set()
 

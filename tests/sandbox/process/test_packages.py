@@ -47,24 +47,11 @@ def environment(place: Path, version: str, line: str = "version = {}.4") -> Path
     return place
 
 
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("version = {}.4", (3, 12)),
-        ("version_info = {}.4.final.0", (3, 12)),
-        ("version={}", (3, 12)),
-    ],
-)
-def test_an_environments_packages_are_found(
-    tmp_path: Path, line: str, version: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("line", ["version = {}.4", "version_info = {}.4.final.0", "version={}"])
+def test_packages_of_an_environment_or_a_directory_are_found(tmp_path: Path, line: str) -> None:
     found = read_packages(environment(tmp_path / "e", "3.12", line), as_nobody=False)
     assert found.directory == os.path.realpath(tmp_path / "e/lib/python3.12/site-packages")
-    assert found.version == version
-
-
-def test_a_directory_of_packages_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Nothing says what it was made for; backends can be given one, a setting cannot."""
+    assert found.version == (3, 12)
     found = read_packages(tmp_path, as_nobody=False)
     assert (found.directory, found.version) == (os.path.realpath(tmp_path), None)
     with pytest.raises(SettingsError, match="is no virtual environment"):
@@ -72,7 +59,6 @@ def test_a_directory_of_packages_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """Asked for and silently left out would be worse."""
     made = environment(tmp_path / "e", "3.12")
     read_packages(made, as_nobody=False, environment=True)
     (made / "lib/python3.12/site-packages").rmdir()
@@ -83,13 +69,12 @@ def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> No
     with pytest.raises(SettingsError, match="does not say which Python"):
         read_packages(made, as_nobody=False, environment=True)
     tmp_path.chmod(0o700)
-    with pytest.raises(SettingsError, match="nobody, who may not read") as caught:
+    with pytest.raises(SettingsError, match="user nobody, who may not read") as caught:
         read_packages(tmp_path, as_nobody=True)
     assert "every user may read" in caught.value.remedy
 
 
 def test_the_interpreter_is_the_one_that_the_environment_was_made_for(tmp_path: Path) -> None:
-    """Else none: another could not import what is compiled."""
     own = find(as_nobody=False)
     major, minor, _ = own.version.split(".")
     fits = environment(tmp_path / "fits", f"{major}.{minor}")
@@ -127,7 +112,6 @@ for attempt in (
 async def test_a_program_imports_from_the_environment_and_cannot_change_it(
     shared: Path, runtime: str
 ) -> None:
-    """From the setting to the program, with a real environment and everything else as it is."""
     place = shared / "environment"
     await anyio.to_thread.run_sync(_make, place)
     (package,) = place.glob("lib/python*/site-packages")
@@ -192,7 +176,6 @@ def interpreter(tag: str) -> Interpreter:
 
 
 def said_by(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, with a descriptor in place of the word `FD`."""
     with tempfile.TemporaryFile() as file:
         file.write(given)
         file.seek(0)
@@ -210,7 +193,6 @@ def said_by(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("tag", [own_tag(), "cpython-30-1"])
 def test_what_is_compiled_runs_in_the_interpreter_it_is_for(tag: str) -> None:
-    """Compiled here when that is of the same kind, else by itself."""
     stage = compiled_stage(interpreter(tag))
     # It has a plan that it cannot carry out: far enough to be the stage.
     done = said_by(loader_command(interpreter(tag), "FD"), stage_payload(stage, "{}"))
@@ -225,9 +207,8 @@ def test_what_a_descriptor_holds_finds_its_own_words_and_those_of_the_command(
     text = "import sys; print(__name__, sys.argv)"
     step = marshal.dumps(compile(text, "<string>", "exec")) if compiled else text
     command = loader_command(interpreter(""), "FD", "more")
-    assert (
-        said_by(command, stage_payload(step, "plan")).stdout == "__main__ ['-c', 'plan', 'more']\n"
-    )
+    said = said_by(command, stage_payload(step, "plan")).stdout
+    assert said == "__main__ ['-c', 'plan', 'more']\n"
     assert said_by(command, stage_payload(step)).stdout == "__main__ ['-c', 'more']\n"
 
 
@@ -238,11 +219,8 @@ def test_the_command_is_short_and_says_whose_it_is() -> None:
     assert words[4].startswith("# mcp-code-bridge starts a sandbox")
 
 
-def test_an_interpreter_is_asked_for_its_kind() -> None:
+def test_an_interpreter_is_asked_for_its_kind_and_named_if_it_compiles_nothing() -> None:
     assert find(only=sys.executable, as_nobody=False).tag == own_tag()
-
-
-def test_an_interpreter_that_compiles_nothing_is_named() -> None:
     with pytest.raises(LaunchError, match="/bin/false cannot compile"):
         compile_with("/bin/false", ["1"], name="x")
 
@@ -257,16 +235,10 @@ print(json.dumps(sorted(sys.modules)))
 """
     bare, with_stage = (
         set(json.loads(said_by([sys.executable, "-I", "-S", "-c", code]).stdout))
-        for code in (BARE, text)
+        for code in ("import gc, os, json, sys\nprint(json.dumps(sorted(sys.modules)))", text)
     )
     added = with_stage - bare
     assert added <= {"__future__", "_ctypes", "binascii", "resource"}
-
-
-BARE = """
-import gc, os, json, sys
-print(json.dumps(sorted(sys.modules)))
-"""
 
 
 def test_an_id_exists_where_it_is_mapped() -> None:
