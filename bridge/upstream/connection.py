@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import anyio
 from mcp import ClientSession
@@ -47,18 +47,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import ServerSettings
+from bridge.model import ServerSettings, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
 from bridge.upstream.installation import installs_packages
+from bridge.upstream.pool_settings import PoolSettings
 from bridge.upstream.refusal import Refusal
 from bridge.upstream.task_calls import EXTENSION
-
-if TYPE_CHECKING:
-    from bridge.upstream.pool import Pool
-    from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
 
@@ -101,11 +98,19 @@ class Connection:
         roots_shared: The client's roots have not changed since the server got them.
     """
 
-    def __init__(self, server: UpstreamServer, pool: Pool) -> None:
-        self._server, self._pool = server, pool
-        self.spec = spec = server.spec
+    def __init__(
+        self,
+        spec: ServerSpec,
+        pool: PoolSettings,
+        *,
+        legacy: bool = False,
+        on_lists_changed: Callable[..., None] = lambda *lists: None,
+    ) -> None:
+        self.spec, self._pool = spec, pool
+        self._legacy, self._on_lists_changed = legacy, on_lists_changed
         self.endpoint = pool.endpoint(spec)
-        self.roots, self.call_timeout = server.roots, server.call_timeout
+        self.roots = pool.roots_of(spec)
+        self.call_timeout = spec.call_timeout or pool.call_timeout
         local, start = spec.transport == "stdio", spec.start_timeout or pool.start_timeout
         installs = local and installs_packages(spec.command, spec.args)
         self._login_timeout = max(start, pool.start_patience)
@@ -241,14 +246,14 @@ class Connection:
         if not self._users:
             self.stop()
 
-    async def run(self, after: anyio.Event | None) -> None:
+    async def serve(self, previous: anyio.Event | None) -> None:
         """Own the connection from start to end; its failures are recorded, not raised.
 
         It starts after the end of the previous one, so that no server runs twice.
         """
         try:
-            if after is not None:
-                await after.wait()
+            if previous is not None:
+                await previous.wait()
             await self._pool.admission.start(self.spec)
             # The context was inherited from the first caller; later callers use this task too.
             clear_caller()
@@ -296,7 +301,13 @@ class Connection:
                 return
             self.endpoint.on_login = wait_for_login
             async with self.endpoint.open(deadline) as (read, write):
-                dispatcher = RecordingDispatcher(read, write, self)
+                dispatcher = RecordingDispatcher(
+                    read,
+                    write,
+                    self.endpoint,
+                    on_flood=self._disconnect_flooding,
+                    on_disconnect=self._handle_disconnect,
+                )
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._handle_notification,
@@ -314,7 +325,7 @@ class Connection:
                         return
                     # The scope must stay open around the connection; only its deadline ends here.
                     scope.deadline = math.inf
-                    await self._serve(client)
+                    await self._keep_open(client)
         if scope.cancelled_caught and self.client is None:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
             self.failure = start_timeout(self.spec, self._start_timeout, self.endpoint)
@@ -324,7 +335,7 @@ class Connection:
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         try:
             settings = self._pool.server_settings.get(self.spec.name, ServerSettings())
-            legacy = settings.protocol == "auto" and self._server.legacy
+            legacy = settings.protocol == "auto" and self._legacy
             mode = "legacy" if legacy else settings.protocol
             await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
@@ -355,7 +366,7 @@ class Connection:
             tg.cancel_scope.cancel()
         return done
 
-    async def _serve(self, client: ClientSession) -> None:
+    async def _keep_open(self, client: ClientSession) -> None:
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
         async with anyio.create_task_group() as tg:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
@@ -426,19 +437,19 @@ class Connection:
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
                     # Changes before the subscription were not notified.
-                    self._pool.lists_changed(self._server, *announced)
+                    self._on_lists_changed(*announced)
                     async for event in changes:
                         if type(event) in _CHANGES:
-                            self._pool.lists_changed(self._server, _CHANGES[type(event)])
+                            self._on_lists_changed(_CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
-        self._pool.lists_changed(self._server, *announced)
+        self._on_lists_changed(*announced)
 
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
-            self._pool.lists_changed(self._server, _CHANGES[type(message)])
+            self._on_lists_changed(_CHANGES[type(message)])
         elif isinstance(message, ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
         elif isinstance(message, ProgressNotification):
@@ -460,16 +471,12 @@ class Connection:
         answered.set()
         return found
 
-    def start_notification(self) -> None:
-        if self.endpoint.direct is not None:
-            self.endpoint.direct.start_notification()
-
-    def disconnect_flooding(self, requests: int) -> None:
+    def _disconnect_flooding(self, requests: int) -> None:
         self.end_report = f"It made {requests:,} requests without waiting for the answers."
         logger.warning("server %r is disconnected: %s", self.spec.name, self.end_report)
         self.stop()
 
-    def handle_disconnect(self) -> None:
+    def _handle_disconnect(self) -> None:
         """Handle the end; before `ready` it fails the start, which may try HTTP+SSE."""
         self._disconnected = True
         self.updates.wake()

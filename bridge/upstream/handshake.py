@@ -7,11 +7,11 @@ first message; results are not validated, so callers get unknown fields too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from mcp import ClientSession, MCPError
@@ -28,9 +28,6 @@ from bridge.offload import offload
 from bridge.upstream.listing import reduce_page
 from bridge.upstream.refusal import refusal_in
 from bridge.upstream.transport import Endpoint
-
-if TYPE_CHECKING:
-    from bridge.upstream.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +54,17 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     a request was handled, not when the response was sent.
     """
 
-    def __init__(self, read: Any, write: Any, connection: Connection) -> None:
+    def __init__(
+        self,
+        read: Any,
+        write: Any,
+        endpoint: Endpoint,
+        *,
+        on_flood: Callable[[int], None],
+        on_disconnect: Callable[[], None],
+    ) -> None:
         super().__init__(read, write)
-        self._connection = connection
+        self._endpoint, self._on_flood, self._on_disconnect = endpoint, on_flood, on_disconnect
         self._flooded = False
         self._open_requests = 0
         self._discovered: Mapping[str, Json] = {}
@@ -76,7 +81,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     async def _dispatch_request(self, *args: Any) -> None:
         if self._open_requests >= MAX_OPEN_REQUESTS and not self._flooded:
             self._flooded = True
-            self._connection.disconnect_flooding(MAX_OPEN_REQUESTS)
+            self._on_flood(MAX_OPEN_REQUESTS)
         if self._flooded:
             return
         self._open_requests += 1
@@ -115,6 +120,10 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             empty["structuredContent"] = {}
         return {**answer, **empty}
 
+    def _start_notification(self) -> None:
+        if self._endpoint.direct is not None:
+            self._endpoint.direct.start_notification()
+
     async def run(
         self,
         on_request: OnRequest,
@@ -124,20 +133,20 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     ) -> None:
 
         async def notice(*notification: Any) -> None:
-            self._connection.start_notification()
+            self._start_notification()
             await on_notify(*notification)
 
         def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             taken = on_notify_intercept is not None and on_notify_intercept(method, params)
             if taken:
                 # Handled completely; no response may wait for it.
-                self._connection.start_notification()
+                self._start_notification()
             return taken
 
         try:
             await super().run(on_request, notice, intercept, **options)
         finally:
-            self._connection.handle_disconnect()
+            self._on_disconnect()
 
 
 async def negotiate_version(

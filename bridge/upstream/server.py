@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession, MCPError
@@ -38,6 +38,7 @@ from bridge.upstream.client_features import (
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
+from bridge.upstream.pool_settings import PoolSettings
 from bridge.upstream.requests import (
     KINDS,
     Method,
@@ -50,9 +51,6 @@ from bridge.upstream.requests import (
     send,
     translate,
 )
-
-if TYPE_CHECKING:
-    from bridge.upstream.pool import Pool
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -148,17 +146,16 @@ class ServerState:
 
 
 class UpstreamServer:
-    """One server. Requests may come from any task and be cancelled at any time.
+    """One server. Requests may come from any task and be cancelled at any time."""
 
-    Attributes:
-        legacy: Over HTTP, the last connection was made with `initialize`: the next one does not
-            try `server/discover` first.
-    """
-
-    def __init__(self, spec: ServerSpec, pool: Pool) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        pool: PoolSettings,
+        start_task: Callable[[Connection, anyio.Event | None], None],
+    ) -> None:
         self.spec = spec
-        self._pool = pool
-        self.roots = pool.roots_of(spec)
+        self._pool, self._start_task = pool, start_task
         self.call_timeout = spec.call_timeout or pool.call_timeout
         self._prepare = partial(prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
@@ -174,7 +171,8 @@ class UpstreamServer:
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
         self._offer_changes = 0
-        self.legacy = False
+        # Over HTTP, after `initialize` the next connection does not try `server/discover` first.
+        self._legacy = False
 
     def state(self) -> ServerState:
         connection = self._connection
@@ -222,9 +220,12 @@ class UpstreamServer:
         for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
             del self._offers[kind]
 
-    @property
-    def listed(self) -> bool:
-        return self._connection is not None and self._connection.listings > 0
+    def _handle_changed_lists(self, *lists: ListName) -> None:
+        self.forget(*lists)
+        # A change of a list that was never requested concerns no caller.
+        listed = self._connection is not None and self._connection.listings > 0
+        if "tools" in lists and listed and self._pool.on_tools_changed is not None:
+            self._pool.on_tools_changed(self.spec.name)
 
     @property
     def connection_epoch(self) -> tuple[int, int] | None:
@@ -410,7 +411,9 @@ class UpstreamServer:
             more = replace(call, answers=answers, state=state)
             return await self._ask(partial(send, call=more), what=call.what)
 
-        return await resolve_input(self.spec.name, call.what, result, repeat, roots=self.roots)
+        return await resolve_input(
+            self.spec.name, call.what, result, repeat, roots=self._pool.roots_of(self.spec)
+        )
 
     @asynccontextmanager
     async def _use(
@@ -440,7 +443,7 @@ class UpstreamServer:
 
         A server asks when it starts, perhaps for no client, and again when the roots change.
         """
-        client = connection.client if self.roots is None and current_caller() else None
+        client = connection.client if connection.roots is None and current_caller() else None
         if client is None or connection.modern:
             return
         async with self._sharing:
@@ -480,7 +483,7 @@ class UpstreamServer:
             before = connection
             if before is not None:
                 before.retire()
-                self.legacy = (
+                self._legacy = (
                     before.failure is None
                     and before.client is not None
                     and (before.endpoint.transport == "http" and not before.modern)
@@ -489,7 +492,14 @@ class UpstreamServer:
                 lost = before.endpoint.transport == "stdio" and before.uses > before.listings
                 if lost and (caller := current_caller()) is not None:
                     caller.note_restart(self.spec.name)
-            self._connection = connection = self._pool.connect(self, previous)
+            connection = Connection(
+                self.spec,
+                self._pool,
+                legacy=self._legacy,
+                on_lists_changed=self._handle_changed_lists,
+            )
+            self._start_task(connection, previous)
+            self._connection = connection
             if before is not None and before.hurried_until > -math.inf:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection

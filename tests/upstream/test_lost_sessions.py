@@ -347,8 +347,8 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> N
 async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig) -> None:
     for number in range(1, MANY):
         pool = rig.pool(rig.raw(), start_timeout=PATIENCE_SECONDS)
-        connection = Connection(pool.server("server"), pool)
-        run = CancelAtAwait(connection.run(None), number)
+        connection = Connection(rig.raw(), pool)
+        run = CancelAtAwait(connection.serve(None), number)
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tg:
                 tg.start_soon(_stop_when_ready, connection)
