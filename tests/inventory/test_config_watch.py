@@ -25,7 +25,6 @@ def context_of(root: Path) -> DiscoveryContext:
 
 
 def test_the_users_and_the_projects_files_are_watched(tmp_path: Path) -> None:
-    """A home sees hundreds of changes an hour, and a repository more."""
     made = watch_plan(context_of(tmp_path))
     home, project = tmp_path / "home", tmp_path / "project"
     assert {str(home), str(project)} <= set(made.directories)

@@ -213,7 +213,6 @@ def test_other_servers_are_another_revision() -> None:
 
 
 def test_what_servers_have_besides_tools_does_not_send_all_tools() -> None:
-    """A program that reads a resource gets no schemas for it."""
     mine = known()
     found = mine.stubs("one", frozenset({"read_resource", "b_c"}))
     assert [tool["name"] for tool in found["tools"]] == ["b-c"]

@@ -164,7 +164,6 @@ async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path
     ],
 )
 def test_one_that_is_none_of_ours_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
-    """It may be another version's, or broken, or somebody's."""
     with Store(tmp_path).writing() as kept:
         data = text.replace("KEY", version_digest(TOOL)).encode()
         kept.put("shapes", "", listing_digest(SPEC), data)
@@ -238,7 +237,6 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
 
 
 def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_path: Path) -> None:
-    """Entries are as they are now; `settled` ones as they were when the bridge began."""
     known = ToolInventory(opened(tmp_path))
     known.reset({"shop": "Things"}, {"shop": (TOOL,)})
     settled, revision = known.initial_entries(), known.revision

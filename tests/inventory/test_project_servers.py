@@ -169,7 +169,6 @@ async def test_a_permanent_yes_is_asked_once(
 async def test_a_plan_reads_from_a_users_server_and_from_no_projects(
     project: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    """Both say that the tool only reads; the audit log has who is believed."""
     config = project.parent / "config.toml"
     config.write_text(policy)
     monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(config))

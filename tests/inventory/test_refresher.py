@@ -65,7 +65,6 @@ async def test_what_is_known_is_looked_up_without_starting_anything(tmp_path: Pa
 
 
 async def test_an_unknown_server_is_started_and_stopped(tmp_path: Path) -> None:
-    """Its tools are in the first answer, and in every one after it."""
     specs = [raw(f"s{number}") for number in range(FIRST_STARTS + 2)]
     async with opened(tmp_path, *specs) as servers:
         assert await servers.load_unknown(servers.names()) == {}
@@ -115,7 +114,6 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_straggler_does_not_hold_up_a_search(tmp_path: Path) -> None:
-    """The first search goes without it; a later one has it."""
     async with opened(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
         assert list(await servers.load_unknown(["a"])) == ["a"]
         await until(lambda: "echo" in names(servers, "a"))
@@ -126,7 +124,6 @@ async def test_a_straggler_does_not_hold_up_a_search(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("age", [REFRESH_SECONDS + 60, -3600.0], ids=["old", "future"])
 async def test_an_old_list_is_asked_again_once(tmp_path: Path, age: float) -> None:
-    """The answer is what is known, and the server is stopped again."""
     spec = raw("a")
     remember(tmp_path, spec, age=age)
     async with opened(tmp_path, spec) as servers:
@@ -146,7 +143,6 @@ async def test_an_old_list_is_asked_again_once(tmp_path: Path, age: float) -> No
 
 
 async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_path: Path) -> None:
-    """Several run side by side, and read each other's files."""
     spec = raw("a")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
     async with opened(tmp_path, spec) as servers:
@@ -213,7 +209,6 @@ LISTING = Listing(
 
 
 def test_a_listing_is_read_back_as_it_was(tmp_path: Path) -> None:
-    """For the definition it was saved for, and no other."""
     cache = ToolCache(Store(tmp_path))
     assert cache.load(workshop()) is None
     cache.save(workshop(), LISTING)
@@ -260,7 +255,6 @@ def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> Non
 
 
 def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> None:
-    """Values of variables and headers are neither in the file nor in its name."""
     cache = ToolCache(Store(tmp_path))
     spec = replace(workshop(), env={"TOKEN": "s3cret"}, headers={"Authorization": "s3cret"})
     cache.save(spec, LISTING)
@@ -322,7 +316,6 @@ SLOW = Tool(server="slow", name="old_tool")
 
 
 async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_path: Path) -> None:
-    """The others are there, every time; its start continues, once."""
     async with opened(tmp_path, raw("slow", "silent"), raw("good"), straggler_seconds=2.0) as s:
         await s.load(["good"])
         tools, errors = await s.load(["slow", "good"], tolerant=True)
@@ -337,7 +330,6 @@ async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_p
 
 
 async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Path) -> None:
-    """A program may name them; its call waits for the server."""
     spec = raw("slow", "silent")
     ToolCache(Store(tmp_path)).save(spec, Listing(server="slow", tools=(SLOW,)))
     async with opened(tmp_path, spec, straggler_seconds=0.1) as servers:
@@ -356,7 +348,6 @@ async def test_a_straggler_is_there_once_it_has_started(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_search_leaves_the_question_to_the_others(tmp_path: Path) -> None:
-    """They get the answer to the question that it asked."""
     async with opened(tmp_path, raw("slow")) as servers:
         async with anyio.create_task_group() as tasks:
 
@@ -390,7 +381,6 @@ async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
 
 
 async def test_a_failure_is_forgotten_in_time_and_by_success(tmp_path: Path) -> None:
-    """A server that was fixed needs no restart of the bridge."""
     spec = raw("bad", "fail-once", FAIL_ONCE=str(tmp_path / "first"))
     async with opened(tmp_path, spec) as servers:
         _, errors = await servers.load(["bad"], tolerant=True)

@@ -130,7 +130,6 @@ assert await library.list_resources() == everywhere
 
 
 async def test_a_program_gets_a_prompt(reading: Engine) -> None:
-    """Its texts stay texts, whatever they look like; a tool of a helper's name is the tool."""
     code = """
 prompt = await runtime.get_prompt("library", "review", {"title": "Emma", "stars": 5})
 assert (await mcp_library.get_prompt()).isdigit()
@@ -148,7 +147,6 @@ assert contents[3].mime_type == "image/png"
 
 
 async def test_what_cannot_be_had_is_an_error_that_names_it(reading: Engine) -> None:
-    """The server, the address, and what was nearly meant."""
     code = """
 async def told(awaitable):
     try:

@@ -96,7 +96,6 @@ def test_what_servers_inherit_is_secret_by_name() -> None:
 
 
 def test_secrets_follow_the_configuration_and_the_logins() -> None:
-    """A token before the last renewal is still secret; the one of an entry that is gone is not."""
     secrets = Secrets()
     secrets.configure((spec(env={"SHOP_TOKEN": "tok-1-abc"}),))
     secrets.login("remote", {"OAuth access token": "access-1"})

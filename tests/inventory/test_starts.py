@@ -244,7 +244,6 @@ async def test_a_yes_is_of_use_to_the_run_that_asked_alone(bench: Bench) -> None
 
 
 async def test_another_definition_needs_a_persons_word(bench: Bench) -> None:
-    """Trust and rules were written for what the name meant."""
     async with bench.opened(bench.one, policy=POLICY) as engine:
         await _run(engine)
     async with bench.opened(bench.other, policy=POLICY) as engine:
@@ -267,7 +266,6 @@ async def test_another_definition_needs_a_persons_word(bench: Bench) -> None:
 
 
 async def test_a_refused_server_does_not_stop_a_run_that_has_others(bench: Bench) -> None:
-    """Its use raises the reason, whatever is used of it and however."""
     policy = (
         '[policy]\n[policy.servers.shut]\nstart = "deny"\n[policy.defaults]\nuntrusted = "allow"\n'
     )

@@ -112,7 +112,6 @@ NO_CALL = "no call to this server is under way"
 async def test_a_question_goes_to_the_one_client_with_a_call(
     earlier: dict[str, Exception | None], now: list[str], complaint: str
 ) -> None:
-    """Asking the wrong one would show it the other's affairs."""
     callers, clients = Callers("server"), {name: FakeCaller(name) for name in ("me", "you")}
     for name, error in earlier.items():
         with suppress(TimeoutError, ToolCallError), on_behalf_of(clients[name]), callers.use():
@@ -140,7 +139,6 @@ async def test_a_message_may_come_just_after_its_call_was_answered() -> None:
 
 
 async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
-    """No one is left with a form that nothing waits for, nor with a clock that stands still."""
     callers, caller = Callers("server"), FakeCaller(ready=False)
     answers: list[Any] = []
 

@@ -41,7 +41,6 @@ SPEC = ServerSpec(
 
 
 def test_a_reason_is_found_behind_groups_and_causes() -> None:
-    """The outermost exception is seldom the telling one."""
     refused = OSError("all attempts failed")
     refused.__cause__ = ExceptionGroup("", [OSError(errno.ECONNREFUSED, "no")])
     assert reason(ExceptionGroup("", [httpx2.ConnectError("x"), refused])) == "connection refused"
@@ -145,7 +144,6 @@ def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, mess
 
 
 def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
-    """A name may have blanks, and may look like a flag."""
     assert login_command("git hub;") == "mcp-code-bridge login 'git hub;'"
     assert login_command("-x") == "mcp-code-bridge login -- -x"
 

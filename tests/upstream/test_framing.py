@@ -57,7 +57,6 @@ def test_lines_do_not_depend_on_how_the_stream_was_cut(data: bytes, cuts: list[i
     limit=st.integers(1, 150),
 )
 def test_a_line_beyond_the_cap_loses_only_itself(sizes: list[int], cut: int, limit: int) -> None:
-    """Its neighbours arrive, and its size is known although it was not kept."""
     data = b"".join(b"x" * size + b"\n" for size in sizes)
     lines = frame([data[i : i + cut] for i in range(0, len(data), cut)], limit)
     assert [line.size if isinstance(line, OversizeLine) else len(line.data) for line in lines] == (

@@ -44,7 +44,6 @@ ANSWERS = {
 
 
 async def test_one_json_answer_to_a_request_is_its_answer(rig: Rig) -> None:
-    """A response over HTTP belongs to its request, whatever it says of itself."""
     web = OddWeb()
     web.tools.update(ANSWERS)
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():

@@ -210,7 +210,6 @@ async def test_an_installation_outlives_the_bridge(rig: Rig, registry: SlowRegis
 @pytest.mark.slow
 @needs_npx
 async def test_a_killed_bridges_installation_is_waited_for(rig: Rig) -> None:
-    """The next bridge takes the installation for no orphan, and waits for its end."""
     with slow_registry(shutil.which("npm") or "npm", free=3) as registry:
         spec = fresh(rig, registry)
         command = [sys.executable, "-c", BRIDGE, str(rig.directory), PACKAGE]
@@ -246,7 +245,6 @@ def test_this_process_is_nobodys_to_end() -> None:
 
 
 def test_what_a_living_bridge_started_is_no_orphan() -> None:
-    """Only a bridge that is gone leaves orphans; this one is not."""
     child = subprocess.Popen(SLEEP, stdin=subprocess.PIPE, env={TAG_VARIABLE: new_tag()})
     with child:
         try:

@@ -172,7 +172,6 @@ def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
 
 
 async def test_mcp_remote_survives_a_lost_session(rig: Rig, environ: Mapping[str, str]) -> None:
-    """The process of the proxy outlives its session, and answers each call with an error."""
     rig.environ.update(environ)
     said = {"message": "hello"}
     with reserved_port() as port:

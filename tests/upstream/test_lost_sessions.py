@@ -65,7 +65,6 @@ BY_EVENTS = ("404", "400 text", "401 challenge", "500 text")
     [*((each, "http") for each in SPELLINGS), *((each, "sse") for each in BY_EVENTS)],
 )
 async def test_a_lost_session_is_found_out(rig: Rig, spelling: str, transport: Transport) -> None:
-    """The first call is repeated on status 404 alone; its error says what happened otherwise."""
     web = OddWeb(transport)
     web.lost = SPELLINGS[spelling]
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
@@ -89,7 +88,6 @@ async def test_a_lost_session_is_found_out(rig: Rig, spelling: str, transport: T
 
 @pytest.mark.parametrize("answer", [Answer(400, "q is too long", "text/plain"), Answer(404)])
 async def test_a_refused_call_does_not_cost_the_session(rig: Rig, answer: Answer) -> None:
-    """The server still lists its tools over it, so the answer was about the call."""
     web = OddWeb()
     web.tools["refuse"] = answer
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
@@ -248,7 +246,6 @@ async def test_a_tool_whose_task_is_forgotten_is_not_called_again(rig: Rig, answ
 async def test_over_stdio_a_call_is_sent_once(
     rig: Rig, tmp_path: Path, era: ProtocolMode, tool: str
 ) -> None:
-    """What the process read is written down on the way."""
     log = tmp_path / "sent"
     mode = "newer-only" if era == "newer" else ""
     script = f'exec "$0" "$@" < <(exec tee -a {log})'
@@ -364,7 +361,6 @@ async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig
 
 
 async def test_native_cancellation_of_the_owner_leaves_no_process(rig: Rig) -> None:
-    """A pool whose surrounding scope is cancelled while a call is under way."""
     with anyio.CancelScope() as scope:
         async with rig.pool(rig.raw()) as pool, anyio.create_task_group() as tg:
             tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
@@ -375,7 +371,6 @@ async def test_native_cancellation_of_the_owner_leaves_no_process(rig: Rig) -> N
 
 
 async def test_a_stubborn_server_does_not_survive_a_cancelled_close(rig: Rig) -> None:
-    """The ladder of signals is climbed to its end although no one waits for it patiently."""
     with anyio.CancelScope() as scope:
         async with rig.pool(rig.raw("stubborn")) as pool:
             await pool.server("server").start()

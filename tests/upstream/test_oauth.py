@@ -43,7 +43,6 @@ def desk(rig: Rig, logins: Logins) -> Iterator[Desk]:
 async def test_a_login_lets_calls_through(
     rig: Rig, logins: Logins, transport: Transport, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Found, registered, granted and kept; and no secret is in a log, whatever its level."""
     caplog.set_level(logging.DEBUG)
     with guarded(transport) as fake:
         spec = rig.remote(fake.url, transport)
@@ -67,7 +66,6 @@ async def test_a_login_lets_calls_through(
 
 
 async def test_a_server_of_2026_alone_asks_for_a_login(desk: Desk) -> None:
-    """Its 401 is not taken for that of an older server, nor does the login ask it the older way."""
     desk.fake.modern_only = True
     async with desk.pool() as pool:
         with pytest.raises(LoginRequiredError, match="wants you to log in"):
@@ -225,7 +223,6 @@ async def test_a_client_registered_beforehand_is_used(desk: Desk, method: str) -
 
 
 async def test_more_permissions_are_asked_for_by_the_next_login(desk: Desk) -> None:
-    """The program is told which, and the user need not repeat them."""
     await desk.log_in()
     async with desk.pool() as pool:
         await pool.server("server").start()
@@ -335,7 +332,6 @@ async def test_what_is_wrong_with_an_authorization_server_is_said(
     problem: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing is kept, nothing waited for, and nothing shown that came from it unasked."""
     if isinstance(answer, dict):
         answer = document(**{**ENDPOINTS, **answer})
     body = bytes(answer.body).replace(b"{url}", desk.fake.url.encode())

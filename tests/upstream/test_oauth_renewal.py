@@ -112,7 +112,6 @@ async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(desk:
 
 
 async def test_a_broken_authorization_server_costs_no_login(desk: Desk) -> None:
-    """The refresh token is as good as before, and is tried again."""
     now = [time.time()]
     before = await desk.record()
     desk.authority.expire()
@@ -182,7 +181,6 @@ async def test_a_login_without_a_refresh_token_says_what_to_do(desk: Desk) -> No
 
 
 async def test_a_server_that_refuses_every_token_does_not_use_them_up(desk: Desk) -> None:
-    """A token that is new is refused for another reason than its age."""
     now = [time.time()]
     login = Login(desk.spec, desk.logins.store, clock=lambda: now[0])
     token = await login.token(httpx2.URL(desk.fake.url))
@@ -194,7 +192,6 @@ async def test_a_server_that_refuses_every_token_does_not_use_them_up(desk: Desk
 
 
 async def test_two_processes_renew_a_login_once(desk: Desk) -> None:
-    """The one that comes second takes what the first got, and neither loses the login."""
     stale = (await desk.record()).access_token
     desk.authority.expire()
     command = [

@@ -86,7 +86,6 @@ def test_tokens_stay_within_an_origin(url: str, of: str, same: bool) -> None:
 
 
 def test_scopes_are_joined_once_each_and_bounded() -> None:
-    """What cannot be one is left out: it may be made to be pasted into a terminal."""
     assert joined_scopes("a b", "b c") == "a b c"
     assert joined_scopes('a "b" \x1b[2J c\\d é') == "a"
     assert len(joined_scopes(" ".join(f"scope{n}" for n in range(10_000)))) <= MAX_SCOPE_CHARS
@@ -104,7 +103,6 @@ def test_scopes_are_joined_once_each_and_bounded() -> None:
     ],
 )
 def test_an_error_is_shown_only_if_it_can_be_one(body: bytes, name: str) -> None:
-    """The rest of the answer may be anything, and may hold a token."""
     assert error_name(httpx2.Response(400, content=body)) == name
 
 
@@ -274,7 +272,6 @@ async def test_a_request_without_an_end_is_dropped() -> None:
 
 
 async def test_idle_connections_do_not_pile_up() -> None:
-    """Beyond a number the next is closed at once, until one of them goes."""
     async with listen() as callback:
         callback.expect("s")
         idle = [await anyio.connect_tcp("127.0.0.1", callback.port) for _ in range(MAX_CONNECTIONS)]
@@ -314,7 +311,6 @@ async def test_loopback_is_direct(rig: Rig, monkeypatch: pytest.MonkeyPatch, var
 
 
 def test_an_error_names_the_proxy_and_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None does for loopback addresses and for what NO_PROXY names."""
     monkeypatch.setenv("HTTP_PROXY", "http://user:secret@proxy.example:3128")
     monkeypatch.setenv("ALL_PROXY", "user:secret@proxy.example:3128")
     monkeypatch.setenv("NO_PROXY", "example.net")

@@ -80,7 +80,6 @@ async def listed(pool: Pool, kind: Kind, wanted: dict[str, str]) -> None:
 
 
 async def test_all_pages_of_resources_are_listed_once_until_they_change(library: Pool) -> None:
-    """A server that says when they change is not asked again before it does."""
     resources = await library.server("server").offers("resources")
     assert [entry["uri"] for entry in resources][-1] == "books://both"
     assert resources[0] == {
@@ -149,7 +148,6 @@ async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(ri
 
 
 async def test_whoever_watches_a_resource_gets_what_it_holds_after_a_change(library: Pool) -> None:
-    """The server is asked to tell no longer than somebody watches."""
     with pytest.raises(CallTimeoutError, match="did not change within 0.2 s"):
         await library.server("server").watch_resource("books://draft", timeout=0.2)
     found: list[str] = []
@@ -186,7 +184,6 @@ def test_looking_for_the_nearest_is_bounded() -> None:
 
 
 def test_a_schema_that_is_too_large_is_taken_for_one_that_allows_anything() -> None:
-    """The tool can still be called; what is worked out from schemas stays quick."""
     ordinary = {"type": "object", "properties": {"x": {"type": "string"}}}
     large = {"type": "object", "properties": {"x": {"description": "x" * MAX_SCHEMA_BYTES}}}
     given = {"name": "a", "inputSchema": large, "outputSchema": ordinary}

@@ -114,7 +114,6 @@ async def test_a_refusal_at_the_start_is_explained(rig: Rig, web: Web, kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remote_server_that_dies_is_found_again(rig: Rig, kind: str, port: int) -> None:
-    """The call under way fails at once, and a later one reaches its successor."""
     started = rig.path("started")
     arguments = {"started": started, "cancelled": rig.path("cancelled")}
     with rig.web(kind, port=port) as url:

@@ -21,21 +21,18 @@ def test_a_plain_name_is_the_file_name(tmp_path: Path, name: str) -> None:
     "name", ["../../etc/passwd", "a/b", "", ".", "..", "é" * 300, "x\0y", "\ud800"]
 )
 def test_any_name_gives_a_file_in_the_directory(tmp_path: Path, name: str) -> None:
-    """Names come from configuration, and reach nowhere else."""
     path = log_path(tmp_path, name)
     path.touch()
     assert path.resolve().parent == tmp_path.resolve()
 
 
 def test_names_that_look_alike_do_not_share_a_file(tmp_path: Path) -> None:
-    """What had to be replaced is told apart by a digest."""
     names = ["a/b", "a:b", "a_b", "a b"]
     assert len({log_path(tmp_path, name) for name in names}) == len(names)
 
 
 @pytest.mark.guarantee("log-floods")
 def test_a_log_is_private_and_capped(tmp_path: Path) -> None:
-    """One older file is kept; no one else may read either."""
     path = tmp_path / "new" / "server.log"
     with ServerLog(path) as log:
         for number in range(40):
@@ -50,7 +47,6 @@ def test_a_log_is_private_and_capped(tmp_path: Path) -> None:
 
 
 def test_a_new_log_keeps_the_one_before(tmp_path: Path) -> None:
-    """A crash's traceback is still there after the restart that followed."""
     for text in (b"first", b"second"):
         with ServerLog(tmp_path / "s.log") as log:
             log.write(text)

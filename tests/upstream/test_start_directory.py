@@ -177,7 +177,6 @@ async def test_a_script_finds_the_modules_next_to_it(rig: Rig, tmp_path: Path) -
 
 
 async def test_a_git_hook_imports_its_neighbours(rig: Rig, repository: Path) -> None:
-    """`python -m mcp_server_git`, as its README says, in a repository with a Python hook."""
     (repository / "tools").mkdir()
     (repository / "tools" / "check.py").write_text("import lib\nlib.check()\n")
     (repository / "tools" / "lib.py").write_text("def check():\n    open('checked', 'w').close()\n")

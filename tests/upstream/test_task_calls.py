@@ -65,7 +65,6 @@ async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -
 
 
 async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> None:
-    """Once; without a caller no one can be asked, and the call fails with that."""
     server = Tasker(rig, "2026-07-28")
     async with rig.pool(server.spec) as pool:
         with pytest.raises(CannotAskError, match="does not belong to a run"):

@@ -82,7 +82,6 @@ async def test_the_keyring_that_discards_everything_is_none(store: TokenStore) -
 
 
 async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ring) -> None:
-    """It says where to look, and the keyring's entry has a name that people understand."""
     assert await store.save(KEY, RECORD) == ("keyring", "")
     entry = f"git hub https://h.example.test/mcp {KEY.definition}"
     assert list(ring.kept) == [("mcp-code-bridge", entry)]
