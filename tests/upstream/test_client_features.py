@@ -38,7 +38,7 @@ QUESTION = ElicitRequestFormParams(message="?", requested_schema={"type": "objec
 
 
 class FakeCaller:
-    """A run whose client answers once it is told to."""
+    """A run whose client waits with its answers until `answer` is set."""
 
     def __init__(self, client: Hashable = "one", *, ready: bool = True) -> None:
         self.client = client
@@ -130,14 +130,6 @@ async def test_a_question_goes_to_the_one_client_with_a_call(
     assert asked == ([] if complaint else now)
 
 
-async def test_a_message_may_come_just_after_its_call_was_answered() -> None:
-    callers, caller = Callers("server"), FakeCaller()
-    with on_behalf_of(caller), callers.use():
-        pass
-    await callers.log(_message("late"))
-    assert caller.logged == ["late"]
-
-
 async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
     callers, caller = Callers("server"), FakeCaller(ready=False)
     answers: list[Any] = []
@@ -153,6 +145,8 @@ async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
                 assert not caller.clock.running
             assert caller.clock.running
     assert "has ended" in answers[0].message
+    await callers.log(_message("late"))
+    assert caller.logged == ["late"], "a message may come just after the response to its call"
 
 
 async def test_a_missing_answer_counts_as_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +160,11 @@ async def test_a_missing_answer_counts_as_cancelled(monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_question_beyond_the_bounds_is_refused() -> None:
+    nested: Json = {}
+    for _ in range(MAX_REQUEST_DEPTH):
+        nested = {"items": [nested]}
+    with pytest.raises(CannotAskError, match="levels deep"):
+        await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested})
     callers, caller = Callers("server"), FakeCaller(ready=False)
     long = ElicitRequestFormParams(message="x" * 70_000, requested_schema={})
     with anyio.fail_after(PATIENCE_SECONDS), on_behalf_of(caller), callers.use():
@@ -183,14 +182,6 @@ async def test_a_question_beyond_the_bounds_is_refused() -> None:
     assert "open already" in refused.message
 
 
-async def test_a_question_that_no_client_could_read_is_refused() -> None:
-    nested: Json = {}
-    for _ in range(MAX_REQUEST_DEPTH):
-        nested = {"items": [nested]}
-    with pytest.raises(CannotAskError, match="levels deep"):
-        await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested})
-
-
 def _wants(**questions: Json) -> dict[str, Json]:
     return {"resultType": "input_required", "inputRequests": questions, "requestState": "s"}
 
@@ -199,8 +190,6 @@ FORM: dict[str, Json] = {"method": "elicitation/create", "params": {"message": "
 
 
 class Retry:
-    """Repeats a call, which has this result, and records what for."""
-
     def __init__(self, result: dict[str, Json]) -> None:
         self.result, self.calls = result, list[Any]()
 
@@ -211,23 +200,16 @@ class Retry:
 
 async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> None:
     caller, retry = FakeCaller("me"), Retry({"content": []})
-    first = _wants(a=FORM, b={"method": "roots/list"})
+    params: Json = {"message": "?", "task": {"ttl": 1}, "_meta": {"progressToken": 1}}
+    form: Json = {"method": "elicitation/create", "params": params}
+    first = _wants(a=form, b={"method": "roots/list"})
     with on_behalf_of(caller):
         result = await resolve_input("server", "tool 't'", first, retry, roots=[Path("/a dir/b")])
     assert result == {"content": []}
     accepted = {"action": "accept", "content": {"client": "me"}}
     roots = {"roots": [{"uri": "file:///a%20dir/b", "name": "b"}]}
     assert retry.calls == [({"a": accepted, "b": roots}, "s")]
-
-
-async def test_what_is_between_a_server_and_the_bridge_is_not_passed_on() -> None:
-    """A client would take a task for its own, and answer with another one."""
-    caller, retry = FakeCaller(), Retry({"content": []})
-    params: Json = {"message": "?", "task": {"ttl": 1}, "_meta": {"progressToken": 1}}
-    wanted: Json = {"a": {"method": "elicitation/create", "params": params}}
-    result: dict[str, Json] = {"resultType": "input_required", "inputRequests": wanted}
-    with on_behalf_of(caller):
-        await resolve_input("server", "tool 'x'", result, retry)
+    # A client would take the server's task for its own, and answer with another one.
     assert caller.asked == [("elicitation/create", {"message": "?"})]
 
 

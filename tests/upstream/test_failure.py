@@ -58,12 +58,8 @@ def test_a_start_error_shows_no_secret_of_the_url() -> None:
     assert "https://example.test/mcp" in error.host_detail
     assert "k=v" not in str(error)
     assert "u:p" not in str(error)
-
-
-def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
     own = ServerStartError("m", server="s")
-    wrapped = ExceptionGroup("", [own])
-    assert start_error(SPEC, wrapped, Endpoint()) is own
+    assert start_error(SPEC, ExceptionGroup("", [own]), Endpoint()) is own
 
 
 @pytest.mark.parametrize(
@@ -74,13 +70,10 @@ def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
         ("Connection closed by my database", ToolCallError),
     ],
 )
-def test_a_closed_connection_is_known_by_its_text(message: str, kind: type[Exception]) -> None:
+def test_a_closed_connection_is_recognized_by_its_text(message: str, kind: type[Exception]) -> None:
     error = MCPError(-32000, message)
     assert not is_lost(error)
     assert isinstance(call_error(SPEC, "tool 'x'", error), kind)
-
-
-def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
     assert "unknown" in lost_error("s", "It exited with status 1.").remedy
 
 

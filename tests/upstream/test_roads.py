@@ -1,4 +1,4 @@
-"""On every road a result's parts are what the server sent, and what is no result is explained.
+"""Over every transport a program gets a result's parts as sent, and an error for anything else.
 
 The server answers each call with the line in its arguments, in which ID is the request's number.
 """
@@ -30,7 +30,6 @@ ROADS = ("stdio", "body", "event", "stream")
 
 
 def _serve(road: str) -> AbstractContextManager[OddWeb]:
-    """Serve a tool that answers with the line in its arguments."""
     web = OddWeb("sse" if road == "stream" else "http")
 
     def answer(given: Mapping[str, Any]) -> Answer:
@@ -83,7 +82,6 @@ OBJECTS = st.dictionaries(st.text(max_size=5), VALUES, max_size=3)
 TEXTS = st.text(max_size=30) | VALUES.map(json.dumps)
 DATA = st.binary(max_size=9).map(lambda data: base64.b64encode(data).decode())
 BLOCKS = st.one_of(
-    st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}),
     st.fixed_dictionaries(
         {"type": st.just("text"), "text": TEXTS},
         optional={"annotations": OBJECTS, "_meta": OBJECTS},
@@ -167,66 +165,70 @@ def line(result: Any) -> str:
     return f'{{"jsonrpc":"2.0","id":ID,"result":{body}}}'
 
 
+def content(*blocks: Any, **more: Any) -> str:
+    return line({"content": blocks, **more})
+
+
+def error(value: str) -> str:
+    return f'{{"jsonrpc":"2.0","id":ID,"error":{value}}}'
+
+
 LARGE = base64.b64encode(bytes(7_500_000)).decode()
 DEEP = "[" * 150 + "]" * 150
 
 ODD: dict[str, tuple[str, Any]] = {
     "null": (line("null"), []),
     "a text": (line('"done"'), "done"),
-    "blocks in blocks": (line({"content": [[text("a")], text("b")]}), [[text("a")], "b"]),
+    "blocks in blocks": (content([text("a")], text("b")), [[text("a")], "b"]),
     "a number as content": (line({"content": 5}), "5"),
     "null as content": (line({"content": None}), []),
-    "null as a block": (line({"content": [None, text("x")]}), ["", "x"]),
-    "a block of an unknown type": (
-        line({"content": [{"type": "y", "z": 1}]}),
-        {"type": "y", "z": 1},
-    ),
-    "a type that is a number": (line({"content": [{"type": 5, "text": "x"}]}), "x"),
+    "null as a block": (content(None, text("x")), ["", "x"]),
+    "a block of an unknown type": (content({"type": "y", "z": 1}), {"type": "y", "z": 1}),
+    "a type that is a number": (content({"type": 5, "text": "x"}), "x"),
     "a resource that is a text": (
-        line({"content": [{"type": "resource", "resource": "r"}]}),
+        content({"type": "resource", "resource": "r"}),
         {"type": "resource", "resource": "r"},
     ),
-    "a picture without data": (line({"content": [{"type": "image"}]}), {"type": "image"}),
+    "a picture without data": (content({"type": "image"}), {"type": "image"}),
     "10 MB of base64": (
-        line({"content": [{"type": "image", "data": LARGE, "mimeType": "image/png"}]}),
+        content({"type": "image", "data": LARGE, "mimeType": "image/png"}),
         Blob("image/png", bytes(7_500_000)),
     ),
-    "a structure that is a list": (line({"content": [], "structuredContent": [1]}), [1]),
-    "a structure that is a text": (line({"content": [], "structuredContent": "x"}), "x"),
-    "an empty structure": (line({"content": [text("x")], "structuredContent": {}}), {}),
-    "meta that is a list": (line({"content": [text("x")], "_meta": [1]}), "x"),
-    "meta that is a text": (line({"content": [text("x")], "_meta": "m"}), "x"),
+    "a structure that is a list": (content(structuredContent=[1]), [1]),
+    "a structure that is a text": (content(structuredContent="x"), "x"),
+    "an empty structure": (content(text("x"), structuredContent={}), {}),
+    "meta that is a list": (content(text("x"), _meta=[1]), "x"),
+    "meta that is a text": (content(text("x"), _meta="m"), "x"),
     "half a character": (line('{"content":[{"type":"text","text":"\\ud800x"}]}'), "\ufffdx"),
     "a key twice": (line('{"content":[],"structuredContent":{"a":1,"a":2}}'), {"a": 2}),
     "a content twice": (line('{"content":[],"content":[{"type":"text","text":"x"}]}'), "x"),
-    "a huge integer": (line({"content": [], "structuredContent": {"a": 10**60}}), {"a": 10**60}),
+    "a huge integer": (content(structuredContent={"a": 10**60}), {"a": 10**60}),
     "1e999": (line('{"content":[],"structuredContent":{"a":1e999}}'), {"a": math.inf}),
     "Infinity": (line('{"content":[],"structuredContent":{"a":-Infinity}}'), {"a": -math.inf}),
-    "JSON after a mark": (line({"content": [text('\ufeff{"a":1}')]}), '\ufeff{"a":1}'),
-    "lines of JSON": (line({"content": [text('{"a":1}\n{"a":2}\n')]}), '{"a":1}\n{"a":2}\n'),
-    "1e999 in a text": (line({"content": [text("[1e999]")]}), [math.inf]),
-    "deep": (line({"content": [text(DEEP)]}), json.loads(DEEP)),
+    "JSON after a mark": (content(text('\ufeff{"a":1}')), '\ufeff{"a":1}'),
+    "lines of JSON": (content(text('{"a":1}\n{"a":2}\n')), '{"a":1}\n{"a":2}\n'),
+    "1e999 in a text": (content(text("[1e999]")), [math.inf]),
+    "deep": (content(text(DEEP)), json.loads(DEEP)),
     "a structure in depth": (
         line(f'{{"content":[],"structuredContent":{{"a":{DEEP}}}}}'),
         {"a": json.loads(DEEP)},
     ),
     "in a list": (f"[{line({'content': [text('x')]})}]", "x"),
-    "a number as text": (line({"content": [text("x")]}).replace("ID", '"ID"'), "x"),
-    "an error that is a text": ('{"jsonrpc":"2.0","id":ID,"error":"it broke"}', "it broke"),
-    "an error that is a list": ('{"jsonrpc":"2.0","id":ID,"error":["a"]}', '["a"]'),
-    "an error that is true": ('{"jsonrpc":"2.0","id":ID,"error":true}', "true"),
-    "an error with a result": (
-        '{"jsonrpc":"2.0","id":ID,"result":null,"error":{"message":"m"}}',
-        "m",
+    "a number as text": (content(text("x")).replace("ID", '"ID"'), "x"),
+    "an error that is a text": (error('"it broke"'), "it broke"),
+    "an error that is a list": (error('["a"]'), '["a"]'),
+    "an error that is true": (error("true"), "true"),
+    "an error with a result": (error('{"message":"m"},"result":null'), "m"),
+    "an error without a message": (
+        error('{"code":7,"message":null}'),
+        '{"code": 7, "message": null}',
     ),
+    "an error with a text as code": (error('{"code":"E1","message":"m"}'), "m"),
     "neither": ('{"jsonrpc":"2.0","id":ID}', "is not a JSON-RPC message"),
     "10,000 levels": (line("[" * 10_000 + "]" * 10_000), "nests too deeply"),
-    "no JSON": (
-        '{"jsonrpc":"2.0","id":ID,"result":{"secret":nothing}}',
-        "is not a JSON-RPC message",
-    ),
+    "no JSON": (line('{"secret":nothing}'), "is not a JSON-RPC message"),
 }
-"""What a server answers, and the value that programs get, or what the error says."""
+"""A server's response, and the value that programs get, or the error's text."""
 
 
 @pytest.mark.parametrize("road", ROADS)
@@ -243,6 +245,6 @@ def test_an_odd_answer_is_carried_or_explained(
     else:
         assert found == expected
         assert isinstance(found, type(expected))
-    said = f"{found!r:.500}" + "".join(capfd.readouterr()) + caplog.text
+    shown = f"{found!r:.500}" + "".join(capfd.readouterr()) + caplog.text
     for words in ("pydantic", "validation error", "Traceback", "secret"):
-        assert words not in said
+        assert words not in shown

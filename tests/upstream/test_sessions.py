@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import textwrap
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +25,7 @@ from bridge.model import Json, ProtocolMode, ServerSettings, Tool
 from bridge.upstream import connection, listing
 from bridge.upstream import server as session
 from bridge.upstream.client_features import on_behalf_of
+from bridge.upstream.pool import Pool
 from tests.raised import raises_code
 from tests.upstream.rig import SERVERS, Rig, is_alive, speaking, wait_dead, wait_file
 from tests.upstream.test_client_features import FakeCaller
@@ -31,26 +33,22 @@ from tests.waiting import PATIENCE_SECONDS, until
 from tests.wire import OLDER, Wire
 
 
-async def test_nothing_starts_before_it_is_needed(rig: Rig) -> None:
+async def test_concurrent_first_requests_start_a_server_once(rig: Rig) -> None:
     async with rig.pool(rig.raw()) as pool:
         assert pool.names() == ("server",)
         assert pool.states()["server"].state == "idle"
         assert "connections=0" in repr(pool)
-    assert rig.started() == []
-    assert pool.states()["server"].state == "closed"
-
-
-async def test_concurrent_first_requests_start_a_server_once(rig: Rig) -> None:
-    async with rig.pool(rig.raw()) as pool:
+        assert rig.started() == []
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tg:
                 for number in range(20):
                     tg.start_soon(pool.call_tool, "server", "echo", {"n": number})
         assert pool.states()["server"].restarts == 0
+    assert pool.states()["server"].state == "closed"
     assert len(rig.started()) == 1
 
 
-async def test_a_start_goes_on_when_its_first_requester_is_cancelled(rig: Rig) -> None:
+async def test_a_start_continues_when_its_first_requester_is_cancelled(rig: Rig) -> None:
     answers: list[object] = []
 
     async with rig.pool(rig.raw()) as pool:
@@ -261,7 +259,7 @@ def test_how_long_a_list_counts(ttl: Json, announced: bool, seconds: float) -> N
 
 
 @pytest.mark.slow
-async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:
+async def test_a_server_that_does_not_list_its_tools_is_restarted(rig: Rig) -> None:
     outcomes: list[object] = []
     async with rig.pool(rig.raw(call_timeout=5.0)) as pool:
 
@@ -282,20 +280,25 @@ async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -
     assert len(rig.started()) == 2
 
 
-@pytest.mark.parametrize("timeout", [0.1, None], ids=["timed out", "cancelled"])
-async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+async def give_up(call: Callable[[], Awaitable[object]], by: str) -> None:
+    """Let a call with a timeout of 0.1 s time out, or cancel it."""
+    if by == "timeout":
+        with pytest.raises(CallTimeoutError):
+            await call()
+    else:
+        with anyio.move_on_after(0.05):
+            await call()
+
+
+@pytest.mark.parametrize("by", ["timeout", "cancellation"])
+async def test_a_server_that_answers_nothing_after_a_lost_call_is_restarted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
     caller = FakeCaller()
     async with rig.pool(rig.raw(call_timeout=0.3)) as pool:
         await pool.call_tool("server", "jam", {})
-        if timeout is None:
-            with anyio.move_on_after(0.1):
-                await pool.call_tool("server", "echo", {})
-        else:
-            with pytest.raises(CallTimeoutError):
-                await pool.call_tool("server", "echo", {}, timeout=timeout)
+        await give_up(partial(pool.call_tool, "server", "echo", {}, timeout=0.1), by)
         await until(lambda: pool.states()["server"].state == "failed")
         assert rig.survivors() == rig.started()
         with on_behalf_of(caller):
@@ -304,20 +307,12 @@ async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
     assert caller.restarted == ["server"]
 
 
-@pytest.mark.parametrize("timeout", [0.1, None], ids=["timed out", "cancelled"])
-async def test_a_busy_server_stays(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
-) -> None:
+@pytest.mark.parametrize("by", ["timeout", "cancellation"])
+async def test_a_busy_server_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     """It answers one request at a time, and this one takes longer than the probe's least time."""
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.1)
     async with rig.pool(rig.raw(call_timeout=PATIENCE_SECONDS)) as pool:
-        busy = partial(pool.call_tool, "server", "busy", {"seconds": 1.0}, timeout=timeout)
-        if timeout is None:
-            with anyio.move_on_after(0.1):
-                await busy()
-        else:
-            with pytest.raises(CallTimeoutError):
-                await busy()
+        await give_up(partial(pool.call_tool, "server", "busy", {"seconds": 1.0}, timeout=0.1), by)
         assert (await pool.call_tool("server", "echo", {}))["content"]
         assert pool.states()["server"].restarts == 0
 
@@ -427,15 +422,16 @@ def names(tools: tuple[Tool, ...]) -> set[str]:
     return {tool.name for tool in tools}
 
 
-async def test_errors_restart_no_server_that_lists_tools_and_leave_the_pool_as_raised(
-    rig: Rig,
-) -> None:
+async def test_an_error_about_a_session_restarts_no_server_that_lists_tools(pool: Pool) -> None:
+    with pytest.raises(ToolCallError, match=r"\(code -32042\)$"):
+        await pool.call_tool("server", "refuse", {"message": "no such session"})
+    await pool.call_tool("server", "echo", {})
+    assert pool.state("server").restarts == 0
+
+
+async def test_an_exception_leaves_a_pool_unchanged(rig: Rig) -> None:
     with pytest.raises(KeyError):
-        async with rig.pool(rig.raw()) as pool:
-            with pytest.raises(ToolCallError, match=r"\(code -32042\)$"):
-                await pool.call_tool("server", "refuse", {"message": "no such session"})
-            await pool.call_tool("server", "echo", {})
-            assert pool.state("server").restarts == 0
+        async with rig.pool():
             raise KeyError
 
 
