@@ -59,30 +59,30 @@ ASKS = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
 PROGRAM = "await mcp_log.create(title='one')"
 
 
-def _noted(spec: ServerSpec, settings: Settings, starts: Path, *more: str) -> ServerSpec:
-    """Return a server that notes what the audit log holds when it is started."""
+def _recording(spec: ServerSpec, settings: Settings, starts: Path, *more: str) -> ServerSpec:
+    """Return a server that records the content of the audit log when it is started."""
     noting = ("-c", STARTER, str(settings.state_dir / "audit"), str(starts), *spec.args, *more)
     return replace(spec, args=noting)
 
 
 class Bench:
-    """The user's server, another one of its name, and what they note when they are started."""
+    """The user's server, another of the same name, and their records of starts."""
 
     def __init__(self, settings: Settings, tmp_path: Path, log: Path) -> None:
         self.settings, self.tmp_path, self.log = settings, tmp_path, log
         self._starts = tmp_path / "starts"
-        self.one = _noted(recorder("log", log), settings, self._starts)
+        self.one = _recording(recorder("log", log), settings, self._starts)
         # It looks the same once it is started.
-        self.other = _noted(recorder("log", log), settings, self._starts, "another")
+        self.other = _recording(recorder("log", log), settings, self._starts, "another")
 
-    def opened(self, *specs: ServerSpec, policy: str = "") -> AbstractAsyncContextManager[Engine]:
+    def engine(self, *specs: ServerSpec, policy: str = "") -> AbstractAsyncContextManager[Engine]:
         return opened(self.settings, [*specs], policy=policy, tmp_path=self.tmp_path)
 
-    def noticed(self) -> list[str]:
+    def starts(self) -> list[str]:
         return self._starts.read_text().splitlines() if self._starts.exists() else []
 
     def count(self) -> int:
-        return len(self.noticed())
+        return len(self.starts())
 
     def records(self, kind: str = "start") -> list[dict[str, Any]]:
         lines = audited(self.settings).splitlines()
@@ -109,7 +109,7 @@ async def _run(
 
 
 async def test_a_start_is_on_record_before_there_is_a_process(bench: Bench) -> None:
-    async with bench.opened(bench.one) as engine:
+    async with bench.engine(bench.one) as engine:
         result = await _run(engine)
     assert result.status == "success", result.error
     (record,) = bench.records()
@@ -118,7 +118,7 @@ async def test_a_start_is_on_record_before_there_is_a_process(bench: Bench) -> N
     assert (record["decision"], record["rule"]) == ("allow", "no policy")
     assert record["run"] == result.run_id
     assert record["transport"] == "stdio"
-    (seen,) = bench.noticed()
+    (seen,) = bench.starts()
     assert '"kind":"start"' in seen
     assert bench.one.definition in seen
 
@@ -126,7 +126,7 @@ async def test_a_start_is_on_record_before_there_is_a_process(bench: Bench) -> N
 async def test_a_start_that_cannot_be_recorded_does_not_happen(bench: Bench) -> None:
     bench.settings.state_dir.mkdir(parents=True)
     (bench.settings.state_dir / "audit").write_text("no directory")
-    async with bench.opened(bench.one) as engine:
+    async with bench.engine(bench.one) as engine:
         with pytest.raises(AuditError):
             await engine.servers.load(["log"])
         errors = await engine.servers.load_unknown(["log"])
@@ -140,10 +140,15 @@ async def test_a_start_that_cannot_be_recorded_does_not_happen(bench: Bench) -> 
     "policy",
     ['[policy]\nstart = "deny"\n', '[policy]\n[policy.servers."l*"]\nstart = "deny"\n'],
 )
-async def test_what_the_policy_denies_is_started_by_nothing(bench: Bench, policy: str) -> None:
-    async with bench.opened(bench.one, policy=policy) as engine:
+async def test_a_start_that_the_policy_denies_is_refused_to_all_and_recorded_once(
+    bench: Bench, policy: str
+) -> None:
+    async with bench.engine(bench.one, policy=policy) as engine:
+        for _ in range(20):
+            await engine.servers.load_unknown(["log"])
         errors = await engine.servers.load_unknown(["log"])
         assert "is not started" in errors["log"].message
+        assert len(bench.records()) == 1
         errors = await engine.servers.load_unknown(["log"], fresh=True, patient=True)
         assert isinstance(errors["log"], CallDeniedError)
         _, errors = await engine.servers.load(["log"], tolerant=True)
@@ -166,17 +171,14 @@ async def test_what_the_policy_denies_is_started_by_nothing(bench: Bench, policy
     }
 
 
-async def test_refusals_of_one_start_are_recorded_once(bench: Bench) -> None:
-    policy = '[policy]\nstart = "deny"\n'
-    async with bench.opened(bench.one, policy=policy) as engine:
-        for _ in range(20):
-            await engine.servers.load_unknown(["log"])
-    assert len(bench.records()) == 1
-
-
 async def test_a_restart_is_decided_on_and_recorded_too(bench: Bench) -> None:
     config = bench.tmp_path / "config.toml"
-    async with bench.opened(bench.one, policy=POLICY) as engine:
+    async with bench.engine(bench.one, policy=POLICY) as engine:
+        config.write_text("[policy]\nstart = 7\n")
+        errors = await engine.servers.load_unknown(["log"])
+        assert isinstance(errors["log"], BridgeError)
+        assert bench.count() == 0
+        config.write_text(POLICY)
         await _run(engine)
         with pytest.raises(UpstreamError):
             await engine.servers.pool.call_tool("log", "die", {})
@@ -191,7 +193,13 @@ async def test_a_restart_is_decided_on_and_recorded_too(bench: Bench) -> None:
 
 
 async def test_a_run_that_names_a_server_asks_and_nothing_else_does(bench: Bench) -> None:
-    async with bench.opened(bench.one, policy=ASKS) as engine:
+    long = replace(bench.one, args=(*bench.one.args, "x" * 10_000))
+    async with bench.engine(long, policy=ASKS) as engine:
+        client = deciding("once")
+        with pytest.raises(ApprovalNeededError, match="too long for a question"):
+            await _run(engine, client)
+        assert (client.asked, bench.count()) == ([], 0)
+    async with bench.engine(bench.one, policy=ASKS) as engine:
         errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], ApprovalNeededError)
         assert "servers approve log" in str(errors["log"].remedy)
@@ -224,7 +232,7 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(bench: Bench
 
 
 async def test_a_yes_is_of_use_to_the_run_that_asked_alone(bench: Bench) -> None:
-    async with bench.opened(bench.one, policy=ASKS) as engine:
+    async with bench.engine(bench.one, policy=ASKS) as engine:
         starts = engine.gate.starts
         first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
         yes = deciding("once")
@@ -244,9 +252,9 @@ async def test_a_yes_is_of_use_to_the_run_that_asked_alone(bench: Bench) -> None
 
 
 async def test_another_definition_needs_a_persons_word(bench: Bench) -> None:
-    async with bench.opened(bench.one, policy=POLICY) as engine:
+    async with bench.engine(bench.one, policy=POLICY) as engine:
         await _run(engine)
-    async with bench.opened(bench.other, policy=POLICY) as engine:
+    async with bench.engine(bench.other, policy=POLICY) as engine:
         assert isinstance((await engine.servers.load_unknown(["log"]))["log"], ApprovalNeededError)
         with pytest.raises(ApprovalNeededError, match="another definition") as caught:
             await _run(engine)
@@ -260,7 +268,7 @@ async def test_another_definition_needs_a_persons_word(bench: Bench) -> None:
         assert bench.one.definition[:19] in message
         assert bench.other.definition[:19] in message
         assert '"another"' in message
-    async with bench.opened(bench.one, policy=POLICY) as engine:
+    async with bench.engine(bench.one, policy=POLICY) as engine:
         # Both were allowed, as two projects may have two versions.
         assert (await _run(engine)).status == "success"
 
@@ -276,7 +284,7 @@ async def test_a_refused_server_does_not_stop_a_run_that_has_others(bench: Bench
         f"try: await {use}\nexcept MCPError as e: seen.append((e.server, e.kind, str(e)))\n"
         for use in uses
     )
-    async with bench.opened(*specs, policy=policy) as engine:
+    async with bench.engine(*specs, policy=policy) as engine:
         result = await _run(engine, code=f"{code}seen")
         assert result.status == "success", result.error
         assert [(server, kind) for server, kind, _ in result.result] == [("shut", "policy")] * 5
@@ -287,7 +295,7 @@ async def test_a_refused_server_does_not_stop_a_run_that_has_others(bench: Bench
 
 
 async def test_where_every_start_is_asked_about_a_change_is_told(bench: Bench) -> None:
-    async with bench.opened(bench.one, policy=ASKS) as engine:
+    async with bench.engine(bench.one, policy=ASKS) as engine:
         starts = engine.gate.starts
         await _run(engine, deciding("always"))
         _redefine(engine, bench.other)
@@ -299,20 +307,13 @@ async def test_where_every_start_is_asked_about_a_change_is_told(bench: Bench) -
         await starts.start(replace(bench.one, name="new"), asked_for=True)
 
 
-async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(bench: Bench) -> None:
-    long = replace(bench.one, args=(*bench.one.args, "x" * 10_000))
-    client = deciding("once")
-    async with bench.opened(long, policy=ASKS) as engine:
-        with pytest.raises(ApprovalNeededError, match="too long for a question"):
-            await _run(engine, client)
-    assert (client.asked, bench.count()) == ([], 0)
-
-
-async def test_values_of_variables_make_no_other_server_and_their_names_do(bench: Bench) -> None:
+async def test_names_of_variables_are_part_of_a_definition_and_values_are_not(
+    bench: Bench,
+) -> None:
     keyed = replace(bench.one, env={**bench.one.env, "LOG_TOKEN": "hush-1"})
     renewed = replace(bench.one, env={**bench.one.env, "LOG_TOKEN": "hush-2"})
     preloaded = replace(bench.one, env={**keyed.env, "LD_PRELOAD": "hush-3"})
-    async with bench.opened(keyed, policy=POLICY) as engine:
+    async with bench.engine(keyed, policy=POLICY) as engine:
         await _run(engine)
         _redefine(engine, renewed)
         assert (await _run(engine)).status == "success"
@@ -322,19 +323,14 @@ async def test_values_of_variables_make_no_other_server_and_their_names_do(bench
             await _run(engine, client)
     assert "LD_PRELOAD" in client.asked[0]["message"]
     assert "hush" not in client.asked[0]["message"]
-
-
-async def test_without_pinning_another_definition_starts_as_before(bench: Bench) -> None:
-    policy = POLICY.replace("[policy]", "[policy]\npin = false")
-    async with bench.opened(bench.one, policy=policy) as engine:
-        await _run(engine)
-        _redefine(engine, bench.other)
+    unpinned = POLICY.replace("[policy]", "[policy]\npin = false")
+    async with bench.engine(bench.other, policy=unpinned) as engine:
         assert (await _run(engine)).status == "success"
 
 
 async def test_a_session_grant_is_not_for_another_definition_of_the_name(bench: Bench) -> None:
     policy = '[policy]\n[policy.defaults]\nuntrusted = "ask"\n'
-    async with bench.opened(bench.one, policy=policy) as engine:
+    async with bench.engine(bench.one, policy=policy) as engine:
         await _run(engine, deciding("session"))
         quiet = FakeClient()
         await _run(engine, quiet)
@@ -349,39 +345,21 @@ async def test_a_session_grant_is_not_for_another_definition_of_the_name(bench: 
     assert len(recorded(bench.log)) == 2
 
 
-async def test_a_plan_is_not_applied_to_another_definition_of_the_name(bench: Bench) -> None:
-    async with bench.opened(bench.one) as engine:
+async def test_a_plan_a_retry_and_a_listing_are_not_used_for_another_definition_of_the_name(
+    bench: Bench,
+) -> None:
+    async with bench.engine(bench.one) as engine:
         _, plan = await planned(engine, PROGRAM)
-        _redefine(engine, bench.other)
-        result = await applied(engine, plan, FakeClient(answer=approve))
-        assert result.status == "error"
-        assert "another definition" in result.error
-    assert recorded(bench.log) == []
-
-
-async def test_a_retry_ends_at_another_definition(bench: Bench) -> None:
-    async with bench.opened(bench.one) as engine:
         first = await _run(engine)
-        _redefine(engine, bench.other)
-        result = await _run(engine, retry_of=first.run_id)
-        assert result.status == "error"
-        assert "another definition" in result.error
-    assert len(recorded(bench.log)) == 1
-
-
-async def test_what_was_learnt_of_one_definition_is_not_said_of_another(bench: Bench) -> None:
-    async with bench.opened(bench.one) as engine:
-        await _run(engine)
         assert engine.servers.inventory.tools("log")
         _redefine(engine, bench.other)
         await engine.servers.refresh()
         assert engine.servers.inventory.tools("log") is None
         assert engine.servers.listing("log") is None
-
-
-async def test_nothing_starts_while_the_policy_does_not_parse(bench: Bench) -> None:
-    async with bench.opened(bench.one, policy=POLICY) as engine:
-        (bench.tmp_path / "config.toml").write_text("[policy]\nstart = 7\n")
-        errors = await engine.servers.load_unknown(["log"])
-        assert isinstance(errors["log"], BridgeError)
-    assert bench.count() == 0
+        for result in (
+            await applied(engine, plan, FakeClient(answer=approve)),
+            await _run(engine, retry_of=first.run_id),
+        ):
+            assert result.status == "error"
+            assert "another definition" in result.error
+    assert len(recorded(bench.log)) == 1

@@ -11,8 +11,10 @@ from keyring.backends import fail
 
 from bridge.upstream.oauth import Logins
 from bridge.upstream.pool import Pool
-from bridge.upstream.token_store import pending
+from bridge.upstream.token_store import TokenRecord, pending
 from tests.fakes.ring import Ring
+from tests.fakes.servers.guarded import guarded
+from tests.upstream.login_rig import Desk
 from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS
 from tests.wire import wire
@@ -61,3 +63,16 @@ async def pool(rig: Rig) -> AsyncIterator[Pool]:
 @pytest.fixture
 def logins(tmp_path: Path) -> Logins:
     return Logins(tmp_path / "logins")
+
+
+@pytest.fixture
+def desk(rig: Rig, logins: Logins) -> Iterator[Desk]:
+    with guarded() as server:
+        yield Desk(rig, logins, server)
+
+
+@pytest.fixture
+async def record(desk: Desk) -> TokenRecord:
+    """Logs in once, and returns the stored login."""
+    await desk.log_in()
+    return await desk.record()

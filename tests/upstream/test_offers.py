@@ -229,7 +229,7 @@ def test_a_tool_for_views_is_not_listed(ui: Any, listed: bool, has_view: bool) -
     ],
 )
 def test_an_introduction_has_three_sources(
-    instructions: str | None, info: dict[str, str] | None, expected: str
+    instructions: str | None, info: dict[str, Any] | None, expected: str
 ) -> None:
     implementation = None if info is None else Implementation(name="s", version="1", **info)
     client: Any = SimpleNamespace(server_info=implementation, instructions=instructions)

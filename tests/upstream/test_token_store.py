@@ -132,10 +132,15 @@ async def test_a_renewed_login_stays_where_it_was(store: TokenStore) -> None:
     assert "secret" not in store.path(KEY).read_text()
 
 
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
 SPOILS: dict[str, Callable[[Path], object]] = {
     "readable": lambda path: path.chmod(0o640),
     "a link": lambda path: path.symlink_to(path.rename(path.with_suffix(".real"))),
-    "a pipe": lambda path: (path.unlink(), os.mkfifo(path, 0o600)),
+    "a pipe": replace_by_pipe,
     "foreign": lambda path: os.chown(path, 65534, -1),
     "renamed": lambda path: path.write_text(path.read_text().replace("git hub", "another")),
     "torn": lambda path: path.write_text(path.read_text()[:-9]),
