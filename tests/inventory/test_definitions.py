@@ -1,4 +1,4 @@
-"""The definitions that calls are decided on: those of the server that gets the call."""
+"""A call is decided on by the tool's definition in the server that gets the call."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from tests.waiting import until
 __all__ = ["log"]
 
 SEND: Mapping[str, Any] = {"to": "someone", "text": "all of it"}
-
-
 ALLOWED = f'{WRITES_ASK}[policy.defaults]\nwrite = "allow"\n'
 
 Gated = Callable[[str], AbstractAsyncContextManager[tuple[Engine, Gate]]]
@@ -52,7 +50,7 @@ def gated(settings: Settings, tmp_path: Path, log: Path) -> Gated:
     return open_gate
 
 
-async def test_what_an_earlier_bridge_knew_of_a_tool_decides_nothing(
+async def test_no_call_is_decided_on_by_an_earlier_bridges_definition(
     settings: Settings, gated: Gated, log: Path
 ) -> None:
     old = Tool(server="log", name="send", annotations={"readOnlyHint": True})
@@ -72,13 +70,12 @@ async def test_a_server_that_was_started_again_is_asked_again(gated: Gated) -> N
         await engine.servers.load(["log"])
         with pytest.raises(UpstreamError):
             await gate.call("log", "die", {})
-        other = engine.servers.inventory.tool("log", "send")
-        assert other is not None
-        assert other.description == "Another one."
+        before = engine.servers.inventory.tool("log", "send")
         await gate.call("log", "send", SEND)
         now = engine.servers.inventory.tool("log", "send")
+        assert before is not None
         assert now is not None
-        assert now.description != "Another one."
+        assert before.description == "Another one." != now.description
         tools = await engine.servers.pool.server("log").tools()
         [fresh] = [tool for tool in tools if tool.name == "send"]
         assert tool_digest(now) == tool_digest(fresh)

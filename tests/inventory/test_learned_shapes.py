@@ -186,9 +186,7 @@ def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
         for n in range(MAX_TOOLS + 5)
     }
     assert add_shapes(files, [(SPEC, many)])
-    records = load_shapes(files, [SPEC])[SPEC.name]
-    assert len(records) == MAX_TOOLS
-    assert min(record.day for record in records.values()) >= "2026-01-01"
+    assert len(load_shapes(files, [SPEC])[SPEC.name]) == MAX_TOOLS
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ MORE_LINES = (
 
 def cases() -> Iterator[ParameterSet]:
     """Yield each line, at home by its name and in a project by its path."""
-    for line, place in product((*OFTEN, *MORE_LINES), ("home", "project")):
-        marks = [] if line in OFTEN and place == "home" else [pytest.mark.full]
+    for line, directory in product((*OFTEN, *MORE_LINES), ("home", "project")):
+        marks = [] if line in OFTEN and directory == "home" else [pytest.mark.full]
         marks += [pytest.mark.docker] * line.startswith("docker")
-        yield pytest.param(line, place, marks=marks, id=f"{line} {place}")
+        yield pytest.param(line, directory, marks=marks, id=f"{line} {directory}")
 
 
 pytestmark = pytest.mark.node

@@ -1,4 +1,4 @@
-"""A server starts as it would by hand, and runs no code of a directory that is not its own."""
+"""A server starts as by hand, and runs no code of a foreign directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGE_RUNNERS = (
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with modules in it that servers import by these names."""
+    """The current directory, with modules that shadow those that servers import."""
     directory = tmp_path / "repository"
     directory.mkdir()
     for module in ("base64", "json", "runpy"):
@@ -53,7 +53,7 @@ def npm_environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 @pytest.fixture
 def hostile(repository: Path, tmp_path: Path) -> Path:
-    """A repository with all that npm takes from one; each writes that it was executed."""
+    """A repository with each file that npm may execute; each records its execution."""
     programs = repository / "node_modules" / ".bin"
     programs.mkdir(parents=True)
     for name in ("mcp-server-memory", "server-memory", "node", "sh", "env", "evil"):
