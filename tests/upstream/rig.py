@@ -1,4 +1,4 @@
-"""Real servers for the upstream tests, and proof of what is left of them."""
+"""Real servers for the upstream tests, and their surviving processes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from bridge.upstream.process import parse_stat
 from tests.waiting import until
 
 SERVERS = Path(__file__).parents[1] / "fakes" / "servers"
+PACKAGES = Path(__file__).parents[1] / "node" / "node_modules" / "@modelcontextprotocol"
+EVERYTHING = PACKAGES / "server-everything" / "dist" / "index.js"
 
 
-def speaking(protocol: ProtocolMode) -> dict[str, ServerSettings]:
-    """Return settings by which the server "server" is spoken to in this protocol."""
+def with_protocol(protocol: ProtocolMode) -> dict[str, ServerSettings]:
+    """Return settings with this protocol for the server "server"."""
     return {"server": ServerSettings(protocol=protocol)}
 
 
 class Rig:
-    """Makes server definitions and pools that keep their files in one test's directory."""
+    """Makes definitions of servers, and pools with their files in one test's directory."""
 
     def __init__(self, directory: Path, era: ProtocolMode = "auto") -> None:
         self._era = era
@@ -60,14 +62,13 @@ class Rig:
         return ServerSpec(name="server", transport=transport, source=source, url=url, **fields)
 
     def pool(self, *specs: ServerSpec, **options: Any) -> Pool:
-        given = {"server_settings": speaking(self._era), **options}
-        return Pool(specs, log_dir=self.log_dir, environ=self.environ, **given)
+        options.setdefault("server_settings", with_protocol(self._era))
+        return Pool(specs, log_dir=self.log_dir, environ=self.environ, **options)
 
     def log(self, name: str = "server") -> str:
         return (self.log_dir / f"{name}.log").read_text("utf-8")
 
     def started(self) -> list[int]:
-        """Return the pids of all servers that this test's pools started."""
         if not self.pid_file.exists():
             return []
         return [int(pid) for pid in self.pid_file.read_text().split()]
@@ -81,7 +82,7 @@ class Rig:
 
     @contextmanager
     def web(self, kind: str, *, port: int = 0, server: str = "toolbox.py") -> Iterator[str]:
-        """Run the toolbox, or another server, as a web server and give its URL."""
+        """Run the toolbox or another server as a web server, and yield its URL."""
         process = subprocess.Popen(
             [sys.executable, str(SERVERS / server), kind],
             stdin=subprocess.PIPE,
@@ -100,7 +101,7 @@ class Rig:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs; a zombie that no one has collected does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         entry = parse_stat(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace"))
     except (FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,8 @@
-"""Whom a server's questions go to, without any server."""
+"""A server's requests to the client of a call, and tools that servers run as tasks."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from mcp.types import (
 from opentelemetry.context import get_current
 
 from bridge.clock import Clock
-from bridge.errors import CannotAskError, ToolCallError
+from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
 from bridge.model import Json
 from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import (
@@ -31,7 +32,8 @@ from bridge.upstream.client_features import (
     on_behalf_of,
     resolve_input,
 )
-from tests.waiting import PATIENCE_SECONDS
+from tests.upstream.rig import EVERYTHING, SERVERS, Rig, wait_file
+from tests.waiting import PATIENCE_SECONDS, until
 
 CONTEXT: Any = None
 QUESTION = ElicitRequestFormParams(message="?", requested_schema={"type": "object"})
@@ -251,3 +253,81 @@ async def test_a_server_that_never_has_enough_is_given_up() -> None:
     with on_behalf_of(FakeCaller()), pytest.raises(ToolCallError, match="still asks for input"):
         await resolve_input("server", "tool 't'", _wants(a=FORM), retry)
     assert len(retry.calls) == MAX_ROUNDS
+
+
+VERSIONS = pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+
+
+class Tasker:
+    """A server that runs its tool as tasks, and the methods of its requests."""
+
+    def __init__(self, rig: Rig, version: str) -> None:
+        self.log = rig.path("asked")
+        self.spec = rig.spec(sys.executable, str(SERVERS / "tasker.py"), version, self.log)
+
+    def methods(self) -> list[str]:
+        return Path(self.log).read_text().split()
+
+    def forget(self) -> None:
+        Path(self.log).unlink()
+
+
+@VERSIONS
+async def test_the_result_or_failure_of_a_task_is_that_of_the_call(rig: Rig, version: str) -> None:
+    async with rig.pool(Tasker(rig, version).spec) as pool:
+        for _ in range(2):
+            result = await pool.call_tool("server", "work", {"ends": "well"})
+            assert result["content"][0]["text"] == "done"
+        with pytest.raises(ToolCallError, match="no luck") as caught:
+            await pool.call_tool("server", "work", {"ends": "badly"})
+        assert not caught.value.doubtful
+
+
+@VERSIONS
+async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -> None:
+    server = Tasker(rig, version)
+    async with rig.pool(server.spec) as pool:
+        with pytest.raises(CallTimeoutError):
+            await pool.call_tool("server", "work", {"ends": "never"}, timeout=1)
+        assert "tasks/cancel" in server.methods()
+        server.forget()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pool.call_tool, "server", "work", {"ends": "never"})
+            await wait_file(server.log)
+            await until(lambda: bool({"tasks/result", "tasks/get"} & {*server.methods()}))
+            tasks.cancel_scope.cancel()
+        assert "tasks/cancel" in server.methods()
+
+
+async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> None:
+    server = Tasker(rig, "2026-07-28")
+    async with rig.pool(server.spec) as pool:
+        with pytest.raises(CannotAskError, match="does not belong to a run"):
+            await pool.call_tool("server", "work", {"ends": "asks"})
+        assert server.methods()[-1] == "tasks/cancel"
+        caller = FakeCaller("me")
+        with on_behalf_of(caller):
+            result = await pool.call_tool("server", "work", {"ends": "asks"})
+        assert result["content"][0]["text"] == "done me"
+        assert len(caller.asked) == 1
+
+
+WORK = "trigger-long-running-operation"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_progress_moves_a_calls_limit(rig: Rig, wanted: bool) -> None:
+    caller = FakeCaller()
+    caller.wants_progress = wanted
+    async with rig.pool(rig.spec("node", str(EVERYTHING), "stdio")) as pool:
+        await pool.server("server").start()
+        with on_behalf_of(caller), anyio.fail_after(PATIENCE_SECONDS):
+            result = await pool.call_tool("server", WORK, {"duration": 4, "steps": 16}, timeout=2.0)
+            assert "completed" in result["content"][0]["text"]
+            assert bool(caller.reported) is wanted
+            with pytest.raises(CallTimeoutError, match="within 1 s"):
+                await pool.call_tool("server", WORK, {"duration": 3600, "steps": 1}, timeout=1.0)
+            endless = {"duration": 3600, "steps": 72_000}
+            with pytest.raises(CallTimeoutError, match="did not answer"):
+                await pool.call_tool("server", WORK, endless, timeout=0.5)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,10 +32,6 @@ from tests.waiting import LOOK_SECONDS, PATIENCE_SECONDS
 
 LIBRARY = str(SERVERS / "library.py")
 WORKSHOP = str(SERVERS / "workshop.py")
-
-EVERYTHING = (
-    Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol/server-everything"
-) / "dist/index.js"
 
 
 @pytest.fixture(scope="module", params=["stdio", "http"])

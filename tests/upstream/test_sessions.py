@@ -27,7 +27,7 @@ from bridge.upstream import server as session
 from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.pool import Pool
 from tests.raised import raises_code
-from tests.upstream.rig import SERVERS, Rig, is_alive, speaking, wait_dead, wait_file
+from tests.upstream.rig import SERVERS, Rig, is_alive, wait_dead, wait_file, with_protocol
 from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import PATIENCE_SECONDS, until
 from tests.wire import OLDER, Wire
@@ -166,7 +166,7 @@ async def test_a_bad_command_or_directory_is_explained(
 async def test_a_configured_era_or_else_the_one_that_the_server_speaks_is_used(
     rig: Rig, era: ProtocolMode, modes: str, protocol: str
 ) -> None:
-    chosen = {**speaking(era), "other": ServerSettings(protocol="legacy")}
+    chosen = {**with_protocol(era), "other": ServerSettings(protocol="legacy")}
     async with rig.pool(rig.raw(modes), server_settings=chosen) as pool:
         await pool.server("server").start()
         assert pool.states()["server"].server_info["protocol"] == protocol
@@ -176,7 +176,7 @@ async def test_a_configured_era_or_else_the_one_that_the_server_speaks_is_used(
     ("era", "modes"), [("auto", ("no-handshake", "neither")), ("legacy", ("no-handshake",))]
 )
 async def test_a_refused_era_is_quoted(rig: Rig, era: ProtocolMode, modes: tuple[str, ...]) -> None:
-    async with rig.pool(rig.raw(*modes), server_settings=speaking(era)) as pool:
+    async with rig.pool(rig.raw(*modes), server_settings=with_protocol(era)) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
             await pool.server("server").start()
 
@@ -226,7 +226,7 @@ async def test_a_list_expires(
 ) -> None:
     monkeypatch.setattr(listing, "MIN_CACHE_SECONDS", 0.0)
     spec = rig.raw("quiet", env={"TTL_MS": "1"})
-    async with rig.pool(spec, server_settings=speaking(era)) as pool:
+    async with rig.pool(spec, server_settings=with_protocol(era)) as pool:
         before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})
         for _ in range(20):

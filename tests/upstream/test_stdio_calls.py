@@ -24,7 +24,7 @@ from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.pool import Pool
 from tests.raised import raises_code
-from tests.upstream.rig import Rig, is_alive, speaking, wait_file
+from tests.upstream.rig import Rig, is_alive, wait_file, with_protocol
 from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import PATIENCE_SECONDS
 
@@ -37,7 +37,7 @@ async def test_a_call_has_the_protocols_meta(tmp_path: Path, era: ProtocolMode) 
     caller = FakeCaller()
     caller.wants_progress = True
     span = SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=True, trace_flags=TraceFlags(1))
-    async with rig.pool(rig.raw(), server_settings=speaking(era)) as pool:
+    async with rig.pool(rig.raw(), server_settings=with_protocol(era)) as pool:
         with on_behalf_of(caller), trace.use_span(NonRecordingSpan(span)):
             meta = (await pool.call_tool("server", "meta", {"a": 1}))["structuredContent"]
         alone = (await pool.call_tool("server", "meta", {}))["structuredContent"]
@@ -191,42 +191,33 @@ async def test_a_crash_fails_calls_and_the_next_reconnects(
     assert (state.state, state.restarts) == ("ready", 1)
 
 
-async def test_a_server_that_stops_reading_is_replaced(pool: Pool) -> None:
+async def test_calls_to_a_server_that_stops_reading_fail_or_time_out(pool: Pool) -> None:
     await pool.call_tool("server", "deaf", {})
     with pytest.raises(ServerLostError):
         await pool.call_tool("server", "echo", {})
     assert (await pool.call_tool("server", "echo", {}))["content"]
-
-
-async def test_calls_to_a_server_that_reads_no_more_time_out(pool: Pool) -> None:
     await pool.call_tool("server", "jam", {})
     for _ in range(3):
         with pytest.raises(CallTimeoutError):
             await pool.call_tool("server", "echo", {"a": "x" * MEBIBYTE}, timeout=0.1)
 
 
-async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(rig: Rig) -> None:
+async def test_a_call_that_times_out_is_cancelled_and_its_error_counts_the_others(rig: Rig) -> None:
     rig.environ["CANCELLED"] = rig.path("cancelled")
-    async with rig.pool(rig.raw()) as pool:
-        await pool.server("server").start()
-        with pytest.raises(CallTimeoutError, match=r"did not answer tool 'never' within 0\.1 s"):
-            await pool.call_tool("server", "never", {}, timeout=0.1)
-        await wait_file(rig.path("cancelled"))
-        assert (await pool.call_tool("server", "echo", {}))["content"]
-        assert pool.states()["server"].restarts == 0
-
-
-async def test_a_call_that_ran_out_of_time_among_others_says_how_many_waited(rig: Rig) -> None:
     remedies = list[str | None]()
 
     async def call(pool: Pool) -> None:
-        with pytest.raises(CallTimeoutError) as caught:
+        message = r"did not answer tool 'never' within 0\.1 s"
+        with pytest.raises(CallTimeoutError, match=message) as caught:
             await pool.call_tool("server", "never", {}, timeout=0.1)
         remedies.append(caught.value.remedy)
 
     async with rig.pool(rig.raw()) as pool:
         await pool.server("server").start()
         await call(pool)
+        await wait_file(rig.path("cancelled"))
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+        assert pool.states()["server"].restarts == 0
         async with anyio.create_task_group() as tg:
             for _ in range(3):
                 tg.start_soon(call, pool)
