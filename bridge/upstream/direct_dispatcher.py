@@ -38,7 +38,7 @@ from bridge.upstream.client_features import (
     progress_callback,
     time_limit,
 )
-from bridge.upstream.results import Response
+from bridge.upstream.framing import Response
 
 MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next has to wait. Cancellations do

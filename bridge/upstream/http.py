@@ -35,11 +35,11 @@ from bridge.upstream.framing import (
     has_too_many_values,
     repair_body,
     request_id,
+    split_batch,
 )
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, own_error, refusal_of
-from bridge.upstream.results import split_batch
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)

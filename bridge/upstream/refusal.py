@@ -20,9 +20,9 @@ from mcp import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.model import Json, ServerSpec
+from bridge.upstream.framing import excerpt
 from bridge.upstream.oauth import Login, sets_authorization
 from bridge.upstream.oauth_web import joined_scopes
-from bridge.upstream.results import excerpt
 
 UNAUTHORIZED = frozenset({401, 403})
 

@@ -31,6 +31,7 @@ from bridge.upstream.client_features import current_caller, progress_callback, t
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT
 from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, lost_error, unauthorized_error
+from bridge.upstream.framing import parse_result
 from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
     LISTS,
@@ -44,7 +45,6 @@ from bridge.upstream.listing import (
     valid_name,
 )
 from bridge.upstream.refusal import UNAUTHORIZED, refusal_in
-from bridge.upstream.results import parse_result
 
 logger = logging.getLogger(__name__)
 

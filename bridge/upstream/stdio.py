@@ -27,6 +27,8 @@ from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
 from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
 from bridge.upstream.framing import (
+    EXCERPT_CHARACTERS,
+    LEAST_BYTES,
     Line,
     LineFramer,
     Noise,
@@ -36,6 +38,9 @@ from bridge.upstream.framing import (
     decode_too_many,
     encode,
     has_too_many_values,
+    parse_large_response,
+    parse_response,
+    split_batch,
 )
 from bridge.upstream.installation import InstallationKeeper, installs_packages, keep
 from bridge.upstream.launch import (
@@ -47,13 +52,6 @@ from bridge.upstream.launch import (
     server_environment,
 )
 from bridge.upstream.process import STOP_SECONDS, Child, new_tag, spawn, wait_for_installation
-from bridge.upstream.results import (
-    EXCERPT_CHARACTERS,
-    LEAST_BYTES,
-    parse_large_response,
-    parse_response,
-    split_batch,
-)
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from mcp.types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
 from bridge.large_text import LargeText, with_plain_text
-from bridge.upstream import results
+from bridge.upstream import framing
 from bridge.upstream.framing import (
+    EDGE_BYTES,
+    LEAST_BYTES,
+    RAW,
     SALVAGE_BYTES,
     Line,
     LineFramer,
@@ -21,11 +24,6 @@ from bridge.upstream.framing import (
     TooLarge,
     decode_line,
     decode_oversize,
-)
-from bridge.upstream.results import (
-    EDGE_BYTES,
-    LEAST_BYTES,
-    RAW,
     parse_large_response,
     parse_response,
     parse_result,
@@ -223,8 +221,8 @@ def test_a_large_response_is_parsed_as_if_read_whole(ascii_only: bool) -> None:
 def test_a_large_text_may_be_cut_anywhere(unit: str, ascii_only: bool, piece: int) -> None:
     line = response("x" + unit * (2 * EDGE_BYTES // len(unit)), ascii_only=ascii_only)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(results, "LEAST_BYTES", 0)
-        patch.setattr(results, "PIECE_BYTES", piece)
+        patch.setattr(framing, "LEAST_BYTES", 0)
+        patch.setattr(framing, "PIECE_BYTES", piece)
         found = parse_large_response(line)
     # A text with too many backslashes in a row cannot be cut, and is read whole.
     assert found is None or (found[0], with_plain_text(found[1])) == parse_response(line)

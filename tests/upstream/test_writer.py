@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bridge.upstream.direct_dispatcher import MAX_QUEUED, DirectDispatcher, LineWriter
-from bridge.upstream.results import parse_response
+from bridge.upstream.framing import parse_response
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
