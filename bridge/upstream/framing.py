@@ -33,9 +33,9 @@ from bridge.model import Json
 from bridge.offload import LARGE
 
 RAW = "mcp-code-bridge/raw"
-"""The key of a result that is no object: JSON-RPC's models take objects only."""
+"""Wraps a result that is not an object, because JSON-RPC's models accept only objects."""
 
-EXCERPT_CHARACTERS = 300  # Of a body in messages.
+EXCERPT_CHARACTERS = 300  # Of a body, in error messages.
 
 _TAGS = re.compile(r"(?s)<(script|style)\b.*?</\1\s*>|<[^<>]*>")
 
@@ -81,7 +81,7 @@ def parse_result(answer: Mapping[str, Json]) -> dict[str, Json]:
 
 
 _FIELDS = frozenset(("content", "structuredContent", "task", "taskId", "resultType"))
-"""Fields that tell a result, or a task, from an object that a server sent as its result."""
+"""Fields of a result or a task. An object with none of them is a program's value."""
 
 
 def _rest(result: Mapping[str, Json]) -> dict[str, Json]:
@@ -115,9 +115,9 @@ def _as_text(value: Json) -> str:
 
 
 def repair_response(document: Json, answers: int | str | None = None) -> dict[str, Json] | None:
-    """Return a response in JSON-RPC's form, with the id `answers` if that is given.
+    """Return a response in JSON-RPC's form, with the id `answers` if given; else None.
 
-    A result that is no object is wrapped (`RAW`). None for a document that is no response.
+    A result that is not an object is wrapped in `RAW`.
     """
     if not isinstance(document, dict) or "method" in document:
         return None
@@ -164,9 +164,9 @@ def repair_message(
     unreadable: Callable[[bytes], bytes] | None = None,
     answers: int | str | None = None,
 ) -> bytes:
-    """Return a message in JSON-RPC's form, if it is a response that is not; else unchanged.
+    """Return an odd response in JSON-RPC's form, and any other message unchanged.
 
-    `unreadable` makes a message of data that is not JSON, or not a message.
+    `unreadable` makes a message from data that is not JSON or not a message.
     """
     try:
         document: Any = from_json(data)
@@ -188,9 +188,9 @@ Response = tuple[object, dict[str, Json]]  # The request's id, as received, and 
 
 
 def parse_response(line: bytes) -> Response | None:
-    """Return id and result of a line that is a response with a result; else None. Pure.
+    """Return id and result of a response with a result; None for other lines.
 
-    A result that is no object is wrapped; see `repair_response`.
+    A result that is not an object is wrapped in `RAW`.
     """
     try:
         # Caching strings is slow in large messages, where few repeat.
@@ -205,16 +205,16 @@ def parse_response(line: bytes) -> Response | None:
     return document.get("id"), result if type(result) is dict else {RAW: result}
 
 
-LEAST_BYTES = 1024 * 1024  # Of a line; reading a shorter one as a whole costs little.
-EDGE_BYTES = 4096  # Before the text, and after it; there is no more of the response than that.
-PIECE_BYTES = 256 * 1024  # Decoded at a time.
+LEAST_BYTES = 1024 * 1024  # Of a large line. Parsing a shorter one as a whole costs little.
+EDGE_BYTES = 4096  # Most bytes of the response before its large text, and after it.
+PIECE_BYTES = 256 * 1024  # Of a large text, decoded at a time.
 
 _TEXT_BEGINS = re.compile(rb'"text"\s*:\s*"')
 _FIRST_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 
 
 def parse_large_response(line: bytes) -> Response | None:
-    """Return id and result of a line that is one large text but for its ends; None for others.
+    """Return id and result of a response that is mostly one large text; None for other lines.
 
     Parsing it as a whole would take three times its size in memory.
     """
@@ -222,7 +222,7 @@ def parse_large_response(line: bytes) -> Response | None:
     end = _end_of_text(line)
     if begins is None or end - begins.end() < LEAST_BYTES - 2 * EDGE_BYTES:
         return None
-    # With a mark in its place the rest is valid, and the text is valid by itself: so is the line.
+    # The rest is valid with a mark for the text, and the text by itself, so the line is valid.
     mark = secrets.token_hex(16)
     response = parse_response(line[: begins.end()] + mark.encode() + line[end:])
     content = None if response is None else response[1].get("content")
@@ -234,7 +234,7 @@ def parse_large_response(line: bytes) -> Response | None:
     if block.get("type") != "text" or block["text"] != mark:
         return None
     pieces = _decode_pieces(line, begins.end(), end)
-    # Plans, and what is learned of a tool, read such a text as data: see `bridge.rpc.values`.
+    # `bridge.rpc.values` parses a text of JSON as data, for plans and learned shapes.
     if pieces is None or pieces[0].lstrip()[:1] in (b"", b"{", b"["):
         return None
     response[1]["content"] = [{**block, "text": LargeText(pieces)}]
@@ -242,7 +242,7 @@ def parse_large_response(line: bytes) -> Response | None:
 
 
 def _end_of_text(line: bytes) -> int:
-    """Return the place of the first quote near the end that no backslash escapes; -1 for none."""
+    """Return the index of the first unescaped quote near the end; -1 for none."""
     edge = line[-EDGE_BYTES:]
     at = edge.find(b'"')
     while at >= 0:
@@ -254,7 +254,7 @@ def _end_of_text(line: bytes) -> int:
 
 
 def _decode_pieces(line: bytes, start: int, end: int) -> list[bytes] | None:
-    """Return the text of a JSON string as UTF-8; None if it is invalid, or cannot be cut."""
+    """Return a JSON string's text as pieces of UTF-8; None if it is invalid or cannot be cut."""
     pieces = []
     while start < end:
         cut = end if end - start <= PIECE_BYTES else _cut(line, start, start + PIECE_BYTES)
@@ -270,15 +270,15 @@ def _decode_pieces(line: bytes, start: int, end: int) -> list[bytes] | None:
 
 
 def _cut(line: bytes, start: int, end: int) -> int:
-    """Return a place at `end`, or shortly before it, that is not within a character."""
+    """Return the last index up to `end` that is not within a character."""
     for _ in range(3):
         if line[end] & 0xC0 == 0x80:
             end -= 1
-    # Two halves of a character beyond Unicode's first plane.
+    # An escaped character beyond Unicode's first plane has two halves.
     escape = line.rfind(b"\\", max(start, end - 12), end)
     if escape < 0:
         return end
-    # Of several backslashes in a row the first is certain to begin an escape.
+    # The first of several backslashes begins an escape.
     end = start + len(line[start:escape].rstrip(b"\\"))
     return end - 6 if _FIRST_HALF.fullmatch(line, max(start, end - 6), end) else end
 
@@ -290,18 +290,18 @@ _DECODER = json.JSONDecoder()
 _FOR_CLIENTS = ("ping", "notifications/", "sampling/", "elicitation/", "roots/")
 
 REPAIRED_BYTES = 4 * 1024 * 1024
-"""Bytes of a message that is repaired, which takes ten times as long as reading it."""
+"""Most bytes of a message that is repaired, which takes ten times as long as parsing."""
 
 SALVAGE_BYTES = 512
-"""Bytes at either end of a message that are searched for its id, which is the first or the last
-member in every known implementation; our own ids are shorter."""
+"""Bytes at either end of a message that are searched for its id. In every known implementation
+the id is the first or the last member. The bridge's own ids are shorter."""
 
 MAX_VALUES = 500_000
-"""Values in one message, counted before it is parsed: the JSON parser holds the GIL, for this many
-up to 0.2 s. A list of ten thousand tools with ten described parameters each has 400,000."""
+"""Values in one message, counted before it is parsed. The JSON parser holds the GIL up to 0.2 s for
+them. A list of ten thousand tools with ten described parameters each has 400,000."""
 
 MAX_LONG_NUMBERS = 100
-"""Numbers of a thousand digits and more in one message: reading one takes time that grows with the
+"""Numbers of a thousand digits and more in one message. Parsing one takes time that grows with the
 square of its digits."""
 
 _LONG_NUMBER = b"0" * 1000 + b","
@@ -319,7 +319,7 @@ PREVIEW_CHARACTERS = 200  # Of a line that is not a message, in the log.
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")'
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
 
-# Anchored at the outermost brace: an "id" somewhere inside a result must not be mistaken for it.
+# Anchored at the outermost brace, because a result may contain an "id".
 _HEAD_ID = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb"\s*,\s*)?" + _ID)
 _TAIL_ID = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
 
@@ -331,7 +331,7 @@ class Line:
 
 @dataclass(frozen=True)
 class OversizeLine:
-    """A line beyond the cap; only its head and tail are kept."""
+    """The head and tail of a line beyond the limit."""
 
     head: bytes
     tail: bytes
@@ -340,9 +340,9 @@ class OversizeLine:
 
 @dataclass(frozen=True)
 class TooLarge:
-    """`data` of the error that replaces an oversize message; sizes in bytes, or in values.
+    """`data` of the error that replaces an oversize message; sizes in bytes or in values.
 
-    An object rather than a code, so that no server can send one.
+    No server can send such an object, unlike a code.
     """
 
     size: int
@@ -360,7 +360,7 @@ class Noise:
 class LineFramer:
     """Splits a byte stream at newlines, holding at most `max_bytes` of an unfinished line.
 
-    A line grows in one buffer, so that the work is linear in its size and it is in memory once.
+    A line grows in one buffer, so the work is linear in its size and memory holds it once.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -373,7 +373,7 @@ class LineFramer:
     def feed(self, data: bytes) -> list[Line | OversizeLine]:
         """Add bytes and return the lines that they complete."""
         if b"\n" not in data:
-            # Most of a large message: nothing to split, and so nothing to copy.
+            # Splitting would copy each part of a large message.
             self._extend(data)
             return []
         first, *rest = data.split(b"\n")
@@ -420,8 +420,8 @@ def encode(message: JSONRPCMessage) -> str:
 def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     """Return a line's message; None for a blank line.
 
-    Invalid UTF-8 and lone surrogates inside a message become U+FFFD. A message that cannot be
-    parsed but shows a request's id becomes an error for that request.
+    Invalid UTF-8 and lone surrogates inside a message become U+FFFD. An invalid message that shows
+    a request's id becomes an error for that request.
     """
     data = line.data
     if not data.strip():
@@ -461,7 +461,7 @@ def _messages_in(data: bytes) -> tuple[bytes, ...]:
 
 
 def request_id(data: bytes) -> int | str | None:
-    """Return the id of a request that the SDK has encoded; None for other messages."""
+    """Return the id of a request encoded by the SDK; None for other messages."""
     return _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
 
 
@@ -469,8 +469,8 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
     """Return a message that the SDK's models accept, or the error of the request it answers.
 
     Args:
-        answers: The id of the request that the body answers, whatever the body's own; None if it
-            is one message of several.
+        answers: The id of the request that the body answers, which replaces the body's own; None
+            for one message of several.
     """
 
     def decode(data: bytes) -> bytes:
@@ -493,7 +493,7 @@ def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
 
 
 def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
-    """Whether a line holds too many values or very long numbers; does not parse it."""
+    """Return whether a line has too many values or long numbers, without parsing it."""
     data = line.data
     if count_values(data, most) > most:
         return True
@@ -502,7 +502,7 @@ def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
 
 
 def decode_too_many(line: Line) -> JSONRPCError | None:
-    """Return an error for the request that such a line answers; None if its id is not found."""
+    """Return an error for the request that a line with too many values answers, if it has an id."""
     values = count_values(line.data, MAX_VALUES)
     message = (
         f"The server's answer holds {values:,} values or more; the limit is {MAX_VALUES:,}, of "
@@ -514,7 +514,6 @@ def decode_too_many(line: Line) -> JSONRPCError | None:
 def _parse_error(
     head: bytes, tail: bytes, message: str, data: TooLarge | None = None
 ) -> JSONRPCError | None:
-    """Return an error for the request that a message answers; None if its id is not found."""
     answered = _salvage_id(head[:SALVAGE_BYTES], tail[-SALVAGE_BYTES:])
     return None if answered is None else _error(answered, message, data)
 

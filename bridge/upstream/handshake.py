@@ -1,7 +1,7 @@
 """Version negotiation, and a dispatcher that keeps results as the server sent them.
 
 Differs from the SDK: over stdio `initialize` comes first, because some servers exit on any other
-first message; results are not validated, so callers get unknown fields too.
+first message. Results are not validated, so callers get unknown fields too.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from bridge.upstream.transport import Endpoint
 logger = logging.getLogger(__name__)
 
 raw_results: ContextVar[list[dict[str, Json]] | None] = ContextVar("raw_results", default=None)
-"""Collects the results of a task's requests, unvalidated.
+"""Collects the unvalidated results of a task's requests.
 
-The SDK raises, and so loses the result, when one does not fit the negotiated revision; and it drops
-unknown fields.
+The SDK drops unknown fields, and loses a result that does not fit the negotiated revision.
 """
 
 
@@ -43,15 +42,15 @@ DISCOVER_TIMEOUT = 3.0
 """Seconds for `server/discover`, if `initialize` can follow; at most a third of the start's."""
 
 MAX_OPEN_REQUESTS = 1_000
-"""Requests of a server without a response yet, over one connection. Each holds a task and a
-response in memory; the connection of a server that makes more is closed."""
+"""Unanswered requests of a server over one connection. Each holds a task and a response in memory,
+so the connection of a server that makes more is closed."""
 
 
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
 
-    Requests are counted by overriding the SDK's private task methods: its public ones report when
-    a request was handled, not when the response was sent.
+    It overrides the SDK's private task methods to count requests, because the public ones report
+    when a request was handled, not when the response was sent.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             taken = on_notify_intercept is not None and on_notify_intercept(method, params)
             if taken:
-                # Handled completely; no response may wait for it.
+                # It is handled completely, so no response may wait for it.
                 self._start_notification()
             return taken
 
@@ -165,7 +164,7 @@ async def negotiate_version(
                 await client.discover()
                 return
         except MCPError as error:
-            # The server may list its supported revisions, of which none has `initialize`.
+            # None of the revisions that the server lists may have `initialize`.
             data = error.data if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
             supported = data.get("supported") if isinstance(data, Mapping) else None
             listed = set(map(str, supported)) if isinstance(supported, list) else None

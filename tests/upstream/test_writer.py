@@ -42,7 +42,7 @@ async def flush(writer: LineWriter, reader: int, *sizes: int) -> bytes:
     """Return so many bytes from the pipe while queued messages are written."""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.run)
+            tasks.start_soon(writer.write_queued)
             data = b"".join([await read(reader, size) for size in sizes])
             await writer.room()
             await writer.drain()
@@ -89,7 +89,7 @@ async def test_a_call_is_cancelled_past_a_full_queue(pipe: tuple[int, int]) -> N
             with pytest.raises(TimeoutError):
                 # It has no room, and so nothing to be cancelled.
                 await direct.request("tools/call", b'{"name":"late"}', 0.01)
-            tasks.start_soon(writer.run)
+            tasks.start_soon(writer.write_queued)
             data = await read(pipe[0], MORE_THAN_A_PIPE + 2 * (MAX_QUEUED - 1))
             data += await read(pipe[0], 50)
             tasks.cancel_scope.cancel()
