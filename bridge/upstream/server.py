@@ -1,8 +1,8 @@
 """One server across its connections, of which it has at most one at a time.
 
-Owns when a connection is made, what is requested again (`_AGAIN`), the cached lists and the
-server's state. State changes synchronously and I/O follows, so concurrent first requests start a
-server once, and none gets a connection that is closing.
+Owns connecting, repetition of requests (`_AGAIN`), cached lists and the server's state. State
+changes synchronously before I/O, so concurrent first requests start a server once, and no request
+gets a closing connection.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever server
 def introduction(client: ClientSession) -> str:
     """Return a line on what the server is for; empty if it does not say.
 
-    From `serverInfo.description`, else `serverInfo.title`, else the first paragraph of
-    `instructions`, which are written for a model that has the server's tools.
+    It is `serverInfo.description`, else `serverInfo.title`, else the first paragraph of
+    `instructions`, which address a model with the server's tools.
     """
     info = client.server_info
     texts = [info.description or ""] if info else []
     if info and _letters(info.title) != _letters(info.name):
         texts.append(info.title or "")
-    # Neither headings nor rules nor fences.
+    # Without headings, rules and fences.
     plain = re.sub(r"(?m)^[#=`-].*", "", (client.instructions or "")[:4_000])
     lines = (" ".join(text[:4_000].split())[:MAX_CHARS] for text in (*texts, *plain.split("\n\n")))
     return next(filter(None, lines), "")
@@ -108,14 +108,14 @@ _AGAIN: Mapping[Reason, tuple[bool, bool]] = {
     "connection lost": (True, False),
     # Status 404: the server cannot have acted on it.
     "session unknown": (True, True),
-    # Said in another way; a call connects again and fails.
+    # Reported in another way; a call connects again and fails.
     "session lost": (True, False),
     # Rejected unseen: arguments marked `x-mcp-header` must be repeated in headers.
     "headers": (False, True),
-    # The user had to visit addresses first, and did.
+    # The user has visited the required addresses.
     "addresses": (False, True),
 }
-"""Why a request failed, and whether it is made again, once: a list, a call."""
+"""Whether a list request and a call are repeated, once for each reason."""
 
 _CONNECTION_NUMBERS = itertools.count(1)
 """Shared by all servers, so that a redefined server never repeats a number."""
@@ -128,10 +128,10 @@ class ServerState:
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
             after a failed start or a broken connection, until the next request; "closed" then.
-        line: What its process wrote last to its stderr, while it starts.
+        line: The last stderr line of its process, while it starts.
         tool_count: None until its tools have been listed.
         server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
-            introduction), and `changes`: "tools" if it announces changes of those.
+            introduction), and `changes`: "tools" if it announces changes of its tools.
         restarts: Connections made after the first.
     """
 
@@ -229,7 +229,7 @@ class UpstreamServer:
 
     @property
     def connection_epoch(self) -> tuple[int, int] | None:
-        """Number of its connection and count of tool changes; None without a usable connection.
+        """Its connection's number and the count of tool changes; None without a usable connection.
 
         A list of tools from another epoch may differ from what a call meets now.
         """
@@ -251,7 +251,7 @@ class UpstreamServer:
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache until the server announces a change.
 
-        A server that was closed as idle is not started for this; its next connection lists again.
+        This does not start a server that was closed as idle; its next connection lists again.
         """
         kept = self._tools
         if (
@@ -266,8 +266,7 @@ class UpstreamServer:
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
 
-        Cached only if the server declares `listChanged`; else requested each time, because
-        resources come and go.
+        Cached only if the server declares `listChanged`, because resources change often.
         """
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
@@ -296,10 +295,10 @@ class UpstreamServer:
         """Make a request, and once more for each reason of `_AGAIN` that allows it.
 
         Args:
-            lists: It has no effect.
+            lists: Whether the request has no effect.
             what: The request in messages.
-            patient: Wait until a start succeeds or fails.
-            share_roots: The server gets the client's roots first, if it asks for them.
+            patient: Whether to wait until a start succeeds or fails.
+            share_roots: Whether the server gets the client's roots first, if it asks for them.
         """
         met: set[Reason] = set()
         while True:
@@ -313,7 +312,7 @@ class UpstreamServer:
                         reason, failure = await translate(connection, what, error)
                         raise failure from None
             except ServerLostError as error:
-                # The connection may have ended earlier, which only this request has shown.
+                # The connection may have ended earlier, unnoticed until this request.
                 reason, failure = reason or "connection lost", error
             except ToolCallError as error:
                 failure, tried = error, bool(reason) or lists or "addresses" in met
@@ -336,7 +335,7 @@ class UpstreamServer:
             if self._tools is not None and self._is_fresh(refresh):
                 return self._tools
             if not connection.usable and not self._closed:
-                # The task that held the lock got no answer over this connection; nor would we.
+                # The task that held the lock got no answer over this connection.
                 raise lost_error(self.spec.name, "")
             before = self._changes
             found, fresh = await list_tools(connection)
@@ -431,7 +430,7 @@ class UpstreamServer:
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)
             if connection.failure is not None:
-                # The tasks that waited share one failure; each raises it without others' frames.
+                # Waiting tasks share one failure. Each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
             # Checked here too, because taking the lock yields to the event loop.
             if share_roots and not connection.roots_shared:
