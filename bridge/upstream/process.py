@@ -1,7 +1,7 @@
 """Starts a server process, and stops it with all processes that it started.
 
-A process belongs to the server's tree by its session, its process group, the tag in its environment,
-or a parent in the tree; without /proc (macOS) by its group. If the bridge is killed, the server reads
+A process belongs to the server's tree by its session, its group, the tag in its environment, or a
+parent in the tree; without /proc (macOS) by its group. If the bridge is killed, the server reads
 end of file on its stdin. The next bridge finds servers that ignore that by their tag.
 PR_SET_PDEATHSIG fires when the spawning *thread* ends, and reaches no grandchild.
 """
