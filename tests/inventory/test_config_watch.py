@@ -126,9 +126,7 @@ async def test_it_ends_at_once_and_not_at_the_next_check(tmp_path: Path) -> None
             await until(lambda: threads.borrowed_tokens == 1)
 
 
-async def test_without_watches_it_polls_despite_errors_and_logs_that_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_without_watches_it_polls_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     counter = Refresh()
 
     async def refresh() -> None:

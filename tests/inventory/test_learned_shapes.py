@@ -61,9 +61,7 @@ def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
     return {entry["tool"]: entry for entry in json.loads(text or '{"tools": {}}')["tools"].values()}
 
 
-async def test_the_next_bridge_has_a_learned_shape_and_keeps_it_as_the_initial_one(
-    tmp_path: Path,
-) -> None:
+async def test_a_learned_shape_is_the_next_bridges_initial_one(tmp_path: Path) -> None:
     directory = tmp_path / "state"
     first = opened(directory)
     assert learn(first, {"value": {"id": 1}})

@@ -139,9 +139,7 @@ async def test_a_person_sees_the_definition_and_answers(project: Path) -> None:
             await run(engine, USE_SHOP)
 
 
-async def test_a_permanent_yes_is_asked_once(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_permanent_yes_is_final(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.parent / "config.toml").write_text("[policy]\n")
     monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(project.parent / "config.toml"))
     for entry in (SHOP["mcpServers"]["shop"], {**SHOP["mcpServers"]["shop"], "env": {"A": "b"}}):
@@ -233,9 +231,7 @@ async def test_a_yes_that_cannot_be_recorded_does_not_hold(project: Path) -> Non
             await run(engine, USE_SHOP)
 
 
-async def test_no_user_is_asked_without_an_owner_or_about_a_definition_too_long_to_show(
-    project: Path,
-) -> None:
+async def test_no_user_is_asked_without_owner_or_whole_definition(project: Path) -> None:
     write(project / ".mcp.json", SHOP)
     client = deciding("always")
     async with bridge(project) as engine:

@@ -67,9 +67,7 @@ async def test_an_unknown_server_is_started_and_stopped(tmp_path: Path) -> None:
     assert starts(tmp_path) == len(specs)
 
 
-async def test_background_lists_have_no_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lists_have_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list may outlive its run, so its server's requests must not go to that run's client."""
     callers: list[ServerCaller | None] = []
     original = UpstreamServer.tools
@@ -319,9 +317,7 @@ async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Pat
 
 
 @pytest.mark.parametrize("started", [False, True])
-async def test_a_cancelled_search_leaves_the_request_to_the_next(
-    tmp_path: Path, started: bool
-) -> None:
+async def test_a_cancelled_search_leaves_its_request(tmp_path: Path, started: bool) -> None:
     async with opened(tmp_path, raw("slow")) as servers:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(servers.load, ["slow"], tolerant=True))
@@ -353,9 +349,7 @@ async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1000.0, 0.0])
-async def test_a_failure_is_forgotten_in_time_and_by_success(
-    tmp_path: Path, seconds: float
-) -> None:
+async def test_time_and_success_end_a_failure(tmp_path: Path, seconds: float) -> None:
     spec = raw("bad", "fail-once", FAIL_ONCE=str(tmp_path / "first"))
     async with opened(tmp_path, spec, failure_seconds=seconds) as servers:
         _, errors = await servers.load(["bad"], tolerant=True)
@@ -409,9 +403,7 @@ async def test_a_torn_file_counts(
         assert not any(not warning.key for warning in servers.discovery.warnings)
 
 
-async def test_servers_of_a_torn_file_give_way_to_others_and_those_of_a_deleted_file_go(
-    tmp_path: Path,
-) -> None:
+async def test_servers_of_torn_files_give_way_and_of_deleted_files_go(tmp_path: Path) -> None:
     file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
     file.write_text(config("one", "two"))
     other.write_text(config("three"))

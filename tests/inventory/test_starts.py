@@ -146,9 +146,7 @@ async def test_a_start_that_cannot_be_recorded_does_not_happen(bench: Bench) -> 
     "policy",
     ['[policy]\nstart = "deny"\n', '[policy]\n[policy.servers."l*"]\nstart = "deny"\n'],
 )
-async def test_a_start_that_the_policy_denies_is_refused_to_all_and_recorded_once(
-    bench: Bench, policy: str
-) -> None:
+async def test_a_denied_start_is_refused_and_recorded_once(bench: Bench, policy: str) -> None:
     async with bench.engine(bench.one, policy=policy) as engine:
         for _ in range(20):
             await engine.servers.load_unknown(["log"])
@@ -313,9 +311,7 @@ async def test_where_every_start_is_asked_about_a_change_is_told(bench: Bench) -
         await starts.start(replace(bench.one, name="new"), asked_for=True)
 
 
-async def test_names_of_variables_are_part_of_a_definition_and_values_are_not(
-    bench: Bench,
-) -> None:
+async def test_a_definition_has_names_of_variables_without_values(bench: Bench) -> None:
     keyed = replace(bench.one, env={**bench.one.env, "LOG_TOKEN": "hush-1"})
     renewed = replace(bench.one, env={**bench.one.env, "LOG_TOKEN": "hush-2"})
     preloaded = replace(bench.one, env={**keyed.env, "LD_PRELOAD": "hush-3"})
@@ -351,9 +347,7 @@ async def test_a_session_grant_is_not_for_another_definition_of_the_name(bench: 
     assert len(recorded(bench.log)) == 2
 
 
-async def test_a_plan_a_retry_and_a_listing_are_not_used_for_another_definition_of_the_name(
-    bench: Bench,
-) -> None:
+async def test_another_definition_gets_no_plan_retry_or_listing(bench: Bench) -> None:
     async with bench.engine(bench.one) as engine:
         _, plan = await planned(engine, PROGRAM)
         first = await _run(engine)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import queue
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -53,6 +55,7 @@ class OddWeb:
             arguments; `forget` first forgets all sessions.
         methods: Responses to other methods.
         received: The method or the tool of each request, in order.
+        certificate: The file of its certificate for TLS, with its key in another of suffix ".key".
     """
 
     def __init__(self, transport: Transport = "http") -> None:
@@ -67,6 +70,7 @@ class OddWeb:
         self.received: list[str] = []
         self.sessions: dict[str, queue.Queue[str]] = {}
         self.url = ""
+        self.certificate: Path | None = None
         self.ended = threading.Event()
         self._count = 0
 
@@ -130,9 +134,14 @@ class OddWeb:
     def serve(self) -> Iterator[OddWeb]:
         handler = type("Handler", (_Handler,), {"web": self})
         with _Server(("127.0.0.1", 0), handler) as server:
+            if self.certificate is not None:
+                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                context.load_cert_chain(self.certificate, self.certificate.with_suffix(".key"))
+                server.socket = context.wrap_socket(server.socket, server_side=True)
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
             thread.start()
-            self.url = f"http://127.0.0.1:{server.server_port}/mcp"
+            scheme = "http" if self.certificate is None else "https"
+            self.url = f"{scheme}://127.0.0.1:{server.server_port}/mcp"
             try:
                 yield self
             finally:

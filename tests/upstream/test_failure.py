@@ -89,9 +89,7 @@ def test_a_closed_connection_is_recognized_by_its_text(message: str, kind: type[
         (("GET", "http://h/a"), ("GET", "http://x:y@h/a"), False),
     ],
 )
-def test_redirects_keep_origins(
-    sent: tuple[str, str], following: tuple[str, str], followed: bool
-) -> None:
+def test_redirect_origin(sent: tuple[str, str], following: tuple[str, str], followed: bool) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
     assert may_redirect(httpx2.Request(*sent), httpx2.Request(*following)) is followed
 

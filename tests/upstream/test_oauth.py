@@ -95,9 +95,7 @@ async def test_an_abandoned_login_ends(desk: Desk) -> None:
         await log_in(desk.spec, desk.logins.store, ignore, seconds=0.05)
 
 
-async def test_a_second_login_uses_the_first_ones_registration(
-    desk: Desk, record: TokenRecord
-) -> None:
+async def test_a_second_login_reuses_the_registration(desk: Desk, record: TokenRecord) -> None:
     await desk.log_in()
     second = await desk.record()
     assert desk.authority.counts["registered"] == 1
@@ -126,7 +124,7 @@ async def test_a_port_taken_meanwhile_costs_a_registration(desk: Desk, record: T
 
 
 @pytest.mark.parametrize("spoilt", ["forgotten", "invalid_client", "unauthorized_client"])
-async def test_a_lost_registration_is_made_again_at_once(
+async def test_a_lost_registration_is_replaced(
     desk: Desk, record: TokenRecord, spoilt: str
 ) -> None:
     if spoilt == "forgotten":
@@ -149,9 +147,7 @@ async def test_a_registration_refused_with_the_code_is_made_again_once(desk: Des
     assert desk.authority.counts["registered"] == 2
 
 
-async def test_a_login_that_was_interrupted_leaves_its_registration_unused(
-    desk: Desk, record: TokenRecord
-) -> None:
+async def test_an_interrupted_login_drops_its_registration(desk: Desk, record: TokenRecord) -> None:
     """The user may have seen an error page; the earlier login continues meanwhile."""
 
     async def interrupt(url: str, callback: Callback) -> None:
@@ -164,14 +160,12 @@ async def test_a_login_that_was_interrupted_leaves_its_registration_unused(
     assert desk.authority.counts["registered"] == 2
 
 
-@pytest.mark.parametrize("resource", ["shop", "urn:example:shop"])
-async def test_a_resource_that_is_no_url_is_sent_unchanged(desk: Desk, resource: str) -> None:
-    desk.fake.replaced[PRM] = document(
-        resource=resource, authorization_servers=[f"{desk.fake.origin}/"]
-    )
+@pytest.mark.parametrize("name", ["shop", "urn:example:shop"])
+async def test_a_resource_that_is_no_url_is_sent_unchanged(desk: Desk, name: str) -> None:
+    desk.fake.replaced[PRM] = resource(name, f"{desk.fake.origin}/")
     await desk.log_in()
-    assert {token.resource for token in desk.authority.access.values()} == {resource}
-    assert (await desk.record()).resource == resource
+    assert {token.resource for token in desk.authority.access.values()} == {name}
+    assert (await desk.record()).resource == name
 
 
 async def test_a_login_that_cannot_be_renewed_says_so(desk: Desk) -> None:
@@ -279,6 +273,11 @@ def document(**fields: object) -> Response:
     return Response(json.dumps(fields), media_type="application/json")
 
 
+def resource(name: str, authority: str) -> Response:
+    return document(resource=name, authorization_servers=[authority])
+
+
+PLAIN_LOGIN = "http://login.example.test/"
 ENDPOINTS = {
     "issuer": "{origin}/",
     "authorization_endpoint": "{origin}/authorize",
@@ -294,20 +293,12 @@ ENDPOINTS = {
         (PRM, Response(b"{}", headers={"content-encoding": "gzip"}), "compressed"),
         (
             PRM,
-            document(resource="{url}", authorization_servers=["http://login.example.test/"]),
+            resource("{url}", PLAIN_LOGIN),
             "login.example.test.* is not used: it is not encrypted",
         ),
-        (
-            PRM,
-            document(resource="https://other.example.test", authorization_servers=["{origin}/"]),
-            "does not match",
-        ),
+        (PRM, resource("https://other.example.test", "{origin}/"), "does not match"),
         (METADATA, {"issuer": "https://other.example.test"}, "issuer mismatch"),
-        (
-            METADATA,
-            {"authorization_endpoint": "http://login.example.test/"},
-            "login.example.test.* is not opened",
-        ),
+        (METADATA, {"authorization_endpoint": PLAIN_LOGIN}, "login.example.test.* is not opened"),
         (METADATA, {"code_challenge_methods_supported": ["plain"]}, "PKCE"),
         ("/register", document(error="invalid_redirect_uri"), "does not register"),
         ("/token", document(access_token="a\r\nX-More: b"), "without a usable `access_token`"),

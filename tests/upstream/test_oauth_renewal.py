@@ -93,9 +93,7 @@ async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(desk:
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
-async def test_a_broken_authorization_server_costs_no_login(
-    desk: Desk, record: TokenRecord
-) -> None:
+async def test_a_broken_login_server_costs_no_login(desk: Desk, record: TokenRecord) -> None:
     now = [time.time()]
     desk.authority.expire()
     desk.fake.replaced["/token"] = Response(status_code=503)
@@ -128,9 +126,7 @@ STATUSES = (200, 302, 400, 401, 403, 404, 429, 500, 503)
 
 
 @pytest.mark.slow
-async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
-    desk: Desk, record: TokenRecord
-) -> None:
+async def test_only_the_authority_ends_a_login(desk: Desk, record: TokenRecord) -> None:
     for status, body in product(STATUSES, (*map(error_body, PROOFS), *KEEPING)):
         await desk.logins.store.save(desk.key, record)
         desk.fake.replaced["/token"] = Response(body, status)
@@ -153,9 +149,7 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
     assert await desk.login().other_token(record.access_token)
 
 
-async def test_a_login_without_a_refresh_token_says_what_to_do(
-    desk: Desk, record: TokenRecord
-) -> None:
+async def test_a_login_without_refresh_token_is_explained(desk: Desk, record: TokenRecord) -> None:
     await desk.logins.store.save(desk.key, replace(record, refresh_token=""))
     login = desk.login()
     await login.token(desk.url)
@@ -203,9 +197,7 @@ async def test_two_processes_renew_a_login_once(desk: Desk, record: TokenRecord)
     assert desk.authority.counts["renewed"] == 1
 
 
-async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
-    desk: Desk, record: TokenRecord
-) -> None:
+async def test_a_renewal_outlives_its_caller(desk: Desk, record: TokenRecord) -> None:
     """The old refresh token may be used up by the time that it goes."""
     stale = record.access_token
     login = desk.login()

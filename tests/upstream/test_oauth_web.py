@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import anyio
-import anyio.lowlevel
 import httpx2
 import pytest
-from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute
-from anyio.streams.tls import TLSListener, TLSStream
 
 from bridge.errors import ServerStartError
 from bridge.upstream.oauth_callback import MAX_CONNECTIONS, Callback, listen
@@ -33,6 +25,7 @@ from bridge.upstream.oauth_web import (
     url_problem,
 )
 from tests.ports import reserved_port
+from tests.upstream.odd_web import OddWeb
 from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS
 
@@ -328,12 +321,13 @@ async def test_own_certificates(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
     certificate = _certificate(tmp_path)
-    with rig.web("http") as plain:
-        async with _behind_tls(plain, certificate) as url, rig.pool(rig.remote(url)) as pool:
-            with pytest.raises(ServerStartError, match="CERTIFICATE_VERIFY_FAILED.*set NODE_EXTRA"):
-                await pool.server("server").start()
-            monkeypatch.setenv(variable, str(certificate))
-            assert await pool.server("server").tools()
+    web = OddWeb()
+    web.certificate = certificate
+    async with web.pool(rig) as pool:
+        with pytest.raises(ServerStartError, match="CERTIFICATE_VERIFY_FAILED.*set NODE_EXTRA"):
+            await pool.server("server").start()
+        monkeypatch.setenv(variable, str(certificate))
+        assert await pool.server("server").tools()
 
 
 def _certificate(directory: Path) -> Path:
@@ -344,38 +338,3 @@ def _certificate(directory: Path) -> Path:
     command += ["-keyout", str(path.with_suffix(".key"))]
     subprocess.run(command, check=True, capture_output=True)
     return path
-
-
-@asynccontextmanager
-async def _behind_tls(url: str, certificate: Path) -> AsyncIterator[str]:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
-    target = urlsplit(url)
-
-    async def copy(source: ByteReceiveStream, sink: ByteSendStream) -> None:
-        async for data in source:
-            await sink.send(data)
-
-    async def handle(client: TLSStream) -> None:
-        async with (
-            client,
-            await anyio.connect_tcp(str(target.hostname), target.port or 0) as server,
-        ):
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(copy, client, server)
-                    await copy(server, client)
-                    tasks.cancel_scope.cancel()
-            except* (anyio.BrokenResourceError, anyio.ClosedResourceError):
-                pass
-
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    port = listener.extra(SocketAttribute.local_port)
-    async with listener, anyio.create_task_group() as tasks:
-        serve = TLSListener(listener, context, standard_compatible=False).serve
-        tasks.start_soon(partial(serve, handle))
-        yield f"https://127.0.0.1:{port}{target.path}"
-        # If asyncio is cancelled while it accepts a connection, it forgets the socket.
-        for _ in range(10):
-            await anyio.lowlevel.checkpoint()
-        tasks.cancel_scope.cancel()

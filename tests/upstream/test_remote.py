@@ -36,9 +36,7 @@ def transport_of(kind: str) -> Transport:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_remote_server_lists_its_tools_and_answers_within_the_limit(
-    rig: Rig, web: Web, kind: str
-) -> None:
+async def test_a_remote_server_answers_within_the_limit(rig: Rig, web: Web, kind: str) -> None:
     spec = rig.remote(
         web(kind), transport_of(kind), headers={"X-Team": "blue", "Authorization": "Bearer t"}
     )
@@ -83,9 +81,7 @@ async def test_a_remote_server_is_cancelled(rig: Rig, web: Web, kind: str, how: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_refusal_at_the_start_is_explained(
-    rig: Rig, web: Web, kind: str, port: int
-) -> None:
+async def test_a_refused_start_is_explained(rig: Rig, web: Web, kind: str, port: int) -> None:
     for url, message, remedy in (
         (web("guarded"), "wants authorization.*401", "headers"),
         (f"{web(kind)}/nowhere", "HTTP status 404", ""),

@@ -53,9 +53,7 @@ async def test_a_call_has_the_protocols_meta(tmp_path: Path, era: ProtocolMode) 
     assert meta == (modern if era == "modern" else {})
 
 
-async def test_notifications_precede_the_answer(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_notifications_precede_answers(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
     caller = FakeCaller()
     caller.wants_progress = True
@@ -162,7 +160,7 @@ async def test_an_answer_beyond_the_cap_fails_its_call_or_without_an_id_the_conn
         ("crash_holding_stdout", "exited with status 8"),
     ],
 )
-async def test_a_crash_fails_calls_and_the_next_reconnects(
+async def test_a_crash_fails_calls_until_the_next(
     rig: Rig, pool: Pool, tool: str, told: str
 ) -> None:
     failures: list[ServerLostError] = []

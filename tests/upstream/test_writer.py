@@ -50,9 +50,7 @@ async def flush(writer: LineWriter, reader: int, *sizes: int) -> bytes:
     return data
 
 
-async def test_the_queue_of_a_full_pipe_is_bounded_and_written_in_order(
-    pipe: tuple[int, int],
-) -> None:
+async def test_the_queue_of_a_full_pipe_is_bounded_and_in_order(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
     direct = DirectDispatcher(writer)
     writer.put(b"one\n")
@@ -98,9 +96,7 @@ async def test_a_call_is_cancelled_past_a_full_queue(pipe: tuple[int, int]) -> N
     assert b"late" not in data
 
 
-async def test_a_call_that_times_out_is_cancelled_and_others_continue(
-    pipe: tuple[int, int],
-) -> None:
+async def test_a_timed_out_call_is_cancelled_and_others_continue(pipe: tuple[int, int]) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
     ends: list[object] = []
     response = parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}')
