@@ -77,13 +77,9 @@ async def test_lists_have_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return await original(self, **how)
 
     monkeypatch.setattr(UpstreamServer, "tools", tools)
-    spec = raw("a")
-    pool = Pool((), log_dir=tmp_path / "logs", environ=os.environ, start_timeout=1000.0)
-    servers = Servers(ListFinder(spec), pool, ToolCache(Store(tmp_path)))
-    with anyio.fail_after(60):
-        async with servers:
-            with on_behalf_of(RunCaller(None, Clock())):
-                assert await servers.load_unknown(servers.names()) == {}
+    async with opened(tmp_path, raw("a")) as servers:
+        with on_behalf_of(RunCaller(None, Clock())):
+            assert await servers.load_unknown(servers.names()) == {}
     assert callers == [None]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -368,42 +368,31 @@ async def test_another_definition_gets_no_plan_retry_or_listing(bench: Bench) ->
 SEND: Mapping[str, Any] = {"to": "someone", "text": "all of it"}
 ALLOWED = f'{WRITES_ASK}[policy.defaults]\nwrite = "allow"\n'
 
-Gated = Callable[[str], AbstractAsyncContextManager[tuple[Engine, Gate]]]
+
+@asynccontextmanager
+async def open_gate(bench: Bench, policy: str) -> AsyncIterator[tuple[Engine, Gate]]:
+    """Open an engine, and the gate of a program that names none of its servers."""
+    with anyio.fail_after(60):
+        async with bench.engine(recorder("log", bench.log), policy=policy) as engine:
+            watch = engine.gate.begin("f" * 32, RunRequest(code="1"), RunCaller(None, Clock()))
+            call = engine.servers.pool.call_tool
+            yield engine, Gate(Grant(servers=None, calls=10), call, watch.context)
 
 
-@pytest.fixture
-def gated(settings: Settings, tmp_path: Path, log: Path) -> Gated:
-    """Opens an engine, and the gate of a program that names none of its servers."""
-
-    @asynccontextmanager
-    async def open_gate(policy: str) -> AsyncIterator[tuple[Engine, Gate]]:
-        specs = [recorder("log", log)]
-        with anyio.fail_after(60):
-            async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
-                request = RunRequest(code="1")
-                watch = engine.gate.begin("f" * 32, request, RunCaller(None, Clock()))
-                call = engine.servers.pool.call_tool
-                yield engine, Gate(Grant(servers=None, calls=10), call, watch.context)
-
-    return open_gate
-
-
-async def test_no_call_is_decided_on_by_an_earlier_bridges_definition(
-    settings: Settings, gated: Gated, log: Path
-) -> None:
+async def test_no_call_is_decided_on_by_an_earlier_bridges_definition(bench: Bench) -> None:
     old = Tool(server="log", name="send", annotations={"readOnlyHint": True})
     listing = Listing(server="log", tools=(old,))
-    ToolCache(Store(settings.state_dir)).save(recorder("log", log), listing)
-    async with gated(WRITES_ASK) as (engine, gate):
+    ToolCache(Store(bench.settings.state_dir)).save(recorder("log", bench.log), listing)
+    async with open_gate(bench, WRITES_ASK) as (engine, gate):
         await engine.servers.refresh()
         assert engine.servers.inventory.tool("log", "send") == old
         with pytest.raises(ApprovalNeededError, match="default for writes"):
             await gate.call("log", "send", SEND)
-    assert recorded(log) == []
+    assert recorded(bench.log) == []
 
 
-async def test_a_server_that_was_started_again_is_asked_again(gated: Gated) -> None:
-    async with gated(ALLOWED) as (engine, gate):
+async def test_a_server_that_was_started_again_is_asked_again(bench: Bench) -> None:
+    async with open_gate(bench, ALLOWED) as (engine, gate):
         await gate.call("log", "redescribe", {"tool": "send", "description": "Another one."})
         await engine.servers.load(["log"])
         with pytest.raises(UpstreamError):
@@ -419,35 +408,30 @@ async def test_a_server_that_was_started_again_is_asked_again(gated: Gated) -> N
         assert tool_digest(now) == tool_digest(fresh)
 
 
-CHANGED = {"tool": "send", "description": "Takes all you have."}
-
-
-async def change(engine: Engine, gate: Gate) -> None:
+async def redescribe(engine: Engine, gate: Gate) -> None:
     """Have the server announce another description of its tool."""
     server = engine.servers.pool.server("log")
     before = server.connection_epoch
-    await gate.call("log", "redescribe", CHANGED)
+    await gate.call("log", "redescribe", {"tool": "send", "description": "Takes all you have."})
     await until(lambda: server.connection_epoch != before)
 
 
-async def test_a_change_that_was_announced_counts_at_once(gated: Gated) -> None:
+async def test_a_change_that_was_announced_counts_at_once(bench: Bench) -> None:
     policy = ALLOWED.replace("[policy.defaults]", 'pin = "full"\n[policy.defaults]')
-    async with gated(policy) as (engine, gate):
+    async with open_gate(bench, policy) as (engine, gate):
         await gate.call("log", "send", SEND)
-        await change(engine, gate)
+        await redescribe(engine, gate)
         with pytest.raises(ApprovalNeededError, match="changed tool"):
             await gate.call("log", "send", SEND)
 
 
-async def test_a_changed_text_is_in_the_audit_log(settings: Settings, gated: Gated) -> None:
-    async with gated(ALLOWED) as (engine, gate):
+async def test_a_changed_text_is_in_the_audit_log(bench: Bench) -> None:
+    async with open_gate(bench, ALLOWED) as (engine, gate):
         await gate.call("log", "send", SEND)
-        await change(engine, gate)
+        await redescribe(engine, gate)
         for _ in range(2):
             await gate.call("log", "send", SEND)
-    records = map(json.loads, audited(settings).splitlines())
-    calls = [record for record in records if record["kind"] == "call"]
-    assert [(one["tool"], one.get("changed", "")) for one in calls] == [
+    assert [(call["tool"], call.get("changed", "")) for call in bench.records("call")] == [
         ("send", ""),
         ("redescribe", ""),
         ("send", "its description changed"),

@@ -268,9 +268,6 @@ class Tasker:
     def methods(self) -> list[str]:
         return Path(self.log).read_text().split()
 
-    def forget(self) -> None:
-        Path(self.log).unlink()
-
 
 @VERSIONS
 async def test_the_result_or_failure_of_a_task_is_that_of_the_call(rig: Rig, version: str) -> None:
@@ -290,7 +287,7 @@ async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -
         with pytest.raises(CallTimeoutError):
             await pool.call_tool("server", "work", {"ends": "never"}, timeout=1)
         assert "tasks/cancel" in server.methods()
-        server.forget()
+        Path(server.log).unlink()  # noqa: ASYNC240
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pool.call_tool, "server", "work", {"ends": "never"})
             await wait_file(server.log)

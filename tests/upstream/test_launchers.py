@@ -7,6 +7,7 @@ installs; `make test-all` has all, by name and by path in a project.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from bridge.errors import LoginRequiredError, ToolCallError
 from tests.clients.client import PEERS, SCRIPTS
 from tests.fakes.servers.guarded import guarded
 from tests.ports import reserved_port
-from tests.upstream.rig import Rig
+from tests.upstream.rig import EVERYTHING, Rig
 
 LAUNCHERS = PEERS.with_name("launchers") / "node_modules" / ".bin"
 MODULES = PEERS / "node_modules" / "@modelcontextprotocol"
@@ -113,8 +114,7 @@ def image(environ: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def words(line: str, environ: Mapping[str, str], by: str) -> Sequence[str]:
-    head, quote, script = line.replace("MODULES", str(MODULES)).partition(" '")
-    command, *arguments = [*head.split(), *([script[:-1]] if quote else [])]
+    command, *arguments = shlex.split(line.replace("MODULES", str(MODULES)))
     path = shutil.which(command, path=environ["PATH"])
     assert path, f"{command} is missing; `make test` or `make test-all` installs it"
     return (path if by == "path" else command, *arguments)
@@ -160,7 +160,7 @@ async def test_a_server_starts_through_the_bridge_as_it_does_directly(
 @contextmanager
 def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
     """Run a web server whose sessions end with it."""
-    command = ["node", str(MODULES / "server-everything" / "dist" / "index.js"), "streamableHttp"]
+    command = ["node", str(EVERYTHING), "streamableHttp"]
     own = {**environ, "PORT": str(port)}
     with subprocess.Popen(command, env=own, stderr=PIPE, start_new_session=True) as process:
         try:

@@ -9,19 +9,19 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import ToolCallError, UpstreamError
 from bridge.guest.api.values import Blob
 from bridge.rpc.values import tool_error
-from bridge.upstream.pool import Pool
 from tests.guest.api.test_results import value_of
 from tests.upstream.odd_web import Answer, OddWeb
 from tests.upstream.rig import SERVERS, Rig
@@ -41,14 +41,8 @@ def _serve(road: str) -> AbstractContextManager[OddWeb]:
     return web.serve()
 
 
-class Road:
-    """A connection to a server that sends the given lines."""
-
-    def __init__(self, portal: BlockingPortal, pool: Pool) -> None:
-        self._portal, self._pool = portal, pool
-
-    def call(self, line: str) -> dict[str, Any]:
-        return self._portal.call(self._pool.call_tool, "server", "t", {"line": line})
+Road = Callable[[dict[str, Any]], dict[str, Any]]
+"""Calls a tool of a server that sends the line in its arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +51,15 @@ def roads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Road]]
     playback = rig.spec(sys.executable, str(SERVERS / "playback.py"), str(rig.directory))
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
-        made = {}
+        made: dict[str, Road] = {}
         for road in ROADS:
             if road == "stdio":
                 spec = playback
             else:
                 web = stack.enter_context(_serve(road))
                 spec = rig.remote(web.url, transport=web.transport)
-            pool = portal.wrap_async_context_manager(rig.pool(spec))
-            made[road] = Road(portal, stack.enter_context(pool))
+            pool = stack.enter_context(portal.wrap_async_context_manager(rig.pool(spec)))
+            made[road] = partial(portal.call, pool.call_tool, "server", "t")
         yield made
 
 
@@ -128,7 +122,7 @@ def test_the_parts_are_what_the_server_sent(
     roads: dict[str, Road], road: str, result: dict[str, Any], ascii_only: bool
 ) -> None:
     body = json.dumps(result, ensure_ascii=ascii_only)
-    received = roads[road].call(f'{{"jsonrpc": "2.0", "id": ID, "result": {body}}}')
+    received = roads[road]({"line": line(body)})
     assert exact(parts(received)) == exact(parts(result))
     if tool_error(received) is not None:
         return
@@ -148,9 +142,9 @@ def test_the_parts_are_what_the_server_sent(
 def test_an_error_is_what_the_server_sent(
     roads: dict[str, Road], road: str, code: int, message: str, data: Any
 ) -> None:
-    error = json.dumps({"code": code, "message": message, "data": data})
+    sent = json.dumps({"code": code, "message": message, "data": data})
     with pytest.raises(UpstreamError) as raised:
-        roads[road].call(f'{{"jsonrpc": "2.0", "id": ID, "error": {error}}}')
+        roads[road]({"line": error(sent)})
     if isinstance(raised.value, ToolCallError):
         assert message in raised.value.message
         assert (raised.value.rpc_code, exact(raised.value.data)) == (code, exact(data))
@@ -238,7 +232,7 @@ def test_an_odd_answer_is_carried_or_explained(
 ) -> None:
     sent, expected = ODD[name]
     try:
-        found = value_of(roads[road].call(sent))
+        found = value_of(roads[road]({"line": sent}))
     except UpstreamError as error:
         found = error.message
         assert found.endswith(expected) or f"answer {expected}" in found

@@ -13,19 +13,8 @@ from bridge.upstream.server_log import ServerLog, log_path
 
 
 def test_each_name_gives_a_file_of_its_own_in_the_directory(tmp_path: Path) -> None:
-    names = [
-        "../../etc/passwd",
-        "a/b",
-        "a:b",
-        "a_b",
-        "a b",
-        "",
-        ".",
-        "..",
-        "é" * 300,
-        "\0",
-        "\ud800",
-    ]
+    names = ["../../etc/passwd", "a/b", "a:b", "a_b", "a b", "x\0y", "\ud800"]
+    names += ["", ".", "..", "é" * 300]
     paths = {log_path(tmp_path, name) for name in names}
     assert len(paths) == len(names)
     for path in paths:
