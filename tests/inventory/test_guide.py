@@ -105,7 +105,7 @@ async def test_it_follows_the_configuration_at_once(engine: Engine, finder: List
     assert ".add(a: float, b: float)" in await engine.guide.tool_description()
 
 
-async def test_it_fits_its_budget(
+async def test_it_has_a_budget(
     settings: Settings, finder: ListFinder, backend: FakeBackend
 ) -> None:
     finder.specs = tuple(workshop(f"shop-{number}") for number in range(60))

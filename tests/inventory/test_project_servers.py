@@ -249,14 +249,9 @@ async def test_a_project_takes_no_name_that_programs_call_a_users_server_by(
 ) -> None:
     monkeypatch.setenv("MCP_BRIDGE_PROJECT_SERVERS", "all")
     used = {"command": sys.executable, "args": [str(FILES)]}
-    write(
-        project.parent / ".claude.json",
-        {"mcpServers": dict.fromkeys(("my git", "my-git", "漢字"), used)},
-    )
-    write(
-        project / ".mcp.json",
-        {"mcpServers": dict.fromkeys(("my_git_2", "MY-git-2", "server", "other"), used)},
-    )
+    own, others = ("my git", "my-git", "漢字"), ("my_git_2", "MY-git-2", "server", "other")
+    write(project.parent / ".claude.json", {"mcpServers": dict.fromkeys(own, used)})
+    write(project / ".mcp.json", {"mcpServers": dict.fromkeys(others, used)})
     async with bridge(project) as engine:
         aliases = {"my git": "my_git", "my-git": "my_git_2", "漢字": "server", "other": "other"}
         assert engine.servers.aliases == aliases

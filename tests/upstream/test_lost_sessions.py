@@ -224,7 +224,7 @@ async def test_a_tool_whose_task_is_forgotten_is_not_called_again(rig: Rig, answ
 
 @pytest.mark.parametrize("era", ["newer", "older"])
 @pytest.mark.parametrize("tool", ["killed", "crash_holding_stdout"])
-async def test_stdio_sends_a_call_once(
+async def test_stdio_sends_calls_once(
     rig: Rig, tmp_path: Path, era: ProtocolMode, tool: str
 ) -> None:
     log = tmp_path / "sent"

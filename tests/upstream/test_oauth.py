@@ -73,7 +73,7 @@ async def test_a_server_of_2026_alone_asks_for_a_login(desk: Desk) -> None:
         assert (await pool.call_tool("server", "echo", {"a": 3}))["structuredContent"] == {"a": 3}
 
 
-async def test_a_user_who_says_no_is_told_so(desk: Desk) -> None:
+async def test_a_refused_or_abandoned_login_ends(desk: Desk) -> None:
     desk.authority.denies = True
     pages: list[str] = []
 
@@ -86,21 +86,11 @@ async def test_a_user_who_says_no_is_told_so(desk: Desk) -> None:
     assert "<b>" not in pages[0]
     assert await desk.logins.store.load(desk.key) is None
 
-
-async def test_an_abandoned_login_ends(desk: Desk) -> None:
     async def ignore(url: str, callback: Callback) -> None:
         return
 
     with pytest.raises(LoginFailedError, match="no user logged in within 0.05 s"):
         await log_in(desk.spec, desk.logins.store, ignore, seconds=0.05)
-
-
-async def test_a_second_login_reuses_the_registration(desk: Desk, record: TokenRecord) -> None:
-    await desk.log_in()
-    second = await desk.record()
-    assert desk.authority.counts["registered"] == 1
-    assert second.redirect_uri == record.redirect_uri
-    assert second.access_token != record.access_token
 
 
 async def log_in_again(desk: Desk, seconds: float) -> list[str]:
@@ -115,8 +105,12 @@ async def log_in_again(desk: Desk, seconds: float) -> list[str]:
     return notices
 
 
-async def test_a_port_taken_meanwhile_costs_a_registration(desk: Desk, record: TokenRecord) -> None:
-    address = record.redirect_uri
+async def test_only_a_taken_port_costs_a_registration(desk: Desk, record: TokenRecord) -> None:
+    await desk.log_in()
+    second, address = await desk.record(), record.redirect_uri
+    assert desk.authority.counts["registered"] == 1
+    assert second.redirect_uri == address
+    assert second.access_token != record.access_token
     with socket.create_server(("127.0.0.1", urlsplit(address).port or 0)):
         (notice,) = await log_in_again(desk, PATIENCE_SECONDS)
     assert desk.authority.counts["registered"] == 2
@@ -124,9 +118,7 @@ async def test_a_port_taken_meanwhile_costs_a_registration(desk: Desk, record: T
 
 
 @pytest.mark.parametrize("spoilt", ["forgotten", "invalid_client", "unauthorized_client"])
-async def test_a_lost_registration_is_replaced(
-    desk: Desk, record: TokenRecord, spoilt: str
-) -> None:
+async def test_lost_registrations_are_remade(desk: Desk, record: TokenRecord, spoilt: str) -> None:
     if spoilt == "forgotten":
         desk.authority.clients.clear()
     desk.authority.errors[record.client_id] = spoilt

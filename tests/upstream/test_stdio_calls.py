@@ -160,9 +160,7 @@ async def test_an_answer_beyond_the_cap_fails_its_call_or_without_an_id_the_conn
         ("crash_holding_stdout", "exited with status 8"),
     ],
 )
-async def test_a_crash_fails_calls_until_the_next(
-    rig: Rig, pool: Pool, tool: str, told: str
-) -> None:
+async def test_calls_after_a_crash_reconnect(rig: Rig, pool: Pool, tool: str, told: str) -> None:
     failures: list[ServerLostError] = []
     started = rig.path("started")
 
