@@ -138,9 +138,6 @@ async def test_without_watches_it_polls_and_warns_once(caplog: pytest.LogCapture
         await counter.until(3)
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert sum("checked every" in record.getMessage() for record in said) == 1
-
-
-async def test_an_exception_of_the_body_is_unchanged() -> None:
     with pytest.raises(KeyError):
         async with watch_config(refuse, Refresh()):
             raise KeyError

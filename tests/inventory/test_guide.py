@@ -52,7 +52,15 @@ async def test_tools_are_documented_in_a_thread(engine: Engine, count: int) -> N
     assert threading.get_ident() not in schema.readers
 
 
-async def test_a_search_shows_a_shared_tool_once(engine: Engine, finder: ListFinder) -> None:
+async def test_a_search_shows_a_shared_tool_once_and_few_poor_matches(
+    engine: Engine, finder: ListFinder
+) -> None:
+    tools = tuple(Tool(server="work-shop", name=f"read_{name}") for name in "abcdefgh")
+    engine.servers.inventory.update("work-shop", tools)
+    found = await engine.guide.search("read parliament minutes", 50, "summary")
+    assert len(found) == 3
+    assert all(docs["poor"] for docs in found)
+    assert "poor" not in (await engine.guide.search("read", 50, "summary"))[0]
     finder.specs = (workshop("first"), workshop("second"))
     await engine.servers.refresh()
     for server in ("first", "second"):
@@ -63,15 +71,6 @@ async def test_a_search_shows_a_shared_tool_once(engine: Engine, finder: ListFin
         ("mcp_first.paint_wall()", ["mcp_second"]),
         ("mcp_first.paint_door()", ["mcp_second"]),
     ]
-
-
-async def test_a_search_without_a_good_match_gives_a_few_that_say_so(engine: Engine) -> None:
-    tools = tuple(Tool(server="work-shop", name=f"read_{name}") for name in "abcdefgh")
-    engine.servers.inventory.update("work-shop", tools)
-    found = await engine.guide.search("read parliament minutes", 50, "summary")
-    assert len(found) == 3
-    assert all(docs["poor"] for docs in found)
-    assert "poor" not in (await engine.guide.search("read", 50, "summary"))[0]
 
 
 async def test_it_changes_once_for_servers_first_used(engine: Engine, finder: ListFinder) -> None:

@@ -45,7 +45,6 @@ ROW = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": 
 
 
 def opened(directory: Path, **options: float) -> LearnedShapes:
-    """Return the shapes that a bridge has when it starts."""
     shapes = LearnedShapes(Store(directory), **options)
     shapes.configure([SPEC], shapes.load([SPEC]))
     return shapes

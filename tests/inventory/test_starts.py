@@ -66,7 +66,6 @@ PROGRAM = "await mcp_log.create(title='one')"
 
 
 def _recording(spec: ServerSpec, settings: Settings, starts: Path, *more: str) -> ServerSpec:
-    """Return a server that records the content of the audit log when it is started."""
     noting = ("-c", STARTER, str(settings.state_dir / "audit"), str(starts), *spec.args, *more)
     return replace(spec, args=noting)
 

@@ -20,7 +20,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 async def browse(url: str, callback: Callback | None = None) -> Any:
-    """Follow the redirects to the last page, as a browser does."""
     async with httpx2.AsyncClient() as browser:
         return await browser.get(url, follow_redirects=True)
 

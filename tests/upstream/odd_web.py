@@ -81,7 +81,6 @@ class OddWeb:
         return name
 
     def answer(self, session: str, message: Mapping[str, Any]) -> tuple[Answer, str]:
-        """Return the answer to a message, and the session that it opened."""
         method, params = message["method"], message.get("params") or {}
         tool = params.get("name", "") if method == "tools/call" else ""
         self.received.append(tool or method)

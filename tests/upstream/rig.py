@@ -40,16 +40,9 @@ class Rig:
         return str(self.directory / name)
 
     def spec(self, *argv: str, name: str = "server", **fields: Any) -> ServerSpec:
-        command, *args = argv
+        fields |= {"command": argv[0], "args": argv[1:]}
         source = Source(client="Test", scope="user", path="/tmp/servers.json", key=name)
-        return ServerSpec(
-            name=name,
-            transport="stdio",
-            source=source,
-            command=command,
-            args=tuple(args),
-            **fields,
-        )
+        return ServerSpec(name=name, transport="stdio", source=source, **fields)
 
     def raw(self, *modes: str, **fields: Any) -> ServerSpec:
         return self.spec(sys.executable, str(SERVERS / "raw.py"), ",".join(modes), **fields)
@@ -82,7 +75,6 @@ class Rig:
 
     @contextmanager
     def web(self, kind: str, *, port: int = 0, server: str = "toolbox.py") -> Iterator[str]:
-        """Run the toolbox or another server as a web server, and yield its URL."""
         process = subprocess.Popen(
             [sys.executable, str(SERVERS / server), kind],
             stdin=subprocess.PIPE,

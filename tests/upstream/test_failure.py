@@ -132,9 +132,7 @@ def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, mess
         assert message in found.message
         assert "/f.json" not in found.message
         assert ("mcp-code-bridge login s" in found.message) is login
-
-
-def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
+    # Users paste the command into a shell.
     assert login_command("git hub;") == "mcp-code-bridge login 'git hub;'"
     assert login_command("-x") == "mcp-code-bridge login -- -x"
 

@@ -177,7 +177,6 @@ def answering(headers: Mapping[str, str], pieces: Iterator[bytes], status: int) 
 
 
 async def read(data: bytes, encoding: str) -> bytes:
-    """Return a body as its reader gets it, with a cap of a mebibyte."""
     headers = {"content-type": "application/json", "content-encoding": encoding}
     headers["content-length"] = str(len(data))
     with answering(headers, iter([data]), 200) as url:

@@ -159,7 +159,6 @@ async def test_a_server_starts_through_the_bridge_as_it_does_directly(
 
 @contextmanager
 def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
-    """Run a web server whose sessions end with it."""
     command = ["node", str(EVERYTHING), "streamableHttp"]
     own = {**environ, "PORT": str(port)}
     with subprocess.Popen(command, env=own, stderr=PIPE, start_new_session=True) as process:

@@ -168,7 +168,6 @@ async def ask(callback: Callback, query: str) -> httpx2.Response:
 
 
 async def raw(callback: Callback, data: bytes) -> bytes:
-    """Send bytes and return the whole response."""
     async with await anyio.connect_tcp("127.0.0.1", callback.port) as stream:
         answer = b""
         with anyio.fail_after(PATIENCE_SECONDS):

@@ -130,6 +130,5 @@ async def test_changed_tools_are_noticed_in_either_era(rig: Rig, web: Web, kind:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port without a listener."""
     with reserved_port() as reserved:
         yield reserved
