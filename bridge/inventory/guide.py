@@ -226,7 +226,7 @@ class GuestGuide:
         search = partial(self.search, query, limit, detail, server=server, skills=skills)
         errors = await self._servers.load_unknown(names)
         found = await search()
-        if not has_match(found) and self._servers.starting(names):
+        if not has_match(found) and self._servers.starting_servers(names):
             with anyio.move_on_after(2 * self._servers.straggler_seconds):
                 await self._servers.wait_for_starts(names)
             errors = await self._servers.load_unknown(names)

@@ -150,7 +150,7 @@ class Servers:
         except UnknownError:
             return False
 
-    def listing(self, name: str) -> Listing | None:
+    def last_listing(self, name: str) -> Listing | None:
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
@@ -261,12 +261,14 @@ class Servers:
             name for name in self.names() if self.inventory.tools(name) is None
         )
 
-    def starting(self, names: Iterable[str]) -> list[str]:
+    def starting_servers(self, names: Iterable[str]) -> list[str]:
         unknown = (name for name in names if self.inventory.tools(name) is None)
         return [name for name in unknown if self._lister.current_request(name) is not None]
 
     async def wait_for_starts(self, names: Iterable[str]) -> None:
-        for request in filter(None, map(self._lister.current_request, self.starting(names))):
+        for request in filter(
+            None, map(self._lister.current_request, self.starting_servers(names))
+        ):
             await request.done.wait()
 
     async def load(

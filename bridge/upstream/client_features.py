@@ -206,7 +206,7 @@ class ServerCaller(Protocol):
             CannotAskError: The client lacks the capability, or returned no result.
         """
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
+    async def record_refusal(self, server: str, method: Method, why: str) -> None:
         """Record a request that is not sent to the client."""
 
     async def report(
@@ -286,7 +286,7 @@ async def forward(
     elif _is_deep(params):
         message = f"The question is nested more than {MAX_REQUEST_DEPTH} levels deep."
     if message:
-        await caller.refused(server, method, message)
+        await caller.record_refusal(server, method, message)
         raise CannotAskError(message, server=server)
     with anyio.move_on_after(ANSWER_SECONDS):
         return await caller.ask(server, method, params)
@@ -432,7 +432,7 @@ class Callers:
         caller = self._attribute()
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
-            await caller.refused(self._server, method, message)
+            await caller.record_refusal(self._server, method, message)
             raise CannotAskError(message, server=self._server)
         question = _OpenRequest(caller)
         with question.scope:

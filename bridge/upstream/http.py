@@ -239,7 +239,7 @@ class CappedClient(WebClient):
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         login = self._login
-        token = await login.token(request.url) if login else ""
+        token = await login.current_token(request.url) if login else ""
         if login:
             _authorize(request, token)
         response = await super().send(request, **options)
@@ -248,8 +248,8 @@ class CappedClient(WebClient):
         refusal, other_token = self._refusal(response), ""
         if refusal.insufficient_scope or refusal.status == httpx2.codes.UNAUTHORIZED:
             other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
-        # `token` is called again because it checks the request's origin.
-        if other_token and await login.token(request.url) == other_token:
+        # `current_token` is called again because it checks the request's origin.
+        if other_token and await login.current_token(request.url) == other_token:
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)

@@ -85,7 +85,7 @@ class Login:
     def _current(self) -> str:
         return self._record.access_token if self._record else ""
 
-    async def token(self, url: httpx2.URL) -> str:
+    async def current_token(self, url: httpx2.URL) -> str:
         """Return the token for a request to `url`, renewed if it expires soon; empty if none."""
         if not same_origin(url, self._url):
             return ""

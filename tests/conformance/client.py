@@ -44,7 +44,7 @@ class Consenting:
     def note_restart(self, server: str) -> None:
         """No one looks at it."""
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
+    async def record_refusal(self, server: str, method: Method, why: str) -> None:
         """Nothing is refused."""
 
     async def report(self, *progress: object) -> None:

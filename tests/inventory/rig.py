@@ -24,7 +24,7 @@ def raw(name: str, mode: str = "", **env: str) -> ServerSpec:
 
 
 @asynccontextmanager
-async def opened(
+async def open_servers(
     directory: Path,
     *specs: ServerSpec,
     finder: ListFinder | None = None,

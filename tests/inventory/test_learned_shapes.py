@@ -44,7 +44,7 @@ TOOL = Tool(server="shop", name="find", description="Find things.", input_schema
 ROW = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 
 
-def opened(directory: Path, **options: float) -> LearnedShapes:
+def open_shapes(directory: Path, **options: float) -> LearnedShapes:
     shapes = LearnedShapes(Store(directory), **options)
     shapes.configure([SPEC], shapes.load([SPEC]))
     return shapes
@@ -62,11 +62,11 @@ def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
 
 async def test_a_learned_shape_is_the_next_bridges_initial_one(tmp_path: Path) -> None:
     directory = tmp_path / "state"
-    first = opened(directory)
+    first = open_shapes(directory)
     assert learn(first, {"value": {"id": 1}})
     assert not learn(first, {"value": {"id": 2}})
     await first.close()
-    second = opened(directory)
+    second = open_shapes(directory)
     assert second.current("shop", TOOL) == Observation(schema=ROW, count=2)
     assert learn(second, {"text": "none"})
     now, before = second.current("shop", TOOL), second.initial("shop", TOOL)
@@ -79,14 +79,14 @@ async def test_a_learned_shape_is_the_next_bridges_initial_one(tmp_path: Path) -
 
 
 async def test_another_version_of_a_tool_is_learned_separately(tmp_path: Path) -> None:
-    observed = opened(tmp_path)
+    observed = open_shapes(tmp_path)
     learn(observed, {"value": {"id": 1}})
     await observed.close()
     for other in (
         replace(TOOL, name="find_all"),
         replace(TOOL, input_schema={"type": "object", "properties": {"page": {}}}),
     ):
-        assert opened(tmp_path).current("shop", other) is None
+        assert open_shapes(tmp_path).current("shop", other) is None
         learn(observed, {"value": []}, other)
         assert observed.current("shop", other) == Observation(schema={"type": "array"}, count=1)
     same = replace(TOOL, annotations={"title": "x"}, description="Find things, in Paris.")
@@ -94,7 +94,7 @@ async def test_another_version_of_a_tool_is_learned_separately(tmp_path: Path) -
 
 
 def test_nothing_is_learned_of_a_tool_that_declares_what_it_returns(tmp_path: Path) -> None:
-    observed = opened(tmp_path)
+    observed = open_shapes(tmp_path)
     declared = replace(TOOL, output_schema={"type": "object"})
     assert not learn(observed, {"value": {"id": 1}}, declared)
     assert not observed.learn("elsewhere", TOOL, {"parts": {"value": {"id": 1}}})
@@ -102,7 +102,7 @@ def test_nothing_is_learned_of_a_tool_that_declares_what_it_returns(tmp_path: Pa
 
 
 async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> None:
-    one, two = opened(tmp_path), opened(tmp_path)
+    one, two = open_shapes(tmp_path), open_shapes(tmp_path)
     learn(one, {"value": {"id": 1}})
     learn(two, {"value": {"name": "x"}})
     learn(two, {"value": 1}, replace(TOOL, name="other"))
@@ -118,7 +118,7 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
 
 async def test_a_failed_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
-    observed = opened(tmp_path)
+    observed = open_shapes(tmp_path)
     learn(observed, {"value": 1})
     with Store(tmp_path).writing():
         await observed.save()
@@ -128,7 +128,7 @@ async def test_a_failed_write_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_what_is_learned_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
-    observed = opened(tmp_path, save_seconds=0.0)
+    observed = open_shapes(tmp_path, save_seconds=0.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observed.save_regularly)
         learn(observed, {"value": 1})
@@ -138,7 +138,7 @@ async def test_what_is_learned_is_written_while_the_bridge_runs(tmp_path: Path) 
 
 async def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    observed = opened(tmp_path / "file" / "shapes")
+    observed = open_shapes(tmp_path / "file" / "shapes")
     assert learn(observed, {"value": 1})
     await observed.close()
     assert observed.current("shop", TOOL) is not None
@@ -160,7 +160,7 @@ def test_a_foreign_or_broken_document_is_ignored(tmp_path: Path, text: str) -> N
     with Store(tmp_path).writing() as store:
         data = text.replace("KEY", version_digest(TOOL)).encode()
         store.put("shapes", "", listing_digest(SPEC), data)
-    assert opened(tmp_path).current("shop", TOOL) is None
+    assert open_shapes(tmp_path).current("shop", TOOL) is None
 
 
 def test_a_shape_that_gets_too_large_loses_its_depths_permanently() -> None:
@@ -187,7 +187,7 @@ def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
-    observed = opened(tmp_path)
+    observed = open_shapes(tmp_path)
     for _ in range(FIRST_RESULTS):
         learn(observed, {"value": {"id": 1}})
     news = [learn(observed, {"value": {"id": None}}) for _ in range(SAMPLE_EVERY)]
@@ -224,7 +224,7 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
 
 
 def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_path: Path) -> None:
-    known = ToolInventory(opened(tmp_path))
+    known = ToolInventory(open_shapes(tmp_path))
     known.reset({"shop": "Things"}, {"shop": (TOOL,)})
     settled, revision = known.initial_entries(), known.revision
     stub = known.stubs("shop", None)
@@ -248,7 +248,7 @@ ROWS = ('[{"id": 1}]', '[{"id": 2}, {"id": 3}]', "[]", '[{"id": 4}]')
 
 
 def learn_texts(directory: Path, *texts: str) -> Any:
-    shapes = opened(directory)
+    shapes = open_shapes(directory)
     for text in texts:
         learn(shapes, {"text": text})
     found = shapes.current("shop", TOOL)
@@ -272,9 +272,9 @@ def test_three_parsed_texts_teach_a_shape(
 
 
 async def test_a_tool_that_sent_several_texts_is_remembered(tmp_path: Path) -> None:
-    first = opened(tmp_path)
+    first = open_shapes(tmp_path)
     assert not first.sends_several("shop", TOOL)
     blocks = [{"type": "text", "text": text} for text in ("a", "b")]
     learn(first, {"content": blocks, "several": True})
     await first.close()
-    assert opened(tmp_path).sends_several("shop", TOOL)
+    assert open_shapes(tmp_path).sends_several("shop", TOOL)

@@ -34,7 +34,7 @@ from bridge.upstream.pool import Pool
 from bridge.upstream.server import UpstreamServer
 from tests.engine_rig import WORKSHOP, ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
-from tests.inventory.rig import opened, raw, starts
+from tests.inventory.rig import open_servers, raw, starts
 from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
 
@@ -55,13 +55,13 @@ def states(servers: Servers) -> set[str]:
 
 async def test_an_unknown_server_is_started_and_stopped(tmp_path: Path) -> None:
     specs = [raw(f"s{number}") for number in range(FIRST_STARTS + 2)]
-    async with opened(tmp_path, *specs) as servers:
+    async with open_servers(tmp_path, *specs) as servers:
         assert await servers.load_unknown(servers.names()) == {}
         assert all("echo" in names(servers, spec.name) for spec in specs)
         await until(lambda: states(servers) == {"idle"})
         await servers.load_unknown(servers.names())
         assert starts(tmp_path) == len(specs)
-    async with opened(tmp_path, *specs) as servers:
+    async with open_servers(tmp_path, *specs) as servers:
         await servers.load_unknown(servers.names())
         assert "echo" in names(servers, "s0")
     assert starts(tmp_path) == len(specs)
@@ -77,14 +77,14 @@ async def test_lists_have_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return await original(self, **how)
 
     monkeypatch.setattr(UpstreamServer, "tools", tools)
-    async with opened(tmp_path, raw("a")) as servers:
+    async with open_servers(tmp_path, raw("a")) as servers:
         with on_behalf_of(RunCaller(None, Clock())):
             assert await servers.load_unknown(servers.names()) == {}
     assert callers == [None]
 
 
 async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
+    async with open_servers(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
         await servers.load(["loaded"])
         await servers.pool.call_tool("called", "echo", {})
         assert await servers.load_unknown(servers.names(), fresh=True) == {}
@@ -97,7 +97,7 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_straggler_does_not_hold_up_a_search(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
+    async with open_servers(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
         assert list(await servers.load_unknown(["a"])) == ["a"]
         await until(lambda: "echo" in names(servers, "a"))
         await until(lambda: states(servers) == {"idle"})
@@ -109,7 +109,7 @@ async def test_a_straggler_does_not_hold_up_a_search(tmp_path: Path) -> None:
 async def test_an_old_list_is_asked_again_once(tmp_path: Path, age: float) -> None:
     spec = raw("a")
     remember(tmp_path, spec, age=age)
-    async with opened(tmp_path, spec) as servers:
+    async with open_servers(tmp_path, spec) as servers:
         for _ in range(3):
             assert await servers.load_unknown(["a"]) == {}
         assert names(servers, "a") == ["old_tool"]
@@ -128,7 +128,7 @@ async def test_an_old_list_is_asked_again_once(tmp_path: Path, age: float) -> No
 async def test_a_list_of_another_bridge_is_used(tmp_path: Path) -> None:
     spec = raw("a")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
-    async with opened(tmp_path, spec) as servers:
+    async with open_servers(tmp_path, spec) as servers:
         remember(tmp_path, spec, age=0.0, tool="new")
         await servers.load_unknown(["a"])
         await until(lambda: names(servers, "a") == ["new"])
@@ -138,7 +138,7 @@ async def test_a_list_of_another_bridge_is_used(tmp_path: Path) -> None:
 async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     spec = raw("a", "exit")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
-    async with opened(tmp_path, spec) as servers:
+    async with open_servers(tmp_path, spec) as servers:
         await servers.load_unknown(["a"])
         await until(lambda: servers.pool.state("a").state == "failed")
         assert await servers.load_unknown(["a"]) == {}
@@ -150,7 +150,7 @@ async def test_a_server_with_other_variables_is_asked_again(tmp_path: Path) -> N
     """Variables' values are not part of the listing's key, but may change the tools."""
     finder = ListFinder(raw("a", "", SETTING="1"))
     remember(tmp_path, finder.specs[0], age=1.0)
-    async with opened(tmp_path, finder=finder) as servers:
+    async with open_servers(tmp_path, finder=finder) as servers:
         finder.specs = (raw("a", "", SETTING="2"),)
         await servers.refresh()
         await servers.load_unknown(["a"])
@@ -161,7 +161,7 @@ async def test_known_servers_are_started_only_on_request(tmp_path: Path) -> None
     good, bad = raw("good"), raw("bad", "exit")
     for spec in (good, bad):
         remember(tmp_path, spec, age=REFRESH_SECONDS / 2)
-    async with opened(tmp_path, good, bad) as servers:
+    async with open_servers(tmp_path, good, bad) as servers:
         for patient in (False, True):
             assert await servers.load_unknown(servers.names(), patient=patient) == {}
         assert names(servers, "bad") == ["old_tool"]
@@ -173,7 +173,7 @@ async def test_known_servers_are_started_only_on_request(tmp_path: Path) -> None
 
 
 async def test_changed_tools_of_a_running_server_are_listed_soon(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("a")) as servers:
+    async with open_servers(tmp_path, raw("a")) as servers:
         await servers.load(["a"])
         assert "grown" not in names(servers, "a")
         await servers.pool.call_tool("a", "grow", {})
@@ -280,18 +280,20 @@ async def test_the_next_bridge_describes_tools_without_starting_servers(
     assert ".add(" not in await engine.guide.tool_description()
     await engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=2)"))
     assert ".add(" in await engine.guide.tool_description()
-    listing = engine.servers.listing("work-shop")
+    listing = engine.servers.last_listing("work-shop")
     assert listing is not None
     assert listing.info["protocol"]
     assert listing.start_seconds is not None
     async with engine_on(backend, settings, finder=ListFinder(workshop())) as second:
         assert ".add(" in await second.guide.tool_description()
         assert second.servers.pool.states()["work-shop"].state == "idle"
-        assert second.servers.listing("work-shop") == listing
+        assert second.servers.last_listing("work-shop") == listing
 
 
 async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("slow", "silent"), raw("good"), straggler_seconds=2.0) as s:
+    async with open_servers(
+        tmp_path, raw("slow", "silent"), raw("good"), straggler_seconds=2.0
+    ) as s:
         await s.load(["good"])
         tools, errors = await s.load(["slow", "good"], tolerant=True)
         assert list(tools) == ["good"]
@@ -307,14 +309,14 @@ async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_p
 async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Path) -> None:
     spec = raw("slow", "silent")
     remember(tmp_path, spec, age=0.0)
-    async with opened(tmp_path, spec, straggler_seconds=0.1) as servers:
+    async with open_servers(tmp_path, spec, straggler_seconds=0.1) as servers:
         tools, errors = await servers.load(["slow"], tolerant=True)
     assert ([tool.name for tool in tools["slow"]], errors) == (["old_tool"], {})
 
 
 @pytest.mark.parametrize("started", [False, True])
 async def test_a_cancelled_search_leaves_its_request(tmp_path: Path, started: bool) -> None:
-    async with opened(tmp_path, raw("slow")) as servers:
+    async with open_servers(tmp_path, raw("slow")) as servers:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(partial(servers.load, ["slow"], tolerant=True))
             if started:
@@ -328,7 +330,7 @@ async def test_a_cancelled_search_leaves_its_request(tmp_path: Path, started: bo
 
 async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
     finder = ListFinder(raw("bad", "exit"))
-    async with opened(tmp_path, finder=finder) as servers:
+    async with open_servers(tmp_path, finder=finder) as servers:
         for _ in range(3):
             _, errors = await servers.load(["bad"], tolerant=True)
             assert "exited with status 3" in str(errors["bad"])
@@ -347,7 +349,7 @@ async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [1000.0, 0.0])
 async def test_time_and_success_end_a_failure(tmp_path: Path, seconds: float) -> None:
     spec = raw("bad", "fail-once", FAIL_ONCE=str(tmp_path / "first"))
-    async with opened(tmp_path, spec, failure_seconds=seconds) as servers:
+    async with open_servers(tmp_path, spec, failure_seconds=seconds) as servers:
         _, errors = await servers.load(["bad"], tolerant=True)
         assert list(errors) == ["bad"]
         if seconds:

@@ -354,7 +354,7 @@ async def test_another_definition_gets_no_plan_retry_or_listing(bench: Bench) ->
         _redefine(engine, bench.other)
         await engine.servers.refresh()
         assert engine.servers.inventory.tools("log") is None
-        assert engine.servers.listing("log") is None
+        assert engine.servers.last_listing("log") is None
         for result in (
             await applied(engine, plan, FakeClient(answer=approve)),
             await _run(engine, retry_of=first.run_id),

@@ -61,13 +61,13 @@ class Rig:
     def log(self, name: str = "server") -> str:
         return (self.log_dir / f"{name}.log").read_text("utf-8")
 
-    def started(self) -> list[int]:
+    def pids(self) -> list[int]:
         if not self.pid_file.exists():
             return []
         return [int(pid) for pid in self.pid_file.read_text().split()]
 
     def survivors(self) -> list[int]:
-        return [pid for pid in self.started() if is_alive(pid)]
+        return [pid for pid in self.pids() if is_alive(pid)]
 
     def kill_web(self) -> None:
         if self._web is not None:

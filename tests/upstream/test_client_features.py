@@ -67,7 +67,7 @@ class FakeCaller:
     def note_restart(self, server: str) -> None:
         self.restarted.append(server)
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
+    async def record_refusal(self, server: str, method: Method, why: str) -> None:
         self.refusals.append(why)
 
     async def report(

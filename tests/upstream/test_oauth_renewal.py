@@ -68,11 +68,11 @@ async def test_a_login_in_a_keyring_is_renewed_there(ring: Ring, desk: Desk) -> 
 
 
 async def test_a_token_is_renewed_before_it_ends(desk: Desk, record: TokenRecord) -> None:
-    assert await desk.login().token(desk.url) == record.access_token
+    assert await desk.login().current_token(desk.url) == record.access_token
     late = desk.login(lambda: time.time() + desk.authority.lifetime - 29)
-    assert await late.token(desk.url) != record.access_token
+    assert await late.current_token(desk.url) != record.access_token
     assert desk.authority.counts["renewed"] == 1
-    assert (await desk.record()).access_token == await desk.login().token(desk.url)
+    assert (await desk.record()).access_token == await desk.login().current_token(desk.url)
 
 
 @pytest.mark.usefixtures("record")
@@ -98,7 +98,7 @@ async def test_a_broken_login_server_costs_no_login(desk: Desk, record: TokenRec
     desk.authority.expire()
     desk.fake.replaced["/token"] = Response(status_code=503)
     login = desk.login(lambda: now[0])
-    assert await login.token(desk.url) == record.access_token
+    assert await login.current_token(desk.url) == record.access_token
     assert await login.other_token(record.access_token) == ""
     assert "HTTP status 503" in login.problem
     assert login.exists
@@ -131,7 +131,7 @@ async def test_only_the_authority_ends_a_login(desk: Desk, record: TokenRecord) 
         await desk.logins.store.save(desk.key, record)
         desk.fake.replaced["/token"] = Response(body, status)
         login = desk.login()
-        assert await login.token(desk.url) == record.access_token
+        assert await login.current_token(desk.url) == record.access_token
         assert await login.other_token(record.access_token) == ""
         after = await desk.record()
         ends = body not in KEEPING
@@ -152,7 +152,7 @@ async def test_only_the_authority_ends_a_login(desk: Desk, record: TokenRecord) 
 async def test_a_login_without_refresh_token_is_explained(desk: Desk, record: TokenRecord) -> None:
     await desk.logins.store.save(desk.key, replace(record, refresh_token=""))
     login = desk.login()
-    await login.token(desk.url)
+    await login.current_token(desk.url)
     assert await login.other_token(record.access_token) == ""
     assert "gave no `refresh_token`: `offline_access` is not in its scopes (read)" in login.problem
     assert "as `scopes` of the login in /tmp/servers.json, and log in again" in login.problem
@@ -163,7 +163,7 @@ async def test_a_login_without_refresh_token_is_explained(desk: Desk, record: To
 async def test_a_server_that_refuses_every_token_does_not_use_them_up(desk: Desk) -> None:
     now = [time.time()]
     login = desk.login(lambda: now[0])
-    token = await login.token(desk.url)
+    token = await login.current_token(desk.url)
     for _ in range(5):
         token = await login.other_token(token) or token
     assert desk.authority.counts["renewed"] == 1
@@ -201,7 +201,7 @@ async def test_a_renewal_outlives_its_caller(desk: Desk, record: TokenRecord) ->
     """The old refresh token may be used up by the time that it goes."""
     stale = record.access_token
     login = desk.login()
-    await login.token(desk.url)
+    await login.current_token(desk.url)
     async with anyio.create_task_group() as tasks:
 
         async def renew() -> None:
@@ -217,8 +217,10 @@ async def test_a_renewal_outlives_its_caller(desk: Desk, record: TokenRecord) ->
 @pytest.mark.usefixtures("record")
 async def test_tokens_go_to_their_origin_and_into_no_representation(desk: Desk) -> None:
     login = desk.login()
-    await login.token(desk.url)
-    assert await login.token(httpx2.URL(f"{desk.fake.origin}/other")) in desk.authority.secrets
-    assert await login.token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
+    await login.current_token(desk.url)
+    assert (
+        await login.current_token(httpx2.URL(f"{desk.fake.origin}/other")) in desk.authority.secrets
+    )
+    assert await login.current_token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
     text = f"{login!r} {await desk.record()!r}"
     assert [secret for secret in desk.authority.secrets if secret in text] == []

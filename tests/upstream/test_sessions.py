@@ -38,14 +38,14 @@ async def test_concurrent_first_requests_start_a_server_once(rig: Rig) -> None:
         assert pool.names() == ("server",)
         assert pool.states()["server"].state == "idle"
         assert "connections=0" in repr(pool)
-        assert rig.started() == []
+        assert rig.pids() == []
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tg:
                 for number in range(20):
                     tg.start_soon(pool.call_tool, "server", "echo", {"n": number})
         assert pool.states()["server"].restarts == 0
     assert pool.states()["server"].state == "closed"
-    assert len(rig.started()) == 1
+    assert len(rig.pids()) == 1
 
 
 async def test_a_start_continues_when_its_first_requester_is_cancelled(rig: Rig) -> None:
@@ -63,7 +63,7 @@ async def test_a_start_continues_when_its_first_requester_is_cancelled(rig: Rig)
                 outer.start_soon(call)
                 inner.cancel_scope.cancel()
     assert len(answers) == 1
-    assert len(rig.started()) == 1
+    assert len(rig.pids()) == 1
 
 
 async def test_concurrent_requests_share_one_failed_start(rig: Rig) -> None:
@@ -79,7 +79,7 @@ async def test_concurrent_requests_share_one_failed_start(rig: Rig) -> None:
         async with anyio.create_task_group() as tg:
             for _ in range(5):
                 tg.start_soon(start)
-        assert len(rig.started()) == 1
+        assert len(rig.pids()) == 1
         await pool.server("server").start()
         assert pool.states()["server"].restarts == 1
     assert len(errors) == 5
@@ -277,7 +277,7 @@ async def test_a_server_that_does_not_list_its_tools_is_restarted(rig: Rig) -> N
         assert pool.states()["server"].restarts == 1
         assert outcomes.count(CallTimeoutError) == 1
         assert sum("echo" in found for found in outcomes if isinstance(found, set)) == 3
-    assert len(rig.started()) == 2
+    assert len(rig.pids()) == 2
 
 
 async def give_up(call: Callable[[], Awaitable[object]], by: str) -> None:
@@ -300,7 +300,7 @@ async def test_a_server_that_answers_nothing_after_a_lost_call_is_restarted(
         await pool.call_tool("server", "jam", {})
         await give_up(partial(pool.call_tool, "server", "echo", {}, timeout=0.1), by)
         await until(lambda: pool.states()["server"].state == "failed")
-        assert rig.survivors() == rig.started()
+        assert rig.survivors() == rig.pids()
         with on_behalf_of(caller):
             assert (await pool.call_tool("server", "echo", {}))["content"]
         assert pool.states()["server"].restarts == 1
@@ -321,7 +321,7 @@ async def test_an_idle_server_is_closed_and_comes_back(rig: Rig) -> None:
     async with rig.pool(rig.raw(), idle_seconds=0.05) as pool:
         tools = await pool.server("server").tools()
         await until(lambda: pool.states()["server"].state == "idle")
-        await wait_dead(rig.started()[0])
+        await wait_dead(rig.pids()[0])
         assert await pool.server("server").tools() is tools
         async with anyio.create_task_group() as tg:
             tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
@@ -330,7 +330,7 @@ async def test_an_idle_server_is_closed_and_comes_back(rig: Rig) -> None:
                 await until(lambda: pool.states()["server"].state != "ready")
             assert pool.states()["server"].state == "ready"
             tg.cancel_scope.cancel()
-    assert len(rig.started()) == 2
+    assert len(rig.pids()) == 2
 
 
 async def test_a_new_configuration_keeps_what_is_unchanged(rig: Rig) -> None:
@@ -359,7 +359,7 @@ async def test_a_call_under_way_outlives_a_change_of_configuration(rig: Rig) -> 
         tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
         await wait_file(rig.path("started"))
         pool.update([])
-        assert rig.survivors() == rig.started()
+        assert rig.survivors() == rig.pids()
         tg.cancel_scope.cancel()
     assert "cancelled" in {path.name for path in rig.directory.iterdir()}
 
@@ -409,7 +409,7 @@ async def test_a_killed_bridges_servers_end(rig: Rig, caplog: pytest.LogCaptureF
     await anyio.to_thread.run_sync(
         lambda: subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
     )
-    (orphan,) = rig.started()
+    (orphan,) = rig.pids()
     assert is_alive(orphan)
     async with rig.pool():
         await wait_dead(orphan)
