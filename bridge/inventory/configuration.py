@@ -82,7 +82,6 @@ def with_own_aliases(found: Discovery) -> Discovery:
 
 
 def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext:
-    """Return the places of the servers' configuration under these settings."""
     return DiscoveryContext(
         home=home(settings.environ),
         cwd=Path(cwd),

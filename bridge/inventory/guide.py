@@ -107,7 +107,6 @@ class GuestGuide:
         return [entry.name for entry in allowed]
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
-        """Return the packages and directories that programs may use."""
         settings = self._settings
         packages = [entry.text for entry in settings.dependencies.allow]
         if "*" in packages:

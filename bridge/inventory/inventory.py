@@ -58,7 +58,6 @@ class ToolInventory:
 
     @property
     def revision(self) -> int:
-        """Grows whenever servers, descriptions or tools change."""
         return self._revision
 
     @revision.setter

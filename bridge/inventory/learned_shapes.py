@@ -227,7 +227,6 @@ class _Server:
     tools: dict[str, _Tool] = field(default_factory=dict)
 
     def tool(self, tool: Tool) -> _Tool | None:
-        """Return the tool's learner; None if there are too many."""
         found = self.tools.get(tool.name)
         if found is not None and found.tool is tool:
             return found

@@ -21,7 +21,6 @@ _INDENT = "    "
 
 
 def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
-    """Return the error about a project's server without approval."""
     file = os.path.relpath(proposal.source.path, proposal.definition.directory)
     reason = proposal.reason
     if reason == NOT_APPROVED:
@@ -38,7 +37,6 @@ def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededE
 
 
 def waiting_line(proposals: Sequence[ProposedServer], most: int = 5) -> str:
-    """Return one line on servers that wait for approval; empty without any."""
     if not proposals:
         return ""
     names = list(dict.fromkeys(safe_name(each.name) for each in proposals))

@@ -161,7 +161,6 @@ class Lister:
         return self._requests.get(name)
 
     def request(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Request:
-        """Return the request to a server that is in progress, or start one."""
         if self.tasks is None:
             raise RuntimeError("the servers have to be entered before they can be asked")
         spec = self._pool.spec(name)

@@ -41,7 +41,6 @@ class Servers:
         eager: Whether entering reads the configuration. If not, call `refresh` first.
         straggler_seconds: Time that a tolerant load waits for a server.
         failure_seconds: Time in which tolerant loads do not retry a failed server.
-        observed: Learns and stores the shapes of results.
         offer_login: Asks the current run's user to log in to a server; returns whether they did.
     """
 
@@ -154,7 +153,6 @@ class Servers:
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
-        """Return the server's own name for a name or an alias."""
         if name in self.aliases:
             return name
         for own, alias in self.aliases.items():
@@ -194,7 +192,6 @@ class Servers:
         return f"Configured but skipped: {reasons}." if reasons else ""
 
     def is_current(self, name: str) -> bool:
-        """Return whether the inventory has the server's present list of tools."""
         return self._lister.is_current(name)
 
     async def ensure_current(self, name: str) -> None:

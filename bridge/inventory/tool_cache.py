@@ -63,7 +63,6 @@ def _adapter() -> TypeAdapter[Listing]:
 
 
 def listing_digest(spec: ServerSpec) -> str:
-    """Return the key of a server's stored documents: 32 hexadecimal digits."""
     identity = [
         spec.name,
         spec.definition,

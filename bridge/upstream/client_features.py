@@ -238,7 +238,6 @@ def clear_caller() -> None:
 
 @contextmanager
 def on_behalf_of(caller: ServerCaller) -> Iterator[None]:
-    """Make calls for `caller` in this context."""
     token, trace = _current.set(caller), attach(caller.trace)
     try:
         yield

@@ -85,10 +85,8 @@ class Connection:
     Attributes:
         ready: Set when it can be used or has failed.
         ended: Set when it is closed completely.
-        failure: Why it never became usable.
         earlier: The failure of the previous connection.
         hurried_until: Time until which callers do not wait for its start.
-        idle: Whether it was closed because it was unused.
         uses, listings: Count of uses, and how many of them were `tools/list`.
         cacheable: Whether lists may be cached; False once change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
@@ -225,7 +223,6 @@ class Connection:
         return True
 
     def mark_broken(self) -> None:
-        """Accept no new requests: the server has closed its side."""
         self._broken = True
         self._over.set()
 

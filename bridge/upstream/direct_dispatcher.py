@@ -88,7 +88,6 @@ class LineWriter:
             await self._changed.wait()
 
     async def write_queued(self) -> None:
-        """Write queued parts until cancelled."""
         try:
             while True:
                 await self._work.wait()
@@ -262,7 +261,6 @@ class DirectDispatcher:
         return False
 
     async def report_progress(self, params: ProgressNotificationParams) -> None:
-        """Pass `notifications/progress` to the caller of the request that has its token."""
         pending = self._pending.get(_number(params.progress_token))
         if pending is not None and pending.report is not None:
             await pending.report(params.progress, params.total, params.message)

@@ -1,9 +1,8 @@
 """Decodes a server's messages, and puts its results into one form: pure and bounded.
 
 Differs from the SDK: linear in a message's size (the SDK's is quadratic), with limits on bytes and
-values. An invalid response becomes an error for its request instead of a timeout. Servers also
-send a text or one block as `content`, a bare list or text as the result, an older `toolResult`, an
-error that is a text, or a response inside an array.
+values. An invalid response becomes an error for its request instead of a timeout. Servers send
+results and errors in many forms, such as a text as `content` or an older `toolResult`.
 """
 
 from __future__ import annotations
@@ -371,7 +370,6 @@ class LineFramer:
         self._tail = b""
 
     def feed(self, data: bytes) -> list[Line | OversizeLine]:
-        """Add bytes and return the lines that they complete."""
         if b"\n" not in data:
             # Splitting would copy each part of a large message.
             self._extend(data)

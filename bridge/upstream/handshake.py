@@ -49,8 +49,8 @@ so the connection of a server that makes more is closed."""
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
 
-    It overrides the SDK's private task methods to count requests, because the public ones report
-    when a request was handled, not when the response was sent.
+    It overrides the SDK's private task methods to count requests. The public ones report when a
+    request was handled, not when its response was sent.
     """
 
     def __init__(

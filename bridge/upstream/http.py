@@ -403,6 +403,5 @@ async def _stream(
 
 
 def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
-    """Return whether a redirect keeps the method and the origin, and so may get the headers."""
     same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
     return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)

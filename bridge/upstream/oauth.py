@@ -49,7 +49,6 @@ class Logins:
         self._on_tokens = on_tokens
 
     def of(self, spec: ServerSpec) -> Login | None:
-        """Return the login to a server; None over stdio or if the configuration authorizes."""
         if spec.transport == "stdio" or sets_authorization(spec):
             return None
         return Login(spec, self.store, on_tokens=self._on_tokens)
@@ -207,7 +206,6 @@ class Login:
 
 
 def sets_authorization(spec: ServerSpec) -> bool:
-    """Return whether a server's configuration sets the Authorization header."""
     authority = spec.url.partition("://")[2].partition("/")[0]
     return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
 

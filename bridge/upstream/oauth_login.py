@@ -95,10 +95,8 @@ class Provider(OAuthClientProvider):
 
     Attributes:
         registered_by_hand: Whether the configuration has the registration.
-        challenged: Whether the server refused a request without a token.
         resource: The server's identifier for the authorization server if it is not a URL.
         last: The last response, described as a text.
-        ended_by: The name of the error that ended the login.
     """
 
     registration: OAuthClientInformationFull | None = None

@@ -94,7 +94,6 @@ def _is_local_address(host: str) -> bool:
 
 
 def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
-    """Return whether `url` has the origin of `server`, or that origin over https."""
     if (url.scheme, url.host, url.port) == (server.scheme, server.host, server.port):
         return True
     upgraded = (server.scheme, url.scheme) == ("http", "https")
@@ -231,7 +230,6 @@ def shorten(text: str) -> str:
 
 
 def error_name(response: httpx2.Response) -> str:
-    """Return the error that a response names in JSON; empty if there is none."""
     document: Any = None
     with suppress(ValueError, RecursionError, httpx2.StreamError):
         document = json.loads(response.content)
@@ -239,7 +237,6 @@ def error_name(response: httpx2.Response) -> str:
 
 
 def safe_error_name(error: object) -> str:
-    """Return an error's name if it is safe to show, else an empty string."""
     return error if isinstance(error, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", error) else ""
 
 

@@ -82,7 +82,6 @@ class PoolSettings:
         return self.roots or (() if has or spec.transport != "stdio" else None)
 
     def endpoint(self, spec: ServerSpec) -> Endpoint:
-        """Return a server's address, for one connection."""
         if spec.transport != "stdio":
             return HttpEndpoint(spec, max_message_bytes=self.max_message_bytes, logins=self.logins)
         return StdioEndpoint(

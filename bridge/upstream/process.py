@@ -64,7 +64,6 @@ class TreeProcess:
     pidfd: int | None
 
     def send(self, number: int) -> None:
-        """Send a signal; ignored if the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.pidfd is not None and sys.platform == "linux":
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -192,7 +191,6 @@ class Child:
     """A running server process in a session of its own; its pipes are non-blocking descriptors.
 
     Attributes:
-        output, errors: Readers of its stdout and its stderr.
         tag: Identifies its processes in their environments.
     """
 
@@ -273,7 +271,6 @@ class Child:
             logger.warning("process %d survives SIGKILL and is abandoned", self.pid)
 
     def close(self) -> None:
-        """Close the descriptors, which no task may be using."""
         self.close_stdin()
         for reader in (self.output, self.errors):
             reader.close()
@@ -284,7 +281,6 @@ class Child:
             self._pidfd = None
 
     def reap(self) -> None:
-        """Wait, blocking, for the end of a process that was not stopped."""
         self._popen.wait()
 
     def _poll_exit(self) -> int | None:

@@ -47,8 +47,6 @@ class Refusal:
         challenged: Whether it asks for a bearer token, and so for a login.
         insufficient_scope: Whether the login is valid, but lacks permissions.
         scope: The permissions that it lacks, if the response names them.
-        sets_authorization: Whether the server's configuration sets the Authorization header.
-        logged_in: Whether the user is logged in to this server.
         login_problem: Why the login gave no token.
     """
 
@@ -115,7 +113,6 @@ class Refusal:
 
 
 def refusal_in(error: MCPError) -> tuple[Refusal | None, Json]:
-    """Return the `Refusal` that an error carries, and the data without it."""
     data = error.data
     if not isinstance(data, Mapping) or _KEY not in data:
         return None, data

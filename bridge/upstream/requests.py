@@ -70,10 +70,8 @@ class PendingRequest:
     Attributes:
         tool: The tool's name, or the URI or name of the resource or prompt.
         arguments: The tool's arguments; for other methods all parameters.
-        text: The arguments as JSON.
         what: The request in messages, as in "tool 'x'".
         seconds: Its timeout.
-        task: Whether the tool must be called as a task.
         answers, state: `inputResponses` and `requestState`; see `client_features.resolve_input`.
     """
 

@@ -203,7 +203,6 @@ class UpstreamServer:
         )
 
     def close(self, *, drain: bool) -> None:
-        """Make no more connections and close the current one."""
         self._closed = True
         if self._connection is not None:
             if drain:
@@ -296,7 +295,6 @@ class UpstreamServer:
 
         Args:
             lists: Whether the request has no effect.
-            what: The request in messages.
             patient: Whether to wait until a start succeeds or fails.
             share_roots: Whether the server gets the client's roots first, if it asks for them.
         """
@@ -358,7 +356,6 @@ class UpstreamServer:
     async def call_tool(
         self, tool: str, arguments: Mapping[str, Json], *, timeout: float | None
     ) -> dict[str, Json]:
-        """Call a tool and return the result as the server sent it."""
         if not self.spec.tools.admits(tool):
             message = (
                 f"The tool {tool!r} of server {self.spec.name!r} may not be used: the server's "

@@ -50,7 +50,6 @@ class Endpoint:
         return ""
 
     def end_report(self) -> str:
-        """Return how the connection ended, in sentences; may be empty."""
         return ""
 
     async def prepare(self) -> None:

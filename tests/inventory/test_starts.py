@@ -65,7 +65,7 @@ ASKS = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
 PROGRAM = "await mcp_log.create(title='one')"
 
 
-def _recording(spec: ServerSpec, settings: Settings, starts: Path, *more: str) -> ServerSpec:
+def _record_audit(spec: ServerSpec, settings: Settings, starts: Path, *more: str) -> ServerSpec:
     noting = ("-c", STARTER, str(settings.state_dir / "audit"), str(starts), *spec.args, *more)
     return replace(spec, args=noting)
 
@@ -76,9 +76,9 @@ class Bench:
     def __init__(self, settings: Settings, tmp_path: Path, log: Path) -> None:
         self.settings, self.tmp_path, self.log = settings, tmp_path, log
         self._starts = tmp_path / "starts"
-        self.one = _recording(recorder("log", log), settings, self._starts)
+        self.one = _record_audit(recorder("log", log), settings, self._starts)
         # It looks the same once it is started.
-        self.other = _recording(recorder("log", log), settings, self._starts, "another")
+        self.other = _record_audit(recorder("log", log), settings, self._starts, "another")
 
     def engine(self, *specs: ServerSpec, policy: str = "") -> AbstractAsyncContextManager[Engine]:
         return opened(self.settings, [*specs], policy=policy, tmp_path=self.tmp_path)
