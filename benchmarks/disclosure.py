@@ -94,7 +94,7 @@ async def listings(settings: Settings, directory: Path) -> dict[str, Listing]:
         errors = await engine.servers.load_unknown(engine.servers.names(), patient=True)
         for name, error in errors.items():
             print(f"{name} is left out: {error}", file=sys.stderr)
-        found = {name: engine.servers.listing(name) for name in engine.servers.names()}
+        found = {name: engine.servers.last_listing(name) for name in engine.servers.names()}
     return {name: listing for name, listing in found.items() if listing is not None}
 
 

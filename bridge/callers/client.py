@@ -197,7 +197,7 @@ class RunCaller:
     def note_restart(self, server: str) -> None:
         self.restarted.add(server)
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
+    async def record_refusal(self, server: str, method: Method, why: str) -> None:
         if method in _KINDS:
             await self.server_questions.record(server, _KINDS[method], {}, "refused", why)
 

@@ -49,7 +49,7 @@ async def _check_server(engine: Engine, name: str) -> dict[str, Any]:
     if error is not None:
         state = "login required" if isinstance(error, LoginRequiredError) else "failed"
         return {"name": name, "state": state, "reason": str(error)}
-    listing = servers.listing(name)
+    listing = servers.last_listing(name)
     assert listing is not None
     return {
         "name": name,

@@ -201,7 +201,7 @@ def _rows(engine: Engine) -> list[dict[str, Any]]:
 def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
     """Return what is known of a server. Commands, addresses and variables may hold secrets."""
     state = engine.servers.pool.state(spec.name)
-    listing = engine.servers.listing(spec.name)
+    listing = engine.servers.last_listing(spec.name)
     row: dict[str, Any] = {
         "name": spec.name,
         "alias": engine.servers.aliases[spec.name],

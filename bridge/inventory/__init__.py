@@ -1,1 +1,1 @@
-"""The user's servers as runs see them: which exist, their tools, and what changes."""
+"""The user's servers: their configuration, their tools, and changes of both."""

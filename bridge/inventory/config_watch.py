@@ -1,7 +1,6 @@
 """Watches the configuration files while the bridge serves, and refreshes the servers on a change.
 
-It polls where the kernel reports no changes: on network file systems, and once its watches are
-used up.
+It polls if the kernel reports no changes, as on network file systems or without free watches.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class WatchPlan:
 
 def watch_plan(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> WatchPlan:
     """Return the paths to watch, with the files that the configuration names. Reads files."""
-    # The working directory and a repository's only delimit a project: their many changes do not
+    # The working directory and a repository only delimit a project. Their many changes do not
     # concern the configuration.
     paths = [path for path in (*survey(context).paths, *references) if path != context.cwd]
     # Unlike `Path.is_dir` this never raises, also not without permission.
@@ -62,7 +61,7 @@ def watch_config(
     refresh: Callable[[], Awaitable[object]],
     *,
     check_seconds: float = 15.0,  # A check finds changes that the kernel does not report.
-    poll_seconds: float = 5.0,  # Between checks where nothing can be watched.
+    poll_seconds: float = 5.0,  # Between checks if nothing can be watched.
 ) -> AbstractAsyncContextManager[None]:
     """Call `refresh` soon after a change of the paths to watch, while the context is open."""
 
@@ -78,7 +77,7 @@ def watch_config(
             while True:
                 await _follow(make_plan, refresh_safely, check_seconds)
         except Exception as error:
-            # If the kernel refuses, as when its watches are used up, the library raises several
+            # If the kernel refuses, as without free watches, the library raises several
             # kinds of exceptions, some in groups. None of them may end the serving.
             text = "Configuration files cannot be watched (%s); they are checked every %g s."
             logger.warning(text, error, poll_seconds)

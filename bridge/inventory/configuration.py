@@ -1,7 +1,7 @@
-"""Finds the configured servers, and what is said of them before anything connects to one.
+"""Finds the configured servers, and describes them without a connection.
 
-Imports neither the MCP SDK nor what is needed to run programs: the answer to `initialize` is made
-from this.
+Imports neither the MCP SDK nor the packages that run programs, because the response to
+`initialize` waits for this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bridge.settings import Settings, home, moved_dir, store_of, writable_places
 
 class Finder(Protocol):
     def stamp(self) -> object:
-        """Return something that changes when `find` would return something else."""
+        """Return a value that changes with the result of `find`."""
         ...
 
     def find(self) -> Discovery: ...
@@ -51,7 +51,7 @@ class ConfigFinder:
 def with_unread(now: Discovery, before: Discovery) -> Discovery:
     """Return `now` with the servers that `before` had from files that cannot be read now.
 
-    Clients write in place: a half-written file must not remove servers that programs use.
+    Clients write in place, and a half-written file must not remove servers in use.
     """
     unread = {warning.path for warning in now.warnings if warning.unread}
     taken = {spec.name for spec in now.servers}
@@ -63,7 +63,7 @@ def with_unread(now: Discovery, before: Discovery) -> Discovery:
 
 
 def with_own_aliases(found: Discovery) -> Discovery:
-    """Return `found` without those of a project's servers whose alias one of the user's has."""
+    """Return `found` without the project's servers that share an alias with one of the user's."""
     theirs = [spec for spec in found.servers if spec.source.scope == "project"]
     own = server_aliases([spec.name for spec in found.servers if spec.source.scope != "project"])
     whose = {alias: name for name, alias in own.items()}
@@ -82,7 +82,6 @@ def with_own_aliases(found: Discovery) -> Discovery:
 
 
 def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext:
-    """Return where to look for servers under these settings."""
     return DiscoveryContext(
         home=home(settings.environ),
         cwd=Path(cwd),

@@ -1,7 +1,7 @@
-"""The approvals of a project's servers: saved ones, and those for this bridge's lifetime.
+"""The approvals of a project's servers, saved or for this bridge's lifetime.
 
-A client's own approvals count only if they existed when this bridge started. One that appears or
-changes later may have been written by a program, so a person has to approve it.
+A client's own approvals count only if they existed when this bridge started. A program may have
+written later ones, so the user has to approve their servers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE_NAME = "project-servers.json"  # In the state directory.
 
 
 class ProjectConsents:
-    """The approvals that count for one bridge. All methods but `allow_for_now` access files.
+    """The approvals that count for one bridge. All methods except `allow_for_now` access files.
 
     Attributes:
         changes: Grows with each approval that is not saved.
@@ -53,7 +53,7 @@ class ProjectConsents:
         consents = Consents(by_person=by_person | self._now, seen=self._seen, first=first)
         found = discover(replace(context, consents=consents))
         if found.first_seen and not self._keep(found.first_seen):
-            # Unsaved, the next bridge would accept them again, by then perhaps changed.
+            # If they are not saved, the next bridge would accept changed ones.
             found = discover(replace(context, consents=replace(consents, first=False)))
         self._seen |= frozenset(found.first_seen)
         return replace(

@@ -1,4 +1,4 @@
-"""Returns the texts on servers and tools; `bridge.catalog` owns the wording."""
+"""Returns the texts on servers and tools. `bridge.catalog` owns the wording."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
 
 SKILLS_SERVER = "skills\0"
-"""The server name under which the index has skills; no real server can have it."""
+"""The server name of skills in the index, which no real server can have."""
 
-BRIEF_TOKENS = 450  # Of the description where a client defers all other tools.
+BRIEF_TOKENS = 450  # Of the description for clients that defer all other tools.
 
 
 class SkillDocs(Protocol):
-    """The saved skills, as a search finds them."""
+    """The saved skills as a source of search results."""
 
     async def indexed(self) -> tuple[Tool, ...]:
         """Return the skills as tools of `SKILLS_SERVER`."""
@@ -66,7 +66,7 @@ class GuestGuide:
     async def tool_description(self, *, brief: bool = False) -> str:
         """Return the description of `run_python`; it changes only when it is `outdated`.
 
-        A `brief` one is for clients that load tools on demand, and so pay for little else.
+        A `brief` one is for clients that load tools on demand.
         """
         revision = self._servers.inventory.revision
         if self._described[0] != revision:
@@ -102,12 +102,11 @@ class GuestGuide:
 
     @property
     def allowed_packages(self) -> list[str]:
-        """Names of the packages that programs may request; "*" in one is any text."""
+        """Patterns of the packages that programs may request; "*" matches any text."""
         allowed = self._settings.dependencies.allow if self._settings.packages_allowed else ()
         return [entry.name for entry in allowed]
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
-        """Return the packages and directories that programs may use."""
         settings = self._settings
         packages = [entry.text for entry in settings.dependencies.allow]
         if "*" in packages:
@@ -143,7 +142,7 @@ class GuestGuide:
             text = capabilities(entries, limits=limits, offers=offers)
             if left_out:
                 text = f"{text.rstrip()}\n\n{left_out}\n"
-            if len(self._guides) >= 32:  # one for every set of servers that programs use
+            if len(self._guides) >= 32:  # One for each set of servers that programs use.
                 self._guides.clear()
             self._guides[key] = text
         return text
@@ -219,14 +218,14 @@ class GuestGuide:
         server: str | None = None,
         skills: bool = False,
     ) -> tuple[list[dict[str, Any]], dict[str, BridgeError]]:
-        """Search after asking the servers whose tools are unknown; return also their errors.
+        """Search after asking the servers whose tools are unknown; return their errors too.
 
-        If none matches well, wait for slow servers, three times as long as otherwise.
+        If no tool matches well, wait three times as long for slow servers.
         """
         search = partial(self.search, query, limit, detail, server=server, skills=skills)
         errors = await self._servers.load_unknown(names)
         found = await search()
-        if not has_match(found) and self._servers.starting(names):
+        if not has_match(found) and self._servers.starting_servers(names):
             with anyio.move_on_after(2 * self._servers.straggler_seconds):
                 await self._servers.wait_for_starts(names)
             errors = await self._servers.load_unknown(names)
@@ -244,8 +243,8 @@ class GuestGuide:
     ) -> list[dict[str, Any]]:
         """Return the documentation of the tools that match `query`, best first, each with a score.
 
-        Of a tool that several servers have, one is returned, with the others' aliases as `also`. If
-        none matches well, the three best are returned, each with `poor`.
+        A tool of several servers is returned once, with the other servers' aliases as `also`. If
+        no tool matches well, the three best are returned, each with `poor`.
         """
         inventory = self._servers.inventory
 

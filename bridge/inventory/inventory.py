@@ -1,7 +1,7 @@
 """Holds every server's tools, and caches the catalog entries and stubs made from them.
 
-A run costs what it uses and not what is configured. Callers that cache something made from entries
-store the `revision` with it.
+A run pays only for the tools that it uses. Callers that cache data made from entries store the
+`revision` with it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ class ToolInventory:
 
     @property
     def revision(self) -> int:
-        """Grows whenever servers, descriptions or tools change."""
         return self._revision
 
     @revision.setter
@@ -69,9 +68,9 @@ class ToolInventory:
 
     @contextmanager
     def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Call `listener` after every change of `revision` while this context is open.
+        """Call `listener` at each change of `revision` while this context is open.
 
-        It is called in the middle of the change, so it may only record that there was one.
+        The call comes in the middle of the change, so the listener may only record it.
         """
         self._listeners.append(listener)
         try:
@@ -99,7 +98,7 @@ class ToolInventory:
         self._drop_all()
 
     def describe(self, name: str, info: Mapping[str, str]) -> None:
-        """Set what a server says of itself (`server_info`), unless the configuration says it."""
+        """Set a server's own description (`server_info`), unless the configuration has one."""
         about = info.get("about", "")
         if info.get("changes") and name not in self._changing:
             self._changing.add(name)
@@ -112,7 +111,7 @@ class ToolInventory:
         self._drop(name)
 
     def tools(self, name: str) -> tuple[Tool, ...] | None:
-        """Return a server's tools, redacted; None if it was never asked for them."""
+        """Return a server's redacted tools; None if it was never asked for them."""
         found = self._redacted.get(name)
         if found is None and name in self._tools:
             found = self._redacted[name] = clear_tools(self._tools[name], self._redactor)
@@ -126,7 +125,7 @@ class ToolInventory:
         if descriptions == self._descriptions and all(
             self.tools(name) == tools for name, tools in before.items()
         ):
-            # A token that is renewed every hour must not change texts in which it does not occur.
+            # A renewed token must not change texts in which it does not occur.
             return
         self._descriptions = descriptions
         self.revision += 1
@@ -136,7 +135,7 @@ class ToolInventory:
         before = self._tools.get(name)
         if before is tools:
             return False
-        # Even if they are the same: the next comparison is then one of identity.
+        # Even if they are equal, so that the next comparison is one of identity.
         self._tools[name] = tools
         if before == tools:
             if name in self._redacted and self._redacted[name] is before:
@@ -213,7 +212,7 @@ class ToolInventory:
         return tuple(replace(e, loaded=True) if e.name in loaded else e for e in self._all)
 
     def initial_entries(self) -> tuple[ServerEntry, ...]:
-        """Return all entries with only those shapes that were stored before this bridge started.
+        """Return all entries with only the shapes that were stored before this bridge started.
 
         If the description of `run_python` changed with every first call of a tool, clients would
         pay for their whole conversation again. Depends on `revision` alone.
@@ -243,8 +242,8 @@ class ToolInventory:
     def stubs(self, name: str, used: frozenset[str] | None) -> dict[str, Any]:
         """Return one server's part of `Run.servers`.
 
-        A program gets only the tools that it uses, without documentation. If one of these names is
-        no tool, it gets all, so that the guest's error can name the nearest.
+        A program gets only the tools that it uses, without documentation. If a name is unknown,
+        it gets all tools, so that the guest's error can name the nearest.
         """
         found = self._stubs.get(name)
         if found is None:

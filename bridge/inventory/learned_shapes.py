@@ -1,8 +1,8 @@
 """Learns the shapes of tools' results, for tools that declare no output schema, and stores them.
 
 A shape (`bridge.catalog.shapes`) belongs to one version of a tool: its name and the names of its
-arguments. Nothing is learned from errors, and nothing from parsed texts before three results of
-one shape, since some tools send any file's text. Learning is in each call's path, so it is cheap.
+arguments. Errors teach nothing. Parsed texts teach a shape after three results of one shape, since
+some tools send any file's text. Learning is in each call's path, so it is cheap.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from bridge.store import Store
 logger = logging.getLogger(__name__)
 
 MAX_SCHEMA_BYTES = 8 * 1024
-"""Of a shape as JSON. A server sends any result; of a large one the deepest levels are left out."""
+"""Size of a shape as JSON. A larger shape loses its deepest levels."""
 
-MAX_TOOLS = 300  # Records of a server, which may rename its tools at will; the last used are kept.
+MAX_TOOLS = 300  # Most recently used records of a server, which may rename its tools often.
 
 _KIND = "shapes"
 
@@ -57,7 +57,7 @@ class ShapeRecord:
     """The learned shape of one version of a tool, as it is stored.
 
     Attributes:
-        depth: Levels that fit `MAX_SCHEMA_BYTES`; deeper ones are left out.
+        depth: Number of levels within `MAX_SCHEMA_BYTES`; deeper levels are left out.
         count: Number of results.
         day: Date of the last result, as in "2026-11-20".
         several: Whether the tool has ever sent several texts.
@@ -73,12 +73,12 @@ class ShapeRecord:
     several: bool = False
 
     def with_shape(self, shape: Shape) -> ShapeRecord:
-        """Return this record with `shape` merged in, within the bounds."""
+        """Return this record with `shape` merged into it, within the bounds."""
         depth, found = self.depth, merged(self.shape, shape)
         if depth < MAX_DEPTH:
             found = pruned(found, depth)
         while depth > 0 and len(json.dumps(schema(found))) > MAX_SCHEMA_BYTES:
-            # A level left out once stays out, or the shape would change after each call.
+            # A removed level stays out, or the shape would change after each call.
             depth -= 1
             found = pruned(found, depth)
         return replace(self, shape=found, depth=depth)
@@ -89,7 +89,7 @@ ShapeRecords = Mapping[str, ShapeRecord]  # Records by the version digest of a t
 
 @dataclass(frozen=True, kw_only=True)
 class _Document:
-    """The stored document of a server. `form` is the version of the format; others are ignored."""
+    """The stored document of a server. Documents of another format version `form` are ignored."""
 
     server: str
     tools: dict[str, ShapeRecord]
@@ -112,7 +112,7 @@ def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> dict[str, dict[str
 def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) -> bool:
     """Merge new records into the stored ones; return whether they could be written. Blocks.
 
-    Several bridges may write. The counts are of the results that are not stored yet.
+    Several bridges may write. The counts are those of results that are not stored yet.
     """
     try:
         with store.writing() as kept:
@@ -156,13 +156,13 @@ def _merge(stored: ShapeRecords, news: ShapeRecords) -> dict[str, ShapeRecord]:
 
 
 FIRST_RESULTS = 16
-"""Each tool's first results in a bridge that are all read; most shapes are complete after three."""
+"""Results of each tool that a bridge reads first. Most shapes are complete after three."""
 
 SAMPLE_EVERY = 16
-"""Of later results one in this many is read, so that a long loop is not slowed down."""
+"""One in so many later results is read, so that a long loop is not slowed down."""
 
 Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
-"""The records read from the store, by server, each with the definition they belong to."""
+"""The stored records by server, each with the definition to which they belong."""
 
 
 @dataclass(eq=False)
@@ -196,7 +196,7 @@ class _Tool:
         return True
 
     def _new_shape(self, parts: Mapping[str, Json]) -> Shape | None:
-        """Return what a result adds to the record; None for nothing."""
+        """Return the shape that a result adds to the record; None for no change."""
         text, blocks = parts.get("text"), parts.get("content") or ()
         texts = [text, *(text_of(block) for block in blocks[:SAMPLED_ITEMS])]
         if any(text is not None and len(text) > LARGE for text in texts):
@@ -227,7 +227,6 @@ class _Server:
     tools: dict[str, _Tool] = field(default_factory=dict)
 
     def tool(self, tool: Tool) -> _Tool | None:
-        """Return the tool's learner; None if there are too many."""
         found = self.tools.get(tool.name)
         if found is not None and found.tool is tool:
             return found
@@ -241,7 +240,7 @@ class _Server:
         return found
 
     def news(self, day: str) -> dict[str, ShapeRecord]:
-        """Return the records that are not stored yet, and mark them as stored."""
+        """Return the unstored records, and mark them as stored."""
         found: dict[str, ShapeRecord] = {}
         for tool in self.tools.values():
             if tool.unwritten:
@@ -268,7 +267,7 @@ class LearnedShapes:
         self._writing = anyio.Lock()
 
     def load(self, specs: Iterable[ServerSpec]) -> Loaded:
-        """Read the records of new or redefined servers. Blocks: call it in a thread."""
+        """Read the records of new or redefined servers. Blocks, so call it in a thread."""
         known = dict(self._servers)
         new = [spec for spec in specs if spec.name not in known or known[spec.name].spec != spec]
         if not new:
@@ -307,7 +306,7 @@ class LearnedShapes:
         return known is not None and bool(known.stored or known.tools)
 
     def current(self, server: str, tool: Tool) -> Observation | None:
-        """Return the shape of a tool's results as learned until now."""
+        """Return the present shape of a tool's results."""
         live = self._live(server, tool)
         if live is None:
             return self.initial(server, tool)
@@ -340,7 +339,7 @@ class LearnedShapes:
             await self.save()
 
     async def close(self) -> None:
-        """Store the rest, even when cancelled; gives up after two seconds."""
+        """Store the unstored records, even when cancelled; gives up after two seconds."""
         with anyio.move_on_after(2.0, shield=True):
             await self.save()
 

@@ -1,4 +1,4 @@
-"""Asks a person to approve a project's server when a run names it."""
+"""Asks the user to approve a project's server when a run names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bridge.inventory.servers import Servers
 
 
 class ProjectApproval:
-    """Asks for approvals of a project's servers, one question at a time."""
+    """Asks the user to approve a project's servers, one question at a time."""
 
     def __init__(self, servers: Servers, audit: AuditLog, starts: Starts) -> None:
         self._servers = servers
@@ -28,9 +28,9 @@ class ProjectApproval:
         self._asking = anyio.Lock()
 
     async def ensure_approved(self, names: Iterable[str], run: RunCaller) -> bool:
-        """Make sure that the servers a run names are approved, asking a person if needed.
+        """Ensure that the servers of a run are approved, by asking the user if needed.
 
-        Return whether one was, so that the configuration may have new servers.
+        Return whether a server was approved, so that the configuration may have new servers.
 
         Raises:
             RefusedError: A server is not approved.
@@ -80,6 +80,6 @@ class ProjectApproval:
             try:
                 await anyio.to_thread.run_sync(consents.allow, proposal.definition)
             except MalformedError as error:
-                # It holds for this bridge only; the next one asks again.
+                # It counts for this bridge only, so the next one asks again.
                 await run.report_preparation(f"The approval is not saved: {error}")
         await self._servers.refresh()

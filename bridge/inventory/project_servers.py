@@ -1,4 +1,4 @@
-"""Texts on a project's servers that wait for approval: errors, notes and the question. Pure."""
+"""Texts on a project's servers that wait for approval. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from bridge.model import Json
 
 MAX_LINES = 60
 MAX_CHARS = 4000
-"""Of a repository's text in a question. A definition that is not shown whole is not asked about."""
+"""Characters of a repository's text in a question. A longer definition cannot be approved so."""
 
 _INDENT = "    "
 
 
 def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
-    """Return the error on a project's server that is not approved."""
     file = os.path.relpath(proposal.source.path, proposal.definition.directory)
     reason = proposal.reason
     if reason == NOT_APPROVED:
@@ -38,7 +37,6 @@ def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededE
 
 
 def waiting_line(proposals: Sequence[ProposedServer], most: int = 5) -> str:
-    """Return one line on servers that wait for approval; empty without any."""
     if not proposals:
         return ""
     names = list(dict.fromkeys(safe_name(each.name) for each in proposals))
@@ -51,13 +49,13 @@ def waiting_line(proposals: Sequence[ProposedServer], most: int = 5) -> str:
 
 @lru_cache(maxsize=2048)
 def reference_names(name: str) -> frozenset[str]:
-    """Return the names by which a program may refer to a server: own name, alias, variable."""
+    """Return a server's names in programs: its own name, its alias and its variable."""
     alias = server_aliases([name])[name]
     return frozenset((name, alias, f"mcp_{alias}"))
 
 
 def definition_lines(proposal: ProposedServer) -> list[str]:
-    """Return the lines that a person reads before approving, without the definition itself."""
+    """Return the facts about a server for its approval, without the definition itself."""
     definition = proposal.definition
     spec = proposal.spec
     start = f"started as: {one_line(spec.command, MAX_CHARS)}"

@@ -1,6 +1,6 @@
 """Asks servers for their tools, and renews their listings in the background.
 
-A server that hangs or fails costs little. One that was started only to be asked is stopped.
+A server that hangs or fails costs little. A server that was started only for its list is stopped.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 STRAGGLER_SECONDS = 5.0
-"""How long a caller that can do without a server waits for it. Most start in two seconds."""
+"""Time to wait for a server that is not required. Most start in two seconds."""
 
 REFRESH_SECONDS = 24 * 3600.0
-"""Age at which a listing is old. Servers change with their releases, and a run asks them anyway."""
+"""Age at which a listing is old. Servers change with releases, and each run asks again."""
 
 FIRST_STARTS = 8  # Servers that a search starts at once because their tools are unknown.
 
@@ -53,7 +53,7 @@ class Request:
 
 
 class Lister:
-    """Asks servers for their tools, also again in the background, and stores the answers.
+    """Asks servers for their tools, also in the background, and stores the lists.
 
     Attributes:
         tasks: Runs the requests; the owner sets it before the first one.
@@ -79,7 +79,7 @@ class Lister:
         self._specs: Mapping[str, ServerSpec] = {}
         self._saved: dict[str, float] = {}
         self._requests: dict[str, Request] = {}
-        # Why servers could not be asked, and until when they are not asked again.
+        # Errors of failed requests, and the time until which the servers are not asked again.
         self._failures: dict[str, tuple[ServerSpec, BridgeError, float]] = {}
         self._asked_at: dict[str, tuple[int, int] | None] = {}
         self._first_starts = anyio.CapacityLimiter(FIRST_STARTS)
@@ -91,7 +91,7 @@ class Lister:
         self._used: set[str] = set()
 
     def is_current(self, name: str) -> bool:
-        """Return whether a server was asked since it connected and since it reported a change."""
+        """Return whether a server was asked since its last connection and reported change."""
         now = self._pool.server(name).connection_epoch
         return now is not None and self._asked_at.get(name) == now
 
@@ -112,7 +112,7 @@ class Lister:
     async def ask(self, name: str, *, again: bool = False, patient: bool = False) -> Outcome:
         """Return a server's tools or the error.
 
-        `again` asks even if the session has a current list, unless that was just made.
+        `again` asks even if the session has a current list, unless the list is very recent.
         """
         try:
             spec = self._pool.spec(name)
@@ -142,7 +142,7 @@ class Lister:
             request = self.request(name, limiter)
         except UnknownError as error:
             return error
-        # Later callers wait only until the same deadline: a slow server costs one wait in all.
+        # All callers have one deadline, so a slow server costs one wait.
         with anyio.move_on_after(max(0.0, request.deadline - anyio.current_time())):
             await request.done.wait()
         if request.outcome is not None:
@@ -161,7 +161,6 @@ class Lister:
         return self._requests.get(name)
 
     def request(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Request:
-        """Return the request to a server that is in progress, or start one."""
         if self.tasks is None:
             raise RuntimeError("the servers have to be entered before they can be asked")
         spec = self._pool.spec(name)
@@ -173,8 +172,8 @@ class Lister:
         return request
 
     async def _run_request(self, request: Request, limiter: anyio.CapacityLimiter | None) -> None:
-        # The request may outlive the run that started it and serve others, so questions that the
-        # server asks meanwhile must not go to that run's client.
+        # The request may outlive its run and serve others, so the server's questions must not go
+        # to that run's client.
         clear_caller()
         name = request.spec.name
         slot: AbstractAsyncContextManager[None] = nullcontext() if limiter is None else limiter
@@ -183,11 +182,11 @@ class Lister:
                 outcome = await self.ask(name)
             starting = name in self._pool.names() and self._pool.state(name).state == "starting"
             if isinstance(outcome, BridgeError) and starting:
-                # An installation, which needs no slot of those that are asked meanwhile.
+                # An installation does not need one of the slots for starts.
                 outcome = await self.ask(name, patient=True)
             request.outcome = outcome
         except Exception:
-            # No caller may be waiting, and one server's failure must not end the others' requests.
+            # One server's failure must not end the others' requests.
             logger.exception("asking server %s for its tools failed", name)
         finally:
             request.done.set()
@@ -203,7 +202,7 @@ class Lister:
     ) -> None:
         before = self.listings.get(spec.name)
         if before is not None and before.tools is tools:
-            # The session's own copy: the server was not asked again.
+            # It is the session's cached list, so the server was not asked again.
             return
         if self._specs.get(spec.name) != spec:
             # It was redefined since it was asked.
@@ -214,7 +213,7 @@ class Lister:
         listing = self.listings[spec.name] = Listing(
             server=spec.name,
             tools=tools,
-            # A server that has closed meanwhile has no information; keep the old one.
+            # A server that has closed meanwhile has no information, so the old one stays.
             info=info or (before.info if before else {}),
             listed_at=now,
             start_seconds=seconds if seconds is not None or not before else before.start_seconds,
@@ -303,7 +302,7 @@ class Lister:
             await anyio.sleep(0.5)  # Servers that register tools one by one report each.
             while name in self._changed:
                 self._changed.discard(name)
-                # A stopped server is not started for this; it is asked when it is next needed.
+                # A stopped server is asked at its next start.
                 if self._pool.state(name).state != "ready":
                     return
                 await self.ask(name)

@@ -1,7 +1,7 @@
 """Collects the secrets of this machine, so that texts leaving it can be redacted.
 
-Sources are the definitions of the user's servers, the logins in use, and the variables of the
-bridge's environment that servers inherit.
+Sources are the definitions of the user's servers, the active logins, and the variables that servers
+inherit from the bridge.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from bridge.gate.redaction_shapes import (
 from bridge.model import Json, ServerSpec
 from bridge.settings.globs import any_matcher
 
-MAX_TOKENS = 8  # An authorization server may send new ones without end; texts have earlier ones.
+MAX_TOKENS = (
+    8  # An authorization server may send new tokens without end. Texts may have earlier ones.
+)
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 
@@ -43,8 +45,8 @@ class Secrets:
 
     Args:
         environ: The bridge's own environment.
-        names: Globs of the names of variables and headers that are secrets. A "-" in front marks
-            those that are none, whatever they look like.
+        names: Globs of the names of variables and headers with secrets. A leading "-" marks names
+            without secrets.
 
     Attributes:
         changed: Called after the set of secrets has changed.
@@ -75,7 +77,7 @@ class Secrets:
         kept = self._logins.setdefault(server, OrderedDict())
         changed = False
         for name, value in values.items():
-            # A hostile login server must not choose ordinary words to be cut out of all texts.
+            # A hostile login server must not remove ordinary words from all texts.
             if _is_credential(value) and not _BLANK.search(value) and value not in kept:
                 kept[value] = f"{name} of {server}"
                 changed = True
@@ -88,14 +90,14 @@ class Secrets:
         known = dict(self._inherited)
         for kept in self._logins.values():
             known.update(kept)
-        # Last, since of several names that of a server's setting is the most useful.
+        # Last, because the name of a server's setting is more useful.
         known.update(self._configured)
         before, counts = self.redactor.revision, Counter[str]()
         for secret, name in known.items():
-            # A mark stands for one secret: an earlier login's, a line of a key.
+            # Each mark stands for one secret, such as an earlier token or a line of a key.
             counts[name] += 1
             known[secret] = name if counts[name] == 1 else f"{name} ({counts[name]})"
-        # A short one may be a part of other words: "admin123" of "admin1234".
+        # A short secret may be a part of other words, as "admin123" of "admin1234".
         words = (each for each in known if len(each) < LEAST_SHAPED)
         self.redactor.learn(known, frozenset(w for w in words if not has_known_format(w)))
         if self.changed is not None and self.redactor.revision != before:
@@ -117,10 +119,10 @@ class Secrets:
 
 
 def environment_secrets(environ: Mapping[str, str]) -> Found:
-    """Yield the secrets among the variables that servers inherit, and the answers to inputs."""
+    """Yield the secrets among the variables that servers inherit, and the values of inputs."""
     for name, value in environ.items():
         if name.startswith(INPUT_PREFIX):
-            # Clients ask for inputs as passwords, so any value of one counts.
+            # Clients ask for inputs as passwords, so each value is a secret.
             if could_be_secret(value) or has_known_format(value):
                 yield name, value
         elif name == "MCP_BRIDGE_STORE":
@@ -215,7 +217,7 @@ def url_secrets(name: str, url: str) -> Found:
     for text in dict.fromkeys((password, unquote(password))):
         if could_be_secret(text):
             yield f"password in {name}", text
-    # A user name is public, but a token in its place is not.
+    # A user name is public, but a token that replaces it is not.
     for text in dict.fromkeys((user, unquote(user))):
         if has_known_format(text) or looks_random(text):
             yield f"user in {name}", text

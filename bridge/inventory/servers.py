@@ -1,7 +1,7 @@
 """Keeps the configured servers, their tools and their sessions current.
 
-A changed configuration file takes effect with the next run; sessions whose definition did not
-change stay open.
+A changed configuration file takes effect with the next run. Sessions with unchanged definitions
+stay open.
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ class Servers:
     """The discovered servers, their tools and their sessions. Enter before use.
 
     Args:
-        eager: Whether entering waits until the configuration is read. If not, call `refresh` before
-            anything else.
-        straggler_seconds: How long a tolerant load waits for a server.
-        failure_seconds: How long tolerant loads do not retry a server that failed in one.
-        observed: Learns and stores the shapes of results; without it none are learned.
+        eager: Whether entering reads the configuration. If not, call `refresh` first.
+        straggler_seconds: Time that a tolerant load waits for a server.
+        failure_seconds: Time in which tolerant loads do not retry a failed server.
         offer_login: Asks the current run's user to log in to a server; returns whether they did.
     """
 
@@ -145,17 +143,16 @@ class Servers:
             return ""
 
     def is_own(self, name: str) -> bool:
-        """Whether a file of the user's, not of a project, defines a server."""
+        """Return whether the user's own file, not a project's, defines a server."""
         try:
             return not self.pool.spec(name).written
         except UnknownError:
             return False
 
-    def listing(self, name: str) -> Listing | None:
+    def last_listing(self, name: str) -> Listing | None:
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
-        """Return the server's own name for a name or an alias."""
         if name in self.aliases:
             return name
         for own, alias in self.aliases.items():
@@ -188,18 +185,17 @@ class Servers:
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
     def skip_reasons(self, missed: Sequence[str]) -> str:
-        """Return why configured servers of these names are skipped; empty if none is."""
+        """Return why configured servers with these names are skipped; empty for none."""
         skipped = self.discovery.skipped
         meant = [entry for entry in skipped if not reference_names(entry.name).isdisjoint(missed)]
         reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:5])
         return f"Configured but skipped: {reasons}." if reasons else ""
 
     def is_current(self, name: str) -> bool:
-        """Whether the inventory has the tools that a server lists now."""
         return self._lister.is_current(name)
 
     async def ensure_current(self, name: str) -> None:
-        """Make sure that the inventory has the tools that a server lists now; free if it has."""
+        """Ensure that the inventory has the server's present list of tools."""
         if self._lister.is_current(name):
             return
         # Starting drops the last connection's list, so that `load` asks again.
@@ -207,35 +203,35 @@ class Servers:
         await self.load([name])
 
     async def define(self, server: str, tool: str) -> Tool | None:
-        """Return a tool as its server describes it, asking the server if it never was asked."""
+        """Return a tool's definition, after asking a server that was never asked."""
         if self.inventory.tools(server) is None:
-            # If it cannot be asked, the call itself will say what is the matter.
+            # If it cannot be asked, the call itself reports the reason.
             with suppress(UpstreamError):
                 await self.load([server])
         return self.inventory.tool(server, tool)
 
     async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
-        """Return a tool as its server describes it now, for a policy that decides by that.
+        """Return a tool's present definition, for a policy that decides by it.
 
-        `asked` has the servers that were asked once more in this run.
+        `asked` has the servers that this run has already asked again.
         """
         try:
             await self.ensure_current(server)
         except UpstreamError:
             if self.pool.server(server).connection_epoch is None:
                 raise
-            # It lists nothing, but may take calls; what it said before is not believed any more.
+            # It may take calls without a list, but its earlier list is not trusted.
             return None
         found = self.inventory.tool(server, tool)
         if found is None and server not in asked:
-            # A call of what is not listed is denied, and some do not say that they list more.
+            # Calls of unlisted tools are denied, and some servers do not announce new tools.
             asked.add(server)
             await self.ask_again([server])
             found = self.inventory.tool(server, tool)
         return found
 
     async def ask_again(self, names: Iterable[str]) -> None:
-        """Ask the connected ones of these servers for their tools, because one was missing."""
+        """Ask these servers again, if connected, because a tool was missing."""
         with anyio.move_on_after(STRAGGLER_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for name in names:
@@ -247,8 +243,8 @@ class Servers:
     ) -> dict[str, BridgeError]:
         """Load the tools of `names` for searching and listing; return the errors of the others.
 
-        Only servers whose tools are unknown are started, and stopped again afterwards; `fresh`
-        asks all. If `patient`, slow servers are waited for and failed ones retried.
+        It starts only servers whose tools are unknown, and stops them again; `fresh` asks all
+        servers. If `patient`, it waits for slow servers and retries failed ones.
         """
         wanted = dict.fromkeys(names)
         missing = [name for name in wanted if fresh or self.inventory.tools(name) is None]
@@ -262,25 +258,27 @@ class Servers:
             name for name in self.names() if self.inventory.tools(name) is None
         )
 
-    def starting(self, names: Iterable[str]) -> list[str]:
+    def starting_servers(self, names: Iterable[str]) -> list[str]:
         unknown = (name for name in names if self.inventory.tools(name) is None)
         return [name for name in unknown if self._lister.current_request(name) is not None]
 
     async def wait_for_starts(self, names: Iterable[str]) -> None:
-        for request in filter(None, map(self._lister.current_request, self.starting(names))):
+        for request in filter(
+            None, map(self._lister.current_request, self.starting_servers(names))
+        ):
             await request.done.wait()
 
     async def load(
         self, names: Sequence[str], *, tolerant: bool = False, patient: bool = False
     ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
-        """Return the tools of `names`, asked concurrently, and the errors of the others.
+        """Ask `names` concurrently; return their tools, and the errors of the others.
 
-        A server that is refused is among the errors, unless all are; any other error is raised.
+        A refused server is among the errors, unless all are refused. Other errors are raised.
 
         Args:
-            tolerant: Return errors instead of raising them. For a server that takes long, use the
-                tools that it had last time; a call will wait for it.
-            patient: With `tolerant`, wait for slow servers and retry failed ones.
+            tolerant: Whether to return errors instead of raising them. Of a slow server the last
+                known tools are used; a call waits for it.
+            patient: With `tolerant`, whether to wait for slow servers and retry failed ones.
         """
         if not names:
             return {}, {}

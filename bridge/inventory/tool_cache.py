@@ -1,7 +1,7 @@
-"""Stores each server's last list of tools, so that later bridges know it without starting servers.
+"""Stores each server's last list of tools, which later bridges use without starting servers.
 
-Holds one document per server definition; an unreadable one counts as missing. A run still asks the
-server itself.
+It has one document for each definition. An unreadable document counts as missing. A run still asks
+the server itself.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * MEBIBYTE
-"""Of one listing, which a server may make long; hundreds of large schemas take a tenth of it."""
+"""Size of one listing, against a server's long list. Hundreds of large schemas take a tenth."""
 
-AGE = 90 * 24 * 3600.0  # In seconds; one that was not renewed is of a server no longer in use.
+AGE = 90 * 24 * 3600.0  # In seconds. A listing that was not renewed is of an unused server.
 
 _KIND = "listing"
 
@@ -38,7 +38,7 @@ class Listing:
     Attributes:
         info: As in `ServerState.server_info`.
         listed_at: Seconds since the epoch.
-        start_seconds: Time to start the server and list; None if it was running already.
+        start_seconds: Time of start and list; None if the server was already running.
         form: Version of this format; others are ignored.
     """
 
@@ -56,14 +56,13 @@ class Listing:
 
 @cache
 def _adapter() -> TypeAdapter[Listing]:
-    # Imported here: without stored listings the answer to `initialize` need not wait for it.
+    # Imported late, because without listings the response to `initialize` need not wait for it.
     from pydantic import TypeAdapter
 
     return TypeAdapter(Listing)
 
 
 def listing_digest(spec: ServerSpec) -> str:
-    """Return the key of a server's stored documents: 32 hexadecimal digits."""
     identity = [
         spec.name,
         spec.definition,
@@ -74,7 +73,7 @@ def listing_digest(spec: ServerSpec) -> str:
 
 
 class ToolCache:
-    """Reads and writes listings; failures to do so are logged and ignored."""
+    """Reads and writes listings; logs and ignores failures."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -54,7 +54,7 @@ def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = 
 def call_parts(
     result: Mapping[str, Json], *, wraps: bool = False, several: bool = False
 ) -> dict[str, Json]:
-    """Return the parts of a successful result, as `bridge.upstream.results.parse_result` gives it.
+    """Return the parts of a successful result, as `bridge.upstream.framing.parse_result` gives it.
 
     Args:
         wraps: Whether the tool's structure only wraps a value; see `Tool.wraps_result`.

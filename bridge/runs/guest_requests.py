@@ -343,7 +343,7 @@ class GuestRequests:
         )
         for name, error in errors.items():
             logger.warning("server %s is left out of a search: %s", name, error)
-        starting = self._servers.starting(errors)
+        starting = self._servers.starting_servers(errors)
         if starting and not has_match(found):
             raise CallFailedError(starting_line(starting, names), kind="upstream")
         skills = [str(one["tool"]) for one in found if one.get("kind") == "skill"]

@@ -103,7 +103,7 @@ async def _search(
     found, errors = await engine.guide.search_servers(
         names, request.query, request.limit, request.detail, server=only, skills=skills
     )
-    starting = servers.starting(errors)
+    starting = servers.starting_servers(errors)
     left_out = {
         name: clip((error.message.splitlines() or [error.code])[0], 160)
         for name, error in errors.items()

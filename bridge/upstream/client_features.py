@@ -1,8 +1,8 @@
 """A server's requests to the client: elicitation, sampling and roots, and its log messages.
 
-One connection serves several clients, but a server's request names no call. It belongs to the
-client with pending calls there; with more than one client it is refused, because asking the wrong
-one would show one user's data to another.
+One connection serves several clients, but a server's request names no call. The request goes to
+the client with pending calls there. With several such clients it is refused, because the wrong
+client would see another user's data.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 INPUT_REQUIRED = "input_required"
 
-MAX_ROUNDS = 10  # A server's InputRequiredResults before one result; as in the SDKs.
-MAX_QUESTIONS = 16  # Of a server at once: in a result, or over one connection without an answer.
+MAX_ROUNDS = 10  # A server's InputRequiredResults before one result, as in the SDKs.
+MAX_QUESTIONS = 16  # A server's unanswered requests at a time, in a result or over one connection.
 
 Roots = Sequence[Path] | None
-"""The roots of a server: configured directories, () for none, or None for those of the client."""
+"""A server's roots: configured directories, () for none, or None for the client's roots."""
 
 Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]]]
 """Repeats the request with `inputResponses` and `requestState`."""
@@ -89,7 +89,7 @@ async def resolve_input(
 async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
     """Send the URL elicitations of a URLElicitationRequiredError to the client.
 
-    Return whether it is that error and the user accepted all: the request can be repeated.
+    Return whether `error` is that error and the user accepted all, so the request can be repeated.
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
@@ -103,7 +103,7 @@ async def complete_url_elicitations(server: str, what: str, refusal: ToolCallErr
     try:
         answers = await answer_input_requests(server, what, wanted, ())
     except CannotAskError:
-        # The server's error has the URLs, and so says more than this one.
+        # The server's error has the URLs, so it helps more than this one.
         return False
     accepted = [answer.get("action") == "accept" for answer in answers.values()]
     return len(accepted) == len(listed) and all(accepted)
@@ -166,14 +166,14 @@ MAX_REQUEST_BYTES: Mapping[Method, int] = {
     "sampling/createMessage": 4 * 1024 * 1024,
     "roots/list": 1024,
 }
-"""Of a server. A form is read by a person; a conversation by a model, perhaps with images."""
+"""Bytes of a server's request. A person reads a form; a model reads a conversation."""
 
 MAX_REQUEST_DEPTH = 64
-"""Nesting of a server's request. JSON parsers stop at some 200 levels, and InputRequiredResult
-adds a few; a client that cannot parse a request never answers it."""
+"""Levels of a server's request. Clients' JSON parsers stop at some 200 levels, of which
+InputRequiredResult adds a few. A client never answers a request that it cannot parse."""
 
 LATE_SECONDS = 0.2
-"""After a response, for messages of that call that arrive over another HTTP stream."""
+"""Time after a response in which messages of its call may arrive over another HTTP stream."""
 
 
 class ServerCaller(Protocol):
@@ -181,7 +181,7 @@ class ServerCaller(Protocol):
 
     @property
     def client(self) -> Hashable:
-        """Key of the run's client; equal for runs of one client, and only for them."""
+        """Key of the run's client, equal only for runs of that client."""
 
     @property
     def clock(self) -> Clock:
@@ -197,16 +197,16 @@ class ServerCaller(Protocol):
 
     @property
     def log_level(self) -> str:
-        """The least level of log messages that it wants; empty for none."""
+        """The least level of log messages that the client wants; empty for none."""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         """Send a request to the client and return its result.
 
         Raises:
-            CannotAskError: It lacks the capability, or returned no result.
+            CannotAskError: The client lacks the capability, or returned no result.
         """
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
+    async def record_refusal(self, server: str, method: Method, why: str) -> None:
         """Record a request that is not sent to the client."""
 
     async def report(
@@ -238,7 +238,6 @@ def clear_caller() -> None:
 
 @contextmanager
 def on_behalf_of(caller: ServerCaller) -> Iterator[None]:
-    """Make calls for `caller` inside."""
     token, trace = _current.set(caller), attach(caller.trace)
     try:
         yield
@@ -253,7 +252,7 @@ def time_limit(seconds: float) -> Any:
     return anyio.move_on_after(seconds) if caller is None else caller.clock.limit(seconds)
 
 
-PROGRESS_FACTOR = 10  # How many times its timeout a call may take that reports progress.
+PROGRESS_FACTOR = 10  # Longest duration of a call that reports progress, in units of its timeout.
 
 
 def progress_callback(
@@ -261,7 +260,7 @@ def progress_callback(
 ) -> ProgressFnT | None:
     """Return the SDK's progress callback for a request of the current caller, if there is one.
 
-    Each report starts the request's `seconds` again; `move_limit` lets it end so much later.
+    Each report restarts the request's timeout of `seconds` through `move_limit`.
     """
     caller = _current.get()
     if caller is None or move_limit is None:
@@ -286,7 +285,7 @@ async def forward(
     elif _is_deep(params):
         message = f"The question is nested more than {MAX_REQUEST_DEPTH} levels deep."
     if message:
-        await caller.refused(server, method, message)
+        await caller.record_refusal(server, method, message)
         raise CannotAskError(message, server=server)
     with anyio.move_on_after(ANSWER_SECONDS):
         return await caller.ask(server, method, params)
@@ -339,7 +338,7 @@ class _OpenRequest:
 
 
 class _RecentCaller(NamedTuple):
-    """A client whose call has ended; until then a log message, or a request, may still be its."""
+    """A client whose call has just ended: late log messages and requests may belong to it."""
 
     caller: ServerCaller
     until: float
@@ -358,7 +357,7 @@ class Callers:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Register this task's caller as one with a pending call, inside."""
+        """Register this task's caller as one with a pending call, in this context."""
         caller = _current.get()
         if caller is None:
             yield
@@ -376,7 +375,7 @@ class Callers:
             self._under_way[caller] -= 1
             if not self._under_way[caller]:
                 del self._under_way[caller]
-                # No call of this caller needs the answer any more.
+                # No call of this caller needs the answer now.
                 for question in tuple(self._open):
                     question.leave(caller)
 
@@ -425,14 +424,14 @@ class Callers:
                 # Log the 1st, 10th, 100th and so on.
                 count = counted(self._refused, "refusal")
                 logger.info("server %r: request refused (%s): %s", self._server, count, error)
-            # The code for a missing client capability: most servers report its text.
+            # Code of a missing client capability, whose text most servers report.
             return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
-            await caller.refused(self._server, method, message)
+            await caller.record_refusal(self._server, method, message)
             raise CannotAskError(message, server=self._server)
         question = _OpenRequest(caller)
         with question.scope:
@@ -449,7 +448,7 @@ class Callers:
     def _note_finished(self, caller: ServerCaller, *, answered: bool) -> None:
         now = current_time()
         left = self._recent.pop(caller.client, None)
-        # Until then a cancelled call's server may still send requests for it.
+        # Until then the server may send requests for the cancelled call.
         until = now + (LATE_SECONDS if answered else 10.0)
         owed = max(0.0 if left is None else left.requests_until, 0.0 if answered else until)
         self._recent[caller.client] = _RecentCaller(caller, until, owed)
@@ -460,8 +459,8 @@ class Callers:
     def _attribute(self, *, late: bool = False) -> ServerCaller:
         """Return the caller that a server's message belongs to, since it names no call.
 
-        If it is `late`, it may belong to a call that has just got its response. A CannotAskError
-        says that there is no caller, or that there are several.
+        A `late` message may belong to a call that has just got its response. Raises CannotAskError
+        if there is no caller, or if there are several.
         """
         now = current_time()
         found = list(self._under_way)

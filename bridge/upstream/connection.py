@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import anyio
 from mcp import ClientSession
@@ -47,25 +47,22 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import ServerSettings
+from bridge.model import ServerSettings, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
 from bridge.upstream.installation import installs_packages
+from bridge.upstream.pool_settings import PoolSettings
 from bridge.upstream.refusal import Refusal
 from bridge.upstream.task_calls import EXTENSION
-
-if TYPE_CHECKING:
-    from bridge.upstream.pool import Pool
-    from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
 
 
 FAILURE_SECONDS = 60.0
-"""How long callers do not wait for a server again after a start that took too long, or after any
-failure if they can do without it."""
+"""Time in which callers do not wait for a server again after a start that took too long. Callers
+that can do without the server do not wait after any failure."""
 
 _OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
 """Codes with which a stdio proxy reports that its own server is gone."""
@@ -88,30 +85,36 @@ class Connection:
     Attributes:
         ready: Set when it can be used or has failed.
         ended: Set when it is closed completely.
-        failure: Why it never became usable.
-        earlier: Why the connection before it did not.
+        earlier: The failure of the previous connection.
         hurried_until: Time until which callers do not wait for its start.
-        idle: It was closed because it was unused.
         uses, listings: Count of uses, and how many of them were `tools/list`.
-        cacheable: Lists may be cached; False when change notifications were lost.
+        cacheable: Whether lists may be cached; False once change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
         view_only: Listed tools that only the server's own view may call.
         roots_asked: Exists once the server asked for the client's roots; set after the answer.
-        rootless: The server asked for roots and got none.
-        roots_shared: The client's roots have not changed since the server got them.
+        rootless: Whether the server asked for roots and got none.
+        roots_shared: Whether the server has the client's current roots.
     """
 
-    def __init__(self, server: UpstreamServer, pool: Pool) -> None:
-        self._server, self._pool = server, pool
-        self.spec = spec = server.spec
+    def __init__(
+        self,
+        spec: ServerSpec,
+        pool: PoolSettings,
+        *,
+        legacy: bool = False,
+        on_lists_changed: Callable[..., None] = lambda *lists: None,
+    ) -> None:
+        self.spec, self._pool = spec, pool
+        self._legacy, self._on_lists_changed = legacy, on_lists_changed
         self.endpoint = pool.endpoint(spec)
-        self.roots, self.call_timeout = server.roots, server.call_timeout
+        self.roots = pool.roots_of(spec)
+        self.call_timeout = spec.call_timeout or pool.call_timeout
         local, start = spec.transport == "stdio", spec.start_timeout or pool.start_timeout
         installs = local and installs_packages(spec.command, spec.args)
         self._login_timeout = max(start, pool.start_patience)
         self._start_timeout = self._login_timeout if installs else start
         self._answer_timeout = math.inf if pool.patient else start
-        # A process may hold something in memory, for as long as the bridge runs.
+        # A process may hold state in memory, so by default it is never closed as idle.
         self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
         self.ready = anyio.Event()
         self.ended = anyio.Event()
@@ -156,7 +159,7 @@ class Connection:
         return self.client is not None and self.client.discover_result is not None
 
     def declares(self, *path: str) -> bool:
-        """Whether the server declares a capability; some never respond to methods they lack."""
+        """Whether the server declares a capability; some never respond to unknown methods."""
         value: object = self.client.server_capabilities if self.client else None
         for name in path:
             value = getattr(value, name, None)
@@ -169,12 +172,12 @@ class Connection:
 
     @property
     def others(self) -> int:
-        """How many tasks use it in addition to the caller's."""
+        """Count of tasks that use it in addition to the caller's."""
         return max(0, self._users - 1)
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Keep it open inside, and attribute the server's requests to this task's caller."""
+        """Keep it open, and attribute the server's requests to this task's caller."""
         self._users += 1
         self.uses += 1
         try:
@@ -187,9 +190,9 @@ class Connection:
                 self.stop()
 
     async def wait_ready(self, *, patient: bool = False) -> None:
-        """Wait until it is ready or has failed; at most for a start's usual time if not `patient`.
+        """Wait until it is ready or has failed; if not `patient`, only for a start's usual time.
 
-        After a wait in vain later callers do not wait for `FAILURE_SECONDS`; the start continues.
+        After a wait in vain the start continues, and callers do not wait for `FAILURE_SECONDS`.
         """
         hurried = anyio.current_time() < self.hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
@@ -197,7 +200,7 @@ class Connection:
             with anyio.move_on_after(math.inf if patient else seconds):
                 await self.ready.wait()
                 return
-            # Any other start fails by then, by itself.
+            # Any other start has a timeout of its own.
             if hurried or self._start_timeout > self._answer_timeout:
                 break
         if not hurried:
@@ -212,7 +215,7 @@ class Connection:
         self._over.set()
 
     def stop_if_unused(self) -> bool:
-        """Close it as idle and return True if it was used only for `tools/list`."""
+        """Close it as idle if it was used only for `tools/list`; return whether it was closed."""
         if self._users or not (self.ready.is_set() and self.usable) or self.uses > self.listings:
             return False
         self.idle = True
@@ -220,12 +223,11 @@ class Connection:
         return True
 
     def mark_broken(self) -> None:
-        """Accept no new requests: the server has closed its side."""
         self._broken = True
         self._over.set()
 
     def request_probe(self, waited: float) -> None:
-        """Have the owner task probe the server: a request `waited` seconds without a response."""
+        """Have the owner task probe the server, which did not respond for `waited` seconds."""
         self._probe_patience = max(PROBE_SECONDS, self.call_timeout - waited)
         self._probe_requested.set()
 
@@ -241,14 +243,14 @@ class Connection:
         if not self._users:
             self.stop()
 
-    async def run(self, after: anyio.Event | None) -> None:
+    async def serve(self, previous: anyio.Event | None) -> None:
         """Own the connection from start to end; its failures are recorded, not raised.
 
         It starts after the end of the previous one, so that no server runs twice.
         """
         try:
-            if after is not None:
-                await after.wait()
+            if previous is not None:
+                await previous.wait()
             await self._pool.admission.start(self.spec)
             # The context was inherited from the first caller; later callers use this task too.
             clear_caller()
@@ -296,14 +298,20 @@ class Connection:
                 return
             self.endpoint.on_login = wait_for_login
             async with self.endpoint.open(deadline) as (read, write):
-                dispatcher = RecordingDispatcher(read, write, self)
+                dispatcher = RecordingDispatcher(
+                    read,
+                    write,
+                    self.endpoint,
+                    on_flood=self._disconnect_flooding,
+                    on_disconnect=self._handle_disconnect,
+                )
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._handle_notification,
                     client_info=Implementation(name="mcp-code-bridge", version=__version__),
-                    # Declared to every server, though not every client has the capability:
-                    # connections outlive clients, and a server's tools must not depend on which
-                    # client came first. A request that the client cannot serve gets an error.
+                    # Declared to every server, even if the client lacks the capability:
+                    # connections outlive clients, and a server's tools must not depend on the
+                    # first client. A request that the client cannot serve gets an error.
                     elicitation_callback=self._callers.elicit,
                     sampling_callback=self._callers.sample,
                     # Some servers replace their configured directories by the client's roots.
@@ -312,9 +320,9 @@ class Connection:
                 ) as client:
                     if not await self._unless_stopped(partial(self._start, client, dispatcher)):
                         return
-                    # The scope must stay open around the connection; only its deadline ends here.
+                    # The scope must stay open around the connection, without its deadline.
                     scope.deadline = math.inf
-                    await self._serve(client)
+                    await self._keep_open(client)
         if scope.cancelled_caught and self.client is None:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
             self.failure = start_timeout(self.spec, self._start_timeout, self.endpoint)
@@ -324,11 +332,11 @@ class Connection:
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         try:
             settings = self._pool.server_settings.get(self.spec.name, ServerSettings())
-            legacy = settings.protocol == "auto" and self._server.legacy
+            legacy = settings.protocol == "auto" and self._legacy
             mode = "legacy" if legacy else settings.protocol
             await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
-            # Not if it is cancelled: an installation may end by itself.
+            # Not after a cancellation, because an installation may continue.
             self.endpoint.finish_start()
             raise
         self.endpoint.finish_start()
@@ -341,7 +349,7 @@ class Connection:
         self.ready.set()
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do a part of the start unless the connection is stopped; return whether it is done."""
+        """Do a part of the start, which `stop` cancels; return whether it completed."""
         done = False
 
         async def cancel_on_stop() -> None:
@@ -355,7 +363,7 @@ class Connection:
             tg.cancel_scope.cancel()
         return done
 
-    async def _serve(self, client: ClientSession) -> None:
+    async def _keep_open(self, client: ClientSession) -> None:
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
         async with anyio.create_task_group() as tg:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
@@ -374,24 +382,24 @@ class Connection:
             tg.cancel_scope.cancel()
 
     async def _probe(self, client: ClientSession) -> None:
-        """After each `request_probe`, send `tools/list`, and note a server that sends nothing.
+        """After each `request_probe`, send `tools/list`, and mark a server that sends nothing.
 
-        Not `ping`, which 2026-07-28 has removed and simple servers ignore.
+        It does not send `ping`, which 2026-07-28 has removed and simple servers ignore.
         """
         while not self._retiring:
             await self._probe_requested.wait()
             self._probe_requested = anyio.Event()
             begun = current_time()
             with anyio.move_on_after(self._probe_patience) as scope:
-                # An error is a response too; the end of a connection is handled elsewhere.
+                # An error is a response too. The end of a connection is handled elsewhere.
                 await self._list_tools(client)
             if scope.cancelled_caught and self.endpoint.last_heard < begun:
                 self.mark_silent()
 
     async def has_lost_session(self, error: MCPError, refusal: Refusal | None) -> bool:
-        """Retire the connection if a request failed so and the server lists no tools either.
+        """Retire the connection if `error` may report a lost session and the server lists no tools.
 
-        Servers report a lost session in many ways, and stdio proxies that of their own server.
+        Servers report a lost session in many ways. Stdio proxies report their own server's.
         """
         proxy = self.endpoint.transport == "stdio" and error.code in _OF_PROXIES
         suspect = proxy or "session" in error.message.lower()
@@ -417,7 +425,9 @@ class Connection:
         return True
 
     async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:
-        for _ in range(3):  # After these the list is not cached, so that it cannot be stale.
+        for _ in range(
+            3
+        ):  # After these attempts lists are not cached, because they could be stale.
             try:
                 async with listen(
                     client,
@@ -425,20 +435,20 @@ class Connection:
                     resources_list_changed="resources" in announced,
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
-                    # Changes before the subscription were not notified.
-                    self._pool.lists_changed(self._server, *announced)
+                    # The server did not notify changes before the subscription.
+                    self._on_lists_changed(*announced)
                     async for event in changes:
                         if type(event) in _CHANGES:
-                            self._pool.lists_changed(self._server, _CHANGES[type(event)])
+                            self._on_lists_changed(_CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
-        self._pool.lists_changed(self._server, *announced)
+        self._on_lists_changed(*announced)
 
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
-            self._pool.lists_changed(self._server, _CHANGES[type(message)])
+            self._on_lists_changed(_CHANGES[type(message)])
         elif isinstance(message, ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
         elif isinstance(message, ProgressNotification):
@@ -460,16 +470,12 @@ class Connection:
         answered.set()
         return found
 
-    def start_notification(self) -> None:
-        if self.endpoint.direct is not None:
-            self.endpoint.direct.start_notification()
-
-    def disconnect_flooding(self, requests: int) -> None:
+    def _disconnect_flooding(self, requests: int) -> None:
         self.end_report = f"It made {requests:,} requests without waiting for the answers."
         logger.warning("server %r is disconnected: %s", self.spec.name, self.end_report)
         self.stop()
 
-    def handle_disconnect(self) -> None:
+    def _handle_disconnect(self) -> None:
         """Handle the end; before `ready` it fails the start, which may try HTTP+SSE."""
         self._disconnected = True
         self.updates.wake()

@@ -1,8 +1,8 @@
 """Requests over stdio that bypass the SDK's session: from the caller to the pipe and back.
 
 Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. The
-sender writes its message itself; what a full pipe does not take is left to a task that outlives
-the sender, because a truncated message would corrupt all that follow. docs/design.md says when
+sender writes its message itself. A task that outlives the sender writes the part that a full pipe
+does not take, because a truncated message would corrupt all later ones. docs/design.md says when
 this module can go.
 """
 
@@ -38,18 +38,18 @@ from bridge.upstream.client_features import (
     progress_callback,
     time_limit,
 )
-from bridge.upstream.results import Response
+from bridge.upstream.framing import Response
 
 MAX_QUEUED = 16
-"""Messages queued for a server that does not read, before the next has to wait. Cancellations do
-not wait: there is at most one for each queued request."""
+"""Messages queued for a server that does not read, before the next one has to wait. Cancellations
+do not wait, because there is at most one for each queued request."""
 
 _WRITE_BYTES = 256 * 1024
-"""Bytes for one `write`, so that a large message is not copied repeatedly."""
+"""Bytes of one `write`, so that a large message is not copied repeatedly."""
 
 
 class LineWriter:
-    """Writes messages to one non-blocking descriptor. `run` has to run meanwhile."""
+    """Writes messages to one non-blocking descriptor, while a task runs `write_queued`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -75,7 +75,7 @@ class LineWriter:
             return
         written = 0
         if not self._queue:
-            # If the pipe is closed, `run` gets the same error and raises it.
+            # If the pipe is closed, `write_queued` gets the same error and raises it.
             with suppress(OSError):
                 part = data if len(data) <= _WRITE_BYTES else data[:_WRITE_BYTES]
                 written = os.write(self._fd, part)
@@ -87,8 +87,7 @@ class LineWriter:
         while self._queue and not self._broken:
             await self._changed.wait()
 
-    async def run(self) -> None:
-        """Write queued parts until cancelled."""
+    async def write_queued(self) -> None:
         try:
             while True:
                 await self._work.wait()
@@ -119,7 +118,7 @@ class LineWriter:
 
 
 FIRST_ID = 1_000_000_000
-"""The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
+"""The SDK counts from 1. A billion ids below 2**31 remain for one connection."""
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
@@ -135,12 +134,12 @@ class _Pending:
     """A request without a response yet, and its timeout by the caller's clock.
 
     A timer of the loop costs a third of a cancel scope. It is not moved when the clock stops or
-    progress moves the limit: when it fires, it looks how much time is left.
+    progress moves the limit: when it fires, it checks the remaining time.
     """
 
     def __init__(self, server: str, tool: str, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        # Not an event, whose making and setting take several times as long.
+        # An event takes several times as long to make and to set.
         self.answered: asyncio.Future[Outcome] = loop.create_future()
         caller = current_caller()
         self._now = loop.time if caller is None else caller.clock.now
@@ -156,7 +155,7 @@ class _Pending:
         if left <= 0:
             self.resolve(None)
         else:
-            # While the clock is stopped, the time left stays the same.
+            # While the clock is stopped, the remaining time does not change.
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(left, 0.01), self._check_time)
 
@@ -170,7 +169,7 @@ class _Pending:
 
 
 class DirectDispatcher:
-    """Sends requests over one connection, from any task; they may be cancelled at any time.
+    """Sends requests over one connection from any task. They may be cancelled at any time.
 
     Attributes:
         request_meta: The `_meta` that 2026-07-28 requires in each request; empty before it.
@@ -201,7 +200,7 @@ class DirectDispatcher:
             MCPError: The server returned an error, or the connection has ended.
             TimeoutError: No response within `seconds`; `notifications/cancelled` was sent.
         """
-        # A task that is cancelled already sends nothing.
+        # A cancelled task must send nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._writer.full:
             with time_limit(seconds) as limit:
@@ -235,7 +234,7 @@ class DirectDispatcher:
 
     def _meta(self, number: int, caller: ServerCaller | None) -> dict[str, Json]:
         meta = dict(self.request_meta)
-        # The trace context of the current span, which may have come with the run.
+        # The trace context of the current span, perhaps the client's.
         inject(meta)
         if caller is not None:
             meta["progressToken"] = number
@@ -248,7 +247,7 @@ class DirectDispatcher:
         return bool(self._pending)
 
     def deliver(self, response: Response | None) -> bool:
-        """Deliver what `parse_response` returned; return False if no request here waits for it."""
+        """Deliver a parsed response; return False if no request here waits for it."""
         return response is not None and self._resolve(*response)
 
     def deliver_message(self, message: JSONRPCMessage) -> bool:
@@ -262,7 +261,6 @@ class DirectDispatcher:
         return False
 
     async def report_progress(self, params: ProgressNotificationParams) -> None:
-        """Pass `notifications/progress` to the caller of the request that has its token."""
         pending = self._pending.get(_number(params.progress_token))
         if pending is not None and pending.report is not None:
             await pending.report(params.progress, params.total, params.message)
@@ -274,7 +272,7 @@ class DirectDispatcher:
     def start_notification(self) -> None:
         """Note that the session handles the next notification; deliver the responses up to it.
 
-        So a notification that was written before a response reaches the caller before it.
+        A notification that was sent before a response therefore reaches the caller first.
         """
         self._notifications_started += 1
         for number, (before, outcome) in list(self._deferred.items()):
@@ -301,7 +299,7 @@ class DirectDispatcher:
 
 
 def _number(number: object) -> int:
-    """Return a request's id; -1 if it is none of ours. Some servers return it as a string."""
+    """Return a request's id, which some servers return as a string; -1 if it is not ours."""
     if isinstance(number, str) and number.isdecimal() and len(number) < 20:
         return int(number)
     return number if type(number) is int else -1

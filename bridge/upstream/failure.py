@@ -1,7 +1,7 @@
 """Translates exceptions of the SDK, the HTTP client and the system into `UpstreamError`s: pure.
 
-No other exception leaves `server.py`. The SDK reports several failures with one code, so that they
-are told apart by its texts; the constants below name them (mcp 2.x).
+No other exception leaves `server.py`. The SDK reports several failures with one code, so its texts
+distinguish them (mcp 2.x).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PROTOCOL_CODES = frozenset(
 """Codes with a meaning of their own in the protocol."""
 
 LIST_PREFIX = "the list of its "
-"""Prefix of a list request in messages; such a request cannot be made smaller."""
+"""Prefix of a list request in messages. Such a request cannot be made smaller."""
 
 _SDK_CLOSED = "Connection closed"
 
@@ -138,7 +138,7 @@ def start_timeout(spec: ServerSpec, seconds: float, endpoint: Endpoint) -> Serve
 def still_starting(
     spec: ServerSpec, earlier: BridgeError | None, endpoint: Endpoint
 ) -> ServerStartError:
-    """Report a server whose start continues, after the failure of an `earlier` one perhaps."""
+    """Report a server that is still starting, perhaps after an `earlier` failed start."""
     if earlier is not None:
         text = f"{earlier.message} It is being started again; run this again in a minute."
         return ServerStartError(
@@ -150,7 +150,7 @@ def still_starting(
 
 
 def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
-    """Report a server that waits for its user at `address`; empty if it waits no longer."""
+    """Report a server that waits for its user at `address`, or has stopped waiting."""
     ask = f"open {address} and then run this again" if address else "log in when this is run again"
     text = f"Server {spec.name!r} wants its user to log in. Ask the user to {ask}."
     return LoginRequiredError(text, server=spec.name)
@@ -159,7 +159,7 @@ def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
 def lost_error(
     server: str, end_report: str, *, sent: bool = True, what: str = "the call", cause: str = ""
 ) -> UpstreamError:
-    """Report a connection that ended while it was needed, because of `cause`, in sentences."""
+    """Report a connection that ended during a request; `cause` and `end_report` are sentences."""
     if _OVERSIZE.search(end_report):
         return UpstreamError(
             f"Server {server!r} was disconnected: it sent more than the bridge takes.",
@@ -186,7 +186,7 @@ def is_lost(error: MCPError) -> bool:
 
 
 def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
-    """Translate a protocol error that answered one request, as in "tool 'x'"."""
+    """Translate the protocol error of the request `what`, as in "tool 'x'"."""
     server = spec.name
     if isinstance(error.data, TooLarge) or _OVERSIZE.search(error.message):
         return UpstreamError(
@@ -197,7 +197,7 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
             else "Ask for less at a time; the connection stays open.",
             code="message_too_large",
         )
-    # Servers use the same code for their own errors; the SDK's texts begin like this.
+    # Servers use this code for their own errors too. Only the SDK's texts begin so.
     if error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream "):
         return lost_error(server, f"{error.message}.")
     refusal, data = refusal_in(error)
@@ -206,7 +206,7 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         return lost_error(server, cause, sent=refusal.sent, what=what, cause=cause)
     by_http = refusal is not None and not refusal.own
     of_tool = error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
-    # Many servers report that the tool itself failed as an error of the protocol.
+    # Many servers report a tool's own failure as a protocol error.
     by_tool = what.startswith("tool ") and not by_http and of_tool
     if refusal is not None and by_http:
         text = f"Server {server!r} answered {what} with {refusal}."
@@ -218,8 +218,8 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         text = f"Server {server!r}, {what}: {error.message} (code {error.code})"
     if refusal is not None:
         data = refusal.describe(data)
-    # Such an error may not be the server's own: a body that is no response, or a proxy's error
-    # about a closed or slow connection.
+    # A body that is not a response, and a proxy's error about a closed or slow connection, are not
+    # the server's own errors.
     doubtful = error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
     doubtful |= error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
     return ToolCallError(
@@ -238,7 +238,7 @@ def login_command(server: str) -> str:
 
 
 def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
-    """Return the error of status 401 or 403, whose message alone the model sees."""
+    """Return the error of status 401 or 403. The model sees only its message."""
     ask = f"Ask the user to run: {login_command(spec.name)}"
     entry = f"`headers` in {spec.source.path}"
 

@@ -1,17 +1,17 @@
 """Version negotiation, and a dispatcher that keeps results as the server sent them.
 
 Differs from the SDK: over stdio `initialize` comes first, because some servers exit on any other
-first message; results are not validated, so callers get unknown fields too.
+first message. Results are not validated, so callers get unknown fields too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 from mcp import ClientSession, MCPError
@@ -29,16 +29,12 @@ from bridge.upstream.listing import reduce_page
 from bridge.upstream.refusal import refusal_in
 from bridge.upstream.transport import Endpoint
 
-if TYPE_CHECKING:
-    from bridge.upstream.connection import Connection
-
 logger = logging.getLogger(__name__)
 
 raw_results: ContextVar[list[dict[str, Json]] | None] = ContextVar("raw_results", default=None)
-"""Collects the results of a task's requests, unvalidated.
+"""Collects the unvalidated results of a task's requests.
 
-The SDK raises, and so loses the result, when one does not fit the negotiated revision; and it drops
-unknown fields.
+The SDK drops unknown fields, and loses a result that does not fit the negotiated revision.
 """
 
 
@@ -46,20 +42,28 @@ DISCOVER_TIMEOUT = 3.0
 """Seconds for `server/discover`, if `initialize` can follow; at most a third of the start's."""
 
 MAX_OPEN_REQUESTS = 1_000
-"""Requests of a server without a response yet, over one connection. Each holds a task and a
-response in memory; the connection of a server that makes more is closed."""
+"""Unanswered requests of a server over one connection. Each holds a task and a response in memory,
+so the connection of a server that makes more is closed."""
 
 
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
 
-    Requests are counted by overriding the SDK's private task methods: its public ones report when
-    a request was handled, not when the response was sent.
+    It overrides the SDK's private task methods to count requests. The public ones report when a
+    request was handled, not when its response was sent.
     """
 
-    def __init__(self, read: Any, write: Any, connection: Connection) -> None:
+    def __init__(
+        self,
+        read: Any,
+        write: Any,
+        endpoint: Endpoint,
+        *,
+        on_flood: Callable[[int], None],
+        on_disconnect: Callable[[], None],
+    ) -> None:
         super().__init__(read, write)
-        self._connection = connection
+        self._endpoint, self._on_flood, self._on_disconnect = endpoint, on_flood, on_disconnect
         self._flooded = False
         self._open_requests = 0
         self._discovered: Mapping[str, Json] = {}
@@ -76,7 +80,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     async def _dispatch_request(self, *args: Any) -> None:
         if self._open_requests >= MAX_OPEN_REQUESTS and not self._flooded:
             self._flooded = True
-            self._connection.disconnect_flooding(MAX_OPEN_REQUESTS)
+            self._on_flood(MAX_OPEN_REQUESTS)
         if self._flooded:
             return
         self._open_requests += 1
@@ -115,6 +119,10 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             empty["structuredContent"] = {}
         return {**answer, **empty}
 
+    def _start_notification(self) -> None:
+        if self._endpoint.direct is not None:
+            self._endpoint.direct.start_notification()
+
     async def run(
         self,
         on_request: OnRequest,
@@ -124,20 +132,20 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     ) -> None:
 
         async def notice(*notification: Any) -> None:
-            self._connection.start_notification()
+            self._start_notification()
             await on_notify(*notification)
 
         def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             taken = on_notify_intercept is not None and on_notify_intercept(method, params)
             if taken:
-                # Handled completely; no response may wait for it.
-                self._connection.start_notification()
+                # It is handled completely, so no response may wait for it.
+                self._start_notification()
             return taken
 
         try:
             await super().run(on_request, notice, intercept, **options)
         finally:
-            self._connection.handle_disconnect()
+            self._on_disconnect()
 
 
 async def negotiate_version(
@@ -156,7 +164,7 @@ async def negotiate_version(
                 await client.discover()
                 return
         except MCPError as error:
-            # The server may list its supported revisions, of which none has `initialize`.
+            # None of the revisions that the server lists may have `initialize`.
             data = error.data if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
             supported = data.get("supported") if isinstance(data, Mapping) else None
             listed = set(map(str, supported)) if isinstance(supported, list) else None

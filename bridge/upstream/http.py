@@ -35,11 +35,11 @@ from bridge.upstream.framing import (
     has_too_many_values,
     repair_body,
     request_id,
+    split_batch,
 )
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, own_error, refusal_of
-from bridge.upstream.results import split_batch
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -49,11 +49,11 @@ Outbound = MemoryObjectReceiveStream[SessionMessage]
 
 
 MAX_BODY_VALUES = 200_000
-"""Of a server's body or event. The SDK parses them on the event loop, which takes several times as
-long as a pipe's messages take; see `framing.MAX_VALUES`."""
+"""JSON values in a server's body or event. The SDK parses them on the event loop, several times
+slower than the bridge parses a pipe's messages; see `framing.MAX_VALUES`."""
 
 _DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
-"""The data of an event that is one line of JSON."""
+"""Matches the data of an event that is one line of JSON."""
 
 
 @dataclass(eq=False, repr=False)
@@ -61,7 +61,7 @@ class _PlainStream(httpx2.AsyncByteStream):
     """A response's body, decompressed.
 
     Args:
-        limit: Of the decompressed bytes: a compressed megabyte may become a gigabyte.
+        limit: Most decompressed bytes. A compressed megabyte may become a gigabyte.
         encoding: The `Content-Encoding` of `inner`.
         answers: The id of the request that the body answers; None for other bodies.
         heard: Called with each chunk.
@@ -129,12 +129,12 @@ class _EventStream(_PlainStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         waiting = bytearray()
         async for piece in self._chunks():
-            # The blank line may have begun in the piece before.
+            # The blank line may have begun in the previous piece.
             start = max(0, len(waiting) - 1)
             waiting += piece
             end = max(waiting.rfind(blank, start) for blank in (b"\n\n", b"\n\r", b"\r\r")) + 2
             if waiting[end : end + 1] == b"\n":
-                # The second byte of a line end, which may also arrive as a piece of its own.
+                # The second byte of a line end may also arrive as a separate piece.
                 end += 1
             if len(waiting) > self.limit or waiting == b"\n":
                 end = len(waiting)
@@ -156,28 +156,28 @@ async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
 class CappedClient(WebClient):
     """An HTTP client that adds the login's token, limits bodies and answers for failed requests.
 
-    An event stream may last for days and has no limit as a whole; each event has one on its values,
-    and its decoder limits its length. Once `endpoint` is ready, a request without a response is
-    answered with an error; before, it raises, because the connection cannot start.
+    An event stream may last for days, so only each event's length and values are limited. Once
+    `endpoint` is ready, a request without a response gets an error as its answer. Before, it
+    raises, because the connection cannot start.
     """
 
     def __init__(self, endpoint: HttpEndpoint) -> None:
         spec = endpoint.spec
         super().__init__(
             headers={"accept-encoding": "identity", **spec.headers},
-            # As in the SDK. Reading has no limit of its own: a call's timeout bounds it, and an
-            # event stream may rightly be silent for hours.
+            # As in the SDK. A call's timeout limits reading, and an event stream may be silent
+            # for hours.
             timeout=httpx2.Timeout(30.0, read=None),
-            # A proxy of a kind that is not installed must not be in a local server's way.
+            # A local server must work even if the support of the proxy's kind is not installed.
             trust_env=not is_loopback(httpx2.URL(spec.url).host),
         )
         self._endpoint = endpoint
         self._login = endpoint.logins.of(spec) if endpoint.logins else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; limit the response's stream, as which each body is read."""
+        """Send a request, and limit the response's stream, through which each body is read."""
         if request.method == "DELETE":
-            # It ends a session, which the bridge may be leaving in a hurry.
+            # It ends a session, perhaps while the bridge is stopping.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
         answers = request_id(request.content) if request.method == "POST" else None
         try:
@@ -197,7 +197,7 @@ class CappedClient(WebClient):
             # The answer is an event.
             answers = None
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            # The stream decompresses the body, so that the client must not.
+            # The stream decompresses the body, so the client must not.
             encoding = response.headers.pop("content-encoding", "").strip().lower()
             response.stream = (_EventStream if events else _CappedStream)(
                 response.stream, self._endpoint.max_message_bytes, encoding, answers, self._heard
@@ -239,7 +239,7 @@ class CappedClient(WebClient):
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         login = self._login
-        token = await login.token(request.url) if login else ""
+        token = await login.current_token(request.url) if login else ""
         if login:
             _authorize(request, token)
         response = await super().send(request, **options)
@@ -248,8 +248,8 @@ class CappedClient(WebClient):
         refusal, other_token = self._refusal(response), ""
         if refusal.insufficient_scope or refusal.status == httpx2.codes.UNAUTHORIZED:
             other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
-        # `token` is called again because it checks the request's origin.
-        if other_token and await login.token(request.url) == other_token:
+        # `current_token` is called again because it checks the request's origin.
+        if other_token and await login.current_token(request.url) == other_token:
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)
@@ -271,7 +271,7 @@ def _authorize(request: httpx2.Request, token: str) -> None:
     if token:
         request.headers["Authorization"] = f"Bearer {token}"
     else:
-        # A redirected request has the headers of the previous one.
+        # A redirected request has the headers of the previous request.
         request.headers.pop("Authorization", None)
 
 
@@ -293,7 +293,7 @@ class HttpEndpoint(Endpoint):
 
     def fall_back(self) -> bool:
         status = self.refusal.status if self.refusal else None
-        # A server that only supports HTTP+SSE answers so to a POST.
+        # A server that only supports HTTP+SSE answers a POST with these.
         if self.transport != "http" or status not in {400, 404, 405}:
             return False
         self.transport = "sse"
@@ -339,9 +339,9 @@ async def _read_events(
     *,
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
-    """Deliver messages; report the URL to post to once the server has sent it.
+    """Deliver messages, and report the URL to post to once the server has sent it.
 
-    If the stream breaks or an event is too long, the connection has ended.
+    The connection ends if the stream breaks or an event is too long.
     """
     announced = False
     async with inbound:
@@ -386,10 +386,10 @@ async def _post_messages(
 async def _stream(
     client: CappedClient, method: str, url: str, **options: Any
 ) -> AsyncGenerator[httpx2.Response, None]:
-    """Send a request; follow a few redirects of same origin and method, as the SDK does."""
+    """Send a request; follow a few redirects of the same origin and method, as the SDK does."""
     request = client.build_request(method, url, **options)
     response = await client.send(request, stream=True, follow_redirects=False)
-    for _ in range(5):  # A trailing slash and a moved path need two.
+    for _ in range(5):  # A trailing slash and a moved path need two redirects.
         redirect = response.next_request
         if redirect is None or not may_redirect(request, redirect):
             break
@@ -403,6 +403,5 @@ async def _stream(
 
 
 def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
-    """Return whether a redirect keeps the method and the origin, and so may get the headers."""
     same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
     return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)

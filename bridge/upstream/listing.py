@@ -23,24 +23,24 @@ from bridge.model import Json, Tool
 
 logger = logging.getLogger(__name__)
 
-# A server sends lists of any length, of entries of any size; all bounds here are against it.
+# The bounds here protect against a server that sends long lists or large entries.
 
 
 MAX_TOOLS = 10_000
-"""More than any client could use; of a longer list these are used, and a warning says so. The same
-holds for resources and prompts."""
+"""More than any client could use. Of a longer list of tools, resources or prompts these are used,
+with a warning."""
 
-MAX_NAME_CHARS = 1024  # Of a tool's name; calls take no longer one. Such a tool is left out.
+MAX_NAME_CHARS = 1024  # Of a tool's name, as in calls. A tool with a longer name is left out.
 
-MAX_TEXT_CHARS = 50_000  # Of a description, which is cut there. Real ones have a few thousand.
+MAX_TEXT_CHARS = 50_000  # Of a description, which is cut to them. Real ones have a few thousand.
 
 MAX_SCHEMA_BYTES = 512 * 1024
-"""Of one tool's schemas and annotations as JSON: stubs, checks and the index take time that grows
-with it. A larger input schema is taken for one that allows anything."""
+"""Bytes of one tool's schemas and annotations as JSON, for which stubs, checks and the index take
+time. A larger input schema is replaced by one that allows anything."""
 
 MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Of all tools of one server.
 
-MAX_URI_CHARS = 8_000  # As much as web servers take.
+MAX_URI_CHARS = 8_000  # Web servers accept as much.
 
 MIN_CACHE_SECONDS = 2.0
 """Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
@@ -55,7 +55,7 @@ ListMethod = Literal["resources/list", "resources/templates/list", "prompts/list
 
 @dataclass(frozen=True)
 class ListKind:
-    """How servers list resources, resource templates or prompts."""
+    """The protocol's names for a list of resources, resource templates or prompts."""
 
     capability: Literal["resources", "prompts"]
     method: ListMethod
@@ -85,13 +85,13 @@ async def read_all_pages(
 ) -> list[Json]:
     """Return the entries of all pages, within `seconds`; none if the server has no such method.
 
-    A server that repeats a cursor or never ends keeps what it has sent so far.
+    If a server repeats a cursor or never ends, the entries so far are returned.
     """
     entries: list[Json] = []
     params: dict[str, Json] = {}
     seen: set[str] = set()
     deadline = anyio.current_time() + seconds
-    # A server may page without an end. Real ones need one page, the largest seen have four.
+    # A server may send pages without end. Real servers need one page, and four at most.
     for _ in range(100):
         try:
             page = await fetch(params, max(0.0, deadline - anyio.current_time()))
@@ -108,7 +108,7 @@ async def read_all_pages(
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             return entries
-        if cursor in seen or len(cursor) > 64 * 1024:  # It would be sent back with each request.
+        if cursor in seen or len(cursor) > 64 * 1024:  # The next request would send it back.
             break
         seen.add(cursor)
         params = {"cursor": cursor}
@@ -119,14 +119,14 @@ async def read_all_pages(
 def cache_seconds(page: Page, *, announced: bool) -> float:
     """Return for how many seconds a page of protocol 2026-07-28 may be cached, by its `ttlMs`.
 
-    Without one, or with 0, which most servers send, until the server announces a change; if the
-    server announces no changes, for `MIN_CACHE_SECONDS`.
+    Most servers send none or 0. Then a list is cached until the server announces a change, or for
+    `MIN_CACHE_SECONDS` if it announces no changes.
     """
     ttl = page.get("ttlMs")
-    # NaN is no more than 0.
+    # False for NaN.
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         return math.inf if announced else MIN_CACHE_SECONDS
-    # At most a day, as in the SDK. Before dividing: some whole numbers fit into no float.
+    # At most a day, as in the SDK. Some integers are too large to divide.
     return max(min(ttl, 24 * 3600 * 1000) / 1000, MIN_CACHE_SECONDS)
 
 
@@ -138,7 +138,7 @@ def valid_name(entry: Json) -> str | None:
 def reduce_page(page: Page) -> dict[str, Json]:
     """Return a page with only each tool's name, and its schema if that marks a header.
 
-    The SDK processes all that it gets on the event loop.
+    The SDK processes the page on the event loop.
     """
     entries, brief = page.get("tools"), []
     for entry in entries[:MAX_TOOLS] if isinstance(entries, list) else ():
@@ -185,7 +185,7 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
 
 
 def is_for_models(entry: Json) -> bool:
-    """Whether models may call a tool; one for a server's own view only says so (MCP Apps)."""
+    """Return whether models, not only the server's own view (MCP Apps), may call a tool."""
     if not isinstance(entry, Mapping):
         return True
     visibility = _ui(entry).get("visibility")
@@ -213,7 +213,7 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
 
 
 def _bound(tool: Tool, most: int) -> tuple[Tool, int]:
-    """Return a tool without too large schemas, and the bytes of those that are left."""
+    """Return a tool without too large schemas, and the size of the remaining ones in bytes."""
     size = 0
     empty: Mapping[str, Any] = {"input_schema": {"type": "object"}, "output_schema": None}
     for field, instead in {**empty, "annotations": {}}.items():
@@ -265,9 +265,9 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
 
 
 def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
-    """Return a hint for a failed request: names similar to the wanted one.
+    """Return a hint for a failed request: similar names, or the arguments of an existing prompt.
 
-    For a prompt that exists, its arguments; for a resource that exists, nothing.
+    It is empty for an existing resource.
     """
     identity = LISTS[kind].identity
     found = next((offer for offer in offers if offer[identity] == wanted), None)
@@ -279,7 +279,7 @@ def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
             for argument in found.get("arguments", ())
         ]
         return f"Its arguments: {', '.join(words) or 'none'}."
-    # Comparing takes time that grows with the names' number and length.
+    # Comparing takes time for each name and character.
     near = nearest(wanted[:200], [str(offer[identity])[:200] for offer in offers[:500]])
     return f"Did you mean {near!r}?" if near else ""
 

@@ -1,8 +1,8 @@
 """Receives the browser's redirect at the end of a login: a listener on loopback.
 
 Any page in the user's browsers and any program on this machine can connect. So a large or slow
-request is dropped. One without the login's secret state changes nothing. Its text is never shown
-without escaping.
+request is dropped, a request without the login's secret state changes nothing, and texts of
+requests are escaped.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from bridge.upstream.oauth_web import safe_error_name, shorten
 
 PATH = "/callback"
 
-MAX_CONNECTIONS = 16  # At a time: any program here may connect. A browser opens two or three.
+MAX_CONNECTIONS = (
+    16  # At a time, because any program here may connect. A browser opens two or three.
+)
 
 Host = Literal["127.0.0.1", "localhost"]
 
 _HEADERS = {
     "Cache-Control": "no-store",
-    # The code stands in this page's address, which must not go anywhere with a link.
+    # This page's address has the code, so no link may pass the address on.
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -56,7 +58,7 @@ class AuthorizationResponse:
 
 
 class Callback:
-    """Waits for one redirect of the browser, whose state was given to `expect`."""
+    """Waits for one redirect of the browser with the state of `expect`."""
 
     def __init__(self, host: Host, port: int) -> None:
         self.port, self.notice = port, ""  # Why the bridge registers again for this login.
@@ -66,7 +68,7 @@ class Callback:
         self._received = anyio.Event()
 
     def expect(self, state: str) -> None:
-        """Accept one response, the one with `state`; until this is called none is accepted."""
+        """Accept one response with `state`. Before this call no response is accepted."""
         self._state = state
 
     async def wait(self) -> AuthorizationResponse:
@@ -112,7 +114,7 @@ class Callback:
 
 
 class _BriefConnection(H11Protocol):
-    """A connection that is closed after ten seconds, which its request and response need not."""
+    """A connection that is closed after ten seconds, more than a login needs."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -128,7 +130,7 @@ async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callb
         callback = Callback(host, listener.getsockname()[1])
         app = Starlette(
             routes=[Route(PATH, callback.handle, methods=["GET"])],
-            # Refuses pages of other hosts whose names were made to resolve to this machine.
+            # Refuses pages of other hosts whose names resolve to this machine (DNS rebinding).
             middleware=[
                 Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
             ],
@@ -156,7 +158,7 @@ _OPTIONS: dict[str, Any] = {
     "access_log": False,
     "server_header": False,
     "proxy_headers": False,
-    # Codes may have some thousand bytes, and a browser adds cookies.
+    # Codes may have a few thousand bytes, and a browser adds cookies.
     "h11_max_incomplete_event_size": 32 * 1024,
     "timeout_graceful_shutdown": 1,
 }

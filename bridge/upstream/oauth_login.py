@@ -1,7 +1,7 @@
-"""Logs in to a server, with a person at a browser, and logs out; failures are LoginFailedErrors.
+"""Logs in to a server with a user at a browser, and logs out; failures are LoginFailedErrors.
 
-The SDK does the discovery, the registration, PKCE and the exchange of the code; each of its
-requests goes through `oauth_web.fetch`, which checks the address and bounds time and size.
+The SDK does discovery, registration, PKCE and the exchange of the code. Each of its requests goes
+through `oauth_web.fetch`, which checks the address and limits time and size.
 """
 
 from __future__ import annotations
@@ -83,22 +83,20 @@ _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     ),
     ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {}),
 )
-"""Requests, with their headers, to which a server responds that a login is needed: one of the
-protocol since 2026-07-28, one of the older protocol. Neither opens a session."""
+"""Requests with their headers that a server refuses without a login, first of 2026-07-28 and then
+of the older protocol. Neither opens a session."""
 
 ShowAddress = Callable[[str, Callback], Awaitable[None]]
-"""Shows a person the address to open in a browser."""
+"""Shows the user the address to open in a browser."""
 
 
 class Provider(OAuthClientProvider):
-    """One login: the SDK's provider, which is its own storage and starts without tokens.
+    """One login: the SDK's provider, which is also its storage and starts without tokens.
 
     Attributes:
-        registered_by_hand: The configuration has the registration.
-        challenged: The server refused a request without a token.
-        resource: The server's identifier if it is no URL; sent to the authorization server.
-        last: The last response, as a text.
-        ended_by: The name of the error that ended the login.
+        registered_by_hand: Whether the configuration has the registration.
+        resource: The server's identifier for the authorization server if it is not a URL.
+        last: The last response, described as a text.
     """
 
     registration: OAuthClientInformationFull | None = None
@@ -129,22 +127,22 @@ class Provider(OAuthClientProvider):
         self.context.get_resource_url = lambda: self.resource or known()  # type: ignore[method-assign]
 
     async def get_tokens(self) -> None:
-        """Return none: stored ones were refused or are to be replaced."""
+        """Return none, because stored tokens were refused or will be replaced."""
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Leave them to `record`."""
+        """Do nothing: `record` stores the tokens."""
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return self.registration
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Leave it to `record`."""
+        """Do nothing: `record` stores the registration."""
 
     async def _exchange_token_authorization_code(self, auth_code: str, code_verifier: str) -> Any:
         client, metadata = self.context.client_info, self.context.oauth_metadata
         if self.registered_by_hand and client is not None and client.client_secret:
             methods = metadata.token_endpoint_auth_methods_supported if metadata else None
-            # By the specification `client_secret_basic` is the default.
+            # The specification's default is `client_secret_basic`.
             post = methods is not None and "client_secret_basic" not in methods
             client.token_endpoint_auth_method = (
                 "client_secret_post" if post else "client_secret_basic"
@@ -170,7 +168,7 @@ class Provider(OAuthClientProvider):
             token_endpoint=self._get_token_endpoint(),
             revocation_endpoint=str(revocation) if revocation else "",
             client_id=client.client_id,
-            # A secret of the configuration stays there: a copy could become outdated.
+            # A secret of the configuration is not copied, because a copy could become outdated.
             client_secret="" if self.registered_by_hand else client.client_secret or "",
             auth_method=client.token_endpoint_auth_method or "",
             redirect_uri=self._callback.redirect_uri,
@@ -205,7 +203,7 @@ class Provider(OAuthClientProvider):
             self.challenged = refused.status_code in UNAUTHORIZED
             response = _challenge(refused, scopes)
             async with aclosing(self.async_auth_flow(probe)) as flow:
-                # The SDK's first request has no token and would be refused like the probe.
+                # The server would refuse the SDK's first request like the probe.
                 await anext(flow)
                 with suppress(StopAsyncIteration):
                     while True:
@@ -238,7 +236,7 @@ class Provider(OAuthClientProvider):
         return await fetch(self._web, request, self._server, head_only=head_only)
 
     async def _probe(self) -> tuple[httpx2.Request, httpx2.Response]:
-        """Return a request that the server refuses without a login, else the last; its response."""
+        """Return the first request that the server refuses, else the last one, and its response."""
         headers, url = self._spec.headers, self._spec.url
         if self._spec.transport == "sse":
             accept = {**headers, "accept": "text/event-stream"}
@@ -259,7 +257,7 @@ class Provider(OAuthClientProvider):
         return request, response
 
     def _accept_resource(self, response: httpx2.Response) -> httpx2.Response:
-        """Return metadata with a URL as `resource`, as the SDK takes it; remember another one."""
+        """Return metadata with a URL as `resource` for the SDK, and store another resource."""
         document = read_document(response)
         if not isinstance(document, dict) or "authorization_servers" not in document:
             return response
@@ -273,8 +271,8 @@ class Provider(OAuthClientProvider):
 def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
     """Return a 401 response with which the SDK starts a login, for `scopes` if any are given.
 
-    Some servers accept requests without a login until a call needs one; the SDK starts only at a
-    refusal, and takes the scopes from it.
+    Some servers accept requests without a login until a call needs one. The SDK starts a login
+    only at a refusal, with the refusal's scopes.
     """
     parts = []
     if response.status_code in UNAUTHORIZED:
@@ -295,7 +293,7 @@ class LoginResult:
 
     Attributes:
         notice: Why the tokens are not in a keyring.
-        end: Why the login cannot be renewed, and what to do about it; empty if it can.
+        end: Why the login cannot be renewed, and the remedy; empty if it can be renewed.
     """
 
     scope: str
@@ -309,9 +307,9 @@ async def log_in(
 ) -> LoginResult:
     """Log in to a server and store the tokens.
 
-    An authorization server may have forgotten a stored registration, and show the user an error
-    instead of returning. So if it refuses the registration or no one logs in, the login starts
-    once more with a new one.
+    An authorization server may have lost a stored registration, and show the user an error instead
+    of redirecting. So if it refuses the registration, or no user logs in, the login starts once
+    more with a new registration.
 
     Args:
         seconds: How long the user may take for one address.
@@ -322,7 +320,7 @@ async def log_in(
     with suppress(TokenStoreError):
         async with store.locked(key):
             if stored := await store.load(key):
-                # Only a login that succeeds lets the next one use the registration.
+                # Only a successful login lets the next one use the registration.
                 await store.save(key, replace(stored, redirect_uri=""))
     async with AsyncExitStack() as stack:
         callback = await stack.enter_async_context(_open_callback(spec, stored))
@@ -387,7 +385,7 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
 
 
 def _check_address(spec: ServerSpec) -> None:
-    """Raise LoginFailedError for a server that is logged in to in no browser."""
+    """Raise LoginFailedError for a server that needs no login in a browser, or an unsafe one."""
     problem, remedy = "", ""
     if spec.transport == "stdio":
         problem = "it is a local server; there is nothing to log in to"
@@ -410,9 +408,9 @@ def _check_address(spec: ServerSpec) -> None:
 async def _open_callback(spec: ServerSpec, stored: TokenRecord | None) -> AsyncIterator[Callback]:
     hints = spec.oauth
     fixed = hints.callback_port if hints else None
-    # A client with a fixed port was registered for another MCP client, and those use `localhost`.
+    # A client with a fixed port was registered for another MCP client; those use `localhost`.
     host: Host = "localhost" if hints and hints.client_id and fixed is not None else "127.0.0.1"
-    # Some authorization servers insist on the very port that was registered.
+    # Some authorization servers require the registered port.
     port = urlsplit(stored.redirect_uri).port if stored and fixed is None else fixed
     async with AsyncExitStack() as stack:
         try:
@@ -429,7 +427,7 @@ async def _open_callback(spec: ServerSpec, stored: TokenRecord | None) -> AsyncI
 def _registered_client(
     hints: OAuthHints | None, stored: TokenRecord | None, callback: Callback
 ) -> OAuthClientInformationFull | None:
-    """Return the bridge's client registration, configured or stored; None to register again."""
+    """Return the configured or stored client registration; None to register again."""
     if hints and hints.client_id:
         return OAuthClientInformationFull(
             client_id=hints.client_id, client_secret=hints.client_secret or None
@@ -439,7 +437,7 @@ def _registered_client(
         callback.notice = f"The browser returns to {callback.redirect_uri} instead of {address}."
         callback.notice += f" {REGISTERING_AGAIN}"
     if stored is None or address != callback.redirect_uri or not stored.issuer or stored.wanted:
-        # More scopes are wanted: some authorization servers grant only registered scopes.
+        # Some authorization servers grant only registered scopes, and now more are needed.
         return None
     return OAuthClientInformationFull(
         client_id=stored.client_id,

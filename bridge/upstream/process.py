@@ -1,9 +1,9 @@
 """Starts a server process, and stops it with all processes that it started.
 
-To its tree belongs what has its session, its process group, its tag in the environment, or a parent
-in the tree; without /proc (macOS) its group. If the bridge is killed, the server reads end of file
-on its stdin; the next bridge finds by their tag what ignores that. PR_SET_PDEATHSIG fires when the
-spawning *thread* ends, and reaches no grandchild.
+A process belongs to the server's tree by its session, its group, the tag in its environment, or a
+parent in the tree; without /proc (macOS) by its group. If the bridge is killed, the server reads
+end of file on its stdin. The next bridge finds servers that ignore that by their tag.
+PR_SET_PDEATHSIG fires when the spawning *thread* ends, and reaches no grandchild.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"
-"""In the environment of every server; its value identifies the bridge process that started it."""
+"""Variable in each server's environment that identifies the bridge process that started it."""
 
 KEPT_VARIABLE = "MCP_CODE_BRIDGE_KEEPS"
-"""In the environment of `installation.Keeper`: the tag of its server, and that's definition."""
+"""Variable of an `InstallationKeeper`: its server's tag and definition."""
 
 PROC = Path("/proc")
 
@@ -54,7 +54,7 @@ class ProcessStat:
 
 @dataclass(frozen=True)
 class TreeProcess:
-    """A process of a tree, with an open descriptor so that a reused pid is never signalled.
+    """A process of a tree, with an open descriptor so that no reused pid is signalled.
 
     Attributes:
         pidfd: None where the kernel has no pidfds.
@@ -64,7 +64,6 @@ class TreeProcess:
     pidfd: int | None
 
     def send(self, number: int) -> None:
-        """Send a signal; ignored if the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.pidfd is not None and sys.platform == "linux":
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -113,7 +112,7 @@ def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
 
 
 def _tree(leader: int, tag: str) -> set[int]:
-    # The leader was not reaped: until then its pid names no other process or group.
+    # The leader is not reaped yet, so its pid names no other process or group.
     entries = _live_processes()
     marker = f"{TAG_VARIABLE}={tag}".encode()
     found = {
@@ -180,10 +179,10 @@ def _own_tag() -> str:
 
 
 STOP_SECONDS = 9.0
-"""Longest that `Child.stop` takes, with a second for reading /proc on a busy machine."""
+"""Longest duration of `Child.stop`, with a second for reading /proc on a busy machine."""
 
 READ_BYTES = 256 * 1024
-"""One read, and the pipe's size where it can be set: big results need fewer wake-ups."""
+"""Bytes of one read, and of the pipe where it can be set, for few wake-ups."""
 
 _EXISTENCE_SIGNAL = 0  # Signal 0 only checks whether a process exists.
 
@@ -192,8 +191,7 @@ class Child:
     """A running server process in a session of its own; its pipes are non-blocking descriptors.
 
     Attributes:
-        output, errors: Readers of its stdout and its stderr.
-        tag: What identifies its processes, in their environments.
+        tag: Identifies its processes in their environments.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
@@ -208,7 +206,7 @@ class Child:
         for fd in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(fd, False)
         if sys.platform == "linux":
-            # Refused once a user's pipes hold too much; the default size works, only slower.
+            # The kernel refuses if the user's pipes are too large. The default size is only slower.
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, READ_BYTES)
         self.output, self.errors = _reader(self.stdout), _reader(self.stderr)
@@ -219,15 +217,15 @@ class Child:
     def has_exited(self) -> bool:
         """Return whether it has ended, without reaping it.
 
-        While it is not reaped, its pid cannot be reused, so that a signal to its group or session
-        reaches no other process. Where `waitid` is missing (macOS before Python 3.13) it is reaped.
+        Until it is reaped, its pid cannot be reused, so a signal to its group or session reaches
+        no other process. Without `waitid` (macOS before Python 3.13) it is reaped.
         """
         if self._exit_code is None:
             self._exit_code = self._poll_exit()
         return self._exit_code is not None
 
     async def watch(self) -> None:
-        """Wait for its end and wake the tasks in `wait_exited`. Exactly one task runs this."""
+        """Wait for its end and wake the tasks in `wait_exited`. Run by exactly one task."""
         while not self.has_exited():
             if self._pidfd is None:
                 await anyio.sleep(0.25)
@@ -239,7 +237,7 @@ class Child:
         await self._ended.wait()
 
     def describe_exit(self) -> str:
-        """Return how it ended, as a predicate whose subject is the server."""
+        """Return how it ended, as in "exited with status 1"."""
         if not self.has_exited() or self._exit_code is None:
             return "closed its end of the connection"
         if self._exit_code >= 0:
@@ -249,7 +247,7 @@ class Child:
         return f"was killed by signal {-self._exit_code}"
 
     def close_stdin(self) -> None:
-        """Close its stdin, which no task may be writing to."""
+        """Close its stdin, to which no task may be writing."""
         if self._stdin_open:
             self._stdin_open = False
             with contextlib.suppress(OSError):
@@ -258,11 +256,11 @@ class Child:
     async def stop(self) -> None:
         """Stop it and all processes that it started, within `STOP_SECONDS`.
 
-        Run it shielded from cancellation, while other tasks run `watch` and read its output: a
+        Call it shielded from cancellation, while other tasks run `watch` and read its output. A
         server that is blocked writing does not notice that its stdin is closed.
         """
         self.close_stdin()
-        with anyio.move_on_after(2.0):  # As in the specification; real servers take 10 to 500 ms.
+        with anyio.move_on_after(2.0):  # As in the specification. Real servers take 10 to 500 ms.
             await self.wait_exited()
         if await self._signal_tree(_EXISTENCE_SIGNAL, 0.0):
             await self._signal_tree(signal.SIGTERM, 2.0)
@@ -273,7 +271,6 @@ class Child:
             logger.warning("process %d survives SIGKILL and is abandoned", self.pid)
 
     def close(self) -> None:
-        """Close the descriptors, which no task may be using."""
         self.close_stdin()
         for reader in (self.output, self.errors):
             reader.close()
@@ -284,7 +281,6 @@ class Child:
             self._pidfd = None
 
     def reap(self) -> None:
-        """Wait, blocking, for the end of a process that was not stopped."""
         self._popen.wait()
 
     def _poll_exit(self) -> int | None:
@@ -301,14 +297,14 @@ class Child:
 
     async def _signal_tree(self, number: int, wait_seconds: float) -> bool:
         """Signal the tree's processes and wait for their end; return whether there were any."""
-        # A limiter of its own: all threads of the shared one may be busy.
+        # A separate limiter, because all threads of the shared one may be busy.
         find = partial(_tree, self.pid, self.tag)
         limiter = anyio.CapacityLimiter(1)
         tree = await anyio.to_thread.run_sync(_open_processes, find, limiter=limiter)
         try:
             if not tree and HAS_PROC:
                 return False
-            # The group too: one signal reaches all its processes, including those just forked.
+            # A signal to the group reaches processes that were just forked too.
             try:
                 os.killpg(self.pid, number)
             except (ProcessLookupError, PermissionError):
@@ -322,7 +318,7 @@ class Child:
 
 
 def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, tag: str) -> Child:
-    """Start a server's process; synchronous, so that it cannot be cancelled after the spawn.
+    """Start a server's process. Synchronous, so that it cannot be cancelled after the spawn.
 
     Raises:
         OSError: The command or the directory cannot be used.
@@ -363,7 +359,7 @@ async def signal_and_wait(tree: Sequence[TreeProcess], number: int, seconds: flo
 
 
 async def wait_for_installation(definition: str) -> None:
-    """Wait until no process of any bridge is just starting, and maybe installing, this server."""
+    """Wait until no bridge is starting, and perhaps installing, this server."""
 
     def keepers() -> set[int]:
         kept = {entry.pid: _variable(entry.pid, KEPT_VARIABLE) for entry in _live_processes()}

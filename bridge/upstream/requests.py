@@ -1,8 +1,8 @@
-"""One request over one connection: its parameters, its way, and the translation of its errors.
+"""One request over one connection: its parameters, its transport, and translation of its errors.
 
-Over stdio most go through `direct_dispatcher.py`, else through the SDK's session. Differs from the
-SDK: results are returned unvalidated (see `handshake.raw_results`); a timeout sends
-`notifications/cancelled` and then probes the server. `server.py` decides what is sent again.
+Over stdio most requests go through `direct_dispatcher.py`, else through the SDK's session. Differs
+from the SDK: results are unvalidated (see `handshake.raw_results`), and a timeout sends
+`notifications/cancelled` and probes the server. `server.py` decides on repetitions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from bridge.upstream.client_features import current_caller, progress_callback, t
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT
 from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, lost_error, unauthorized_error
+from bridge.upstream.framing import parse_result
 from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
     LISTS,
@@ -44,7 +45,6 @@ from bridge.upstream.listing import (
     valid_name,
 )
 from bridge.upstream.refusal import UNAUTHORIZED, refusal_in
-from bridge.upstream.results import parse_result
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ Method = (
 KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
 
 Reason = Literal["", "connection lost", "session unknown", "session lost", "headers", "addresses"]
-"""Why a failed request may be made again; see `server.py`. Empty if it may not."""
+"""Why a failed request may be repeated; see `server.py`. Empty if it may not."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,8 @@ class PendingRequest:
     Attributes:
         tool: The tool's name, or the URI or name of the resource or prompt.
         arguments: The tool's arguments; for other methods all parameters.
-        text: The arguments as JSON.
         what: The request in messages, as in "tool 'x'".
         seconds: Its timeout.
-        task: The tool must be called as a task.
         answers, state: `inputResponses` and `requestState`; see `client_features.resolve_input`.
     """
 
@@ -129,11 +127,11 @@ def prepare(
 ) -> PendingRequest:
     """Return a request with its parameters as JSON.
 
-    Arguments that cannot be sent would break the connection's writer, and so every call.
+    Arguments beyond JSON would break the connection's writer, and so every call.
     """
     try:
         text = _encoded(params).encode()
-        if text.count(b"{") + text.count(b"[") > 100:  # So few are not nested too deeply.
+        if text.count(b"{") + text.count(b"[") > 100:  # Fewer cannot be nested too deeply.
             # Raises on nesting deeper than the SDK can write.
             to_json({"params": {"arguments": params}})
     except (ValueError, TypeError, RecursionError) as error:
@@ -165,7 +163,7 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
     """Send a request and return the result as received, waiting for a task's result.
 
     Raises:
-        UpstreamError: The request cannot be sent or has no answer in time, or its task failed.
+        UpstreamError: The request cannot be sent or timed out, or its task failed.
         MCPError: The server answered with an error, or the connection has ended; see `translate`.
     """
     kind, is_call = KINDS.get(call.method), call.method == "tools/call"
@@ -189,7 +187,7 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
                 call.method, call.encode_params(), call.seconds, label=call.tool
             )
     except anyio.get_cancelled_exc_class():
-        # No response so far; the caller's end says nothing about the server.
+        # A cancelled caller says nothing about the server, which did not respond so far.
         connection.request_probe(max(0.0, _caller_time() - begun))
         raise
     except TimeoutError:
@@ -295,7 +293,7 @@ async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
     try:
         entries = await read_all_pages(name, fetch, connection.call_timeout)
     except CallTimeoutError:
-        # A list is cheap: a server that does not return it, or anything else, hangs.
+        # A list is cheap, so a server that sends nothing at all hangs.
         if connection.endpoint.last_heard < begun:
             connection.mark_silent()
         raise
@@ -313,7 +311,7 @@ async def list_offers(connection: Connection, kind: Kind) -> tuple[dict[str, Jso
         return ()
 
     async def fetch(params: dict[str, Json], seconds: float) -> Mapping[str, Json]:
-        # Unlike the list of tools it may take a server long; it is not restarted for that.
+        # Unlike the list of tools it may take long, so the server is not restarted.
         what = f"{LIST_PREFIX}{listed.words}"
         return await send(connection, prepare(name, listed.method, what, "", params, seconds))
 
@@ -326,7 +324,7 @@ def _timed_out(connection: Connection, call: PendingRequest, begun: float) -> Ca
     # Progress may have moved the limit.
     seconds, name = max(call.seconds, round(_caller_time() - begun)), connection.spec.name
     msg = f"Server {name!r} did not answer {call.what} within {seconds:g} s; it was told to stop."
-    # Written while the request was on its way, or just before.
+    # Written during the request, or just before.
     if noise := connection.endpoint.noise_since(current_time() - seconds - 0.5):
         msg += f" It wrote something that is not a message: {noise!r}."
     remedy = "Ask for less; the user can raise `call_timeout`."
@@ -339,13 +337,13 @@ def _timed_out(connection: Connection, call: PendingRequest, begun: float) -> Ca
 async def translate(
     connection: Connection, what: str, error: MCPError
 ) -> tuple[Reason, UpstreamError]:
-    """Return why the failed request may be made again, and its error for the caller."""
+    """Return why the failed request may be repeated, and its error for the caller."""
     if is_lost(error):
         return "", await _lost(connection, what, sent=error.data is not NEVER_SENT)
     failure = call_error(connection.spec, what, error)
     refusal, _ = refusal_in(error)
     if refusal is not None and not refusal.status:
-        # It may be up again at the next request, and then without this session.
+        # The server may work again at the next request, without this session.
         connection.retire(failure.host_detail)
     elif await connection.has_lost_session(error, refusal):
         if refusal is None or refusal.status != 404:
@@ -362,7 +360,7 @@ async def _lost(connection: Connection, what: str, *, sent: bool) -> UpstreamErr
     # The caller may get the error before the owner task, and may call again at once.
     connection.mark_broken()
     if not connection.endpoint.pid:
-        # The owner task sets it in its next step, unless closing waits for the server.
+        # The owner task sets `ended` in its next step, unless closing waits for the server.
         with anyio.move_on_after(0.5):
             await connection.ended.wait()
     end_report = connection.end_report or connection.endpoint.end_report()

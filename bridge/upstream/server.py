@@ -1,8 +1,8 @@
 """One server across its connections, of which it has at most one at a time.
 
-Owns when a connection is made, what is requested again (`_AGAIN`), the cached lists and the
-server's state. State changes synchronously and I/O follows, so concurrent first requests start a
-server once, and none gets a connection that is closing.
+Owns connecting, repetition of requests (`_AGAIN`), cached lists and the server's state. State
+changes synchronously before I/O, so concurrent first requests start a server once, and no request
+gets a closing connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession, MCPError
@@ -37,6 +37,7 @@ from bridge.upstream.client_features import (
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
+from bridge.upstream.pool_settings import PoolSettings
 from bridge.upstream.requests import (
     KINDS,
     Method,
@@ -50,23 +51,20 @@ from bridge.upstream.requests import (
     translate,
 )
 
-if TYPE_CHECKING:
-    from bridge.upstream.pool import Pool
-
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
 
 def introduction(client: ClientSession) -> str:
     """Return a line on what the server is for; empty if it does not say.
 
-    From `serverInfo.description`, else `serverInfo.title`, else the first paragraph of
-    `instructions`, which are written for a model that has the server's tools.
+    It is `serverInfo.description`, else `serverInfo.title`, else the first paragraph of
+    `instructions`, which address a model with the server's tools.
     """
     info = client.server_info
     texts = [info.description or ""] if info else []
     if info and _letters(info.title) != _letters(info.name):
         texts.append(info.title or "")
-    # Neither headings nor rules nor fences.
+    # Without headings, rules and fences.
     plain = re.sub(r"(?m)^[#=`-].*", "", (client.instructions or "")[:4_000])
     lines = (" ".join(text[:4_000].split())[:MAX_CHARS] for text in (*texts, *plain.split("\n\n")))
     return next(filter(None, lines), "")
@@ -109,14 +107,14 @@ _AGAIN: Mapping[Reason, tuple[bool, bool]] = {
     "connection lost": (True, False),
     # Status 404: the server cannot have acted on it.
     "session unknown": (True, True),
-    # Said in another way; a call connects again and fails.
+    # Reported in another way; a call connects again and fails.
     "session lost": (True, False),
     # Rejected unseen: arguments marked `x-mcp-header` must be repeated in headers.
     "headers": (False, True),
-    # The user had to visit addresses first, and did.
+    # The user has visited the required addresses.
     "addresses": (False, True),
 }
-"""Why a request failed, and whether it is made again, once: a list, a call."""
+"""Whether a list request and a call are repeated, once for each reason."""
 
 _CONNECTION_NUMBERS = itertools.count(1)
 """Shared by all servers, so that a redefined server never repeats a number."""
@@ -129,10 +127,10 @@ class ServerState:
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
             after a failed start or a broken connection, until the next request; "closed" then.
-        line: What its process wrote last to its stderr, while it starts.
+        line: The last stderr line of its process, while it starts.
         tool_count: None until its tools have been listed.
         server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
-            introduction), and `changes`: "tools" if it announces changes of those.
+            introduction), and `changes`: "tools" if it announces changes of its tools.
         restarts: Connections made after the first.
     """
 
@@ -147,17 +145,16 @@ class ServerState:
 
 
 class UpstreamServer:
-    """One server. Requests may come from any task and be cancelled at any time.
+    """One server. Requests may come from any task and be cancelled at any time."""
 
-    Attributes:
-        legacy: Over HTTP, the last connection was made with `initialize`: the next one does not
-            try `server/discover` first.
-    """
-
-    def __init__(self, spec: ServerSpec, pool: Pool) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        pool: PoolSettings,
+        start_task: Callable[[Connection, anyio.Event | None], None],
+    ) -> None:
         self.spec = spec
-        self._pool = pool
-        self.roots = pool.roots_of(spec)
+        self._pool, self._start_task = pool, start_task
         self.call_timeout = spec.call_timeout or pool.call_timeout
         self._prepare = partial(prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
@@ -173,7 +170,8 @@ class UpstreamServer:
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
         self._offer_changes = 0
-        self.legacy = False
+        # Over HTTP, after `initialize` the next connection does not try `server/discover` first.
+        self._legacy = False
 
     def state(self) -> ServerState:
         connection = self._connection
@@ -204,7 +202,6 @@ class UpstreamServer:
         )
 
     def close(self, *, drain: bool) -> None:
-        """Make no more connections and close the current one."""
         self._closed = True
         if self._connection is not None:
             if drain:
@@ -221,13 +218,16 @@ class UpstreamServer:
         for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
             del self._offers[kind]
 
-    @property
-    def listed(self) -> bool:
-        return self._connection is not None and self._connection.listings > 0
+    def _handle_changed_lists(self, *lists: ListName) -> None:
+        self.forget(*lists)
+        # A change of a list that was never requested concerns no caller.
+        listed = self._connection is not None and self._connection.listings > 0
+        if "tools" in lists and listed and self._pool.on_tools_changed is not None:
+            self._pool.on_tools_changed(self.spec.name)
 
     @property
     def connection_epoch(self) -> tuple[int, int] | None:
-        """Number of its connection and count of tool changes; None without a usable connection.
+        """Its connection's number and the count of tool changes; None without a usable connection.
 
         A list of tools from another epoch may differ from what a call meets now.
         """
@@ -249,7 +249,7 @@ class UpstreamServer:
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache until the server announces a change.
 
-        A server that was closed as idle is not started for this; its next connection lists again.
+        This does not start a server that was closed as idle; its next connection lists again.
         """
         kept = self._tools
         if (
@@ -264,8 +264,7 @@ class UpstreamServer:
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
 
-        Cached only if the server declares `listChanged`; else requested each time, because
-        resources come and go.
+        Cached only if the server declares `listChanged`, because resources change often.
         """
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
@@ -294,10 +293,9 @@ class UpstreamServer:
         """Make a request, and once more for each reason of `_AGAIN` that allows it.
 
         Args:
-            lists: It has no effect.
-            what: The request in messages.
-            patient: Wait until a start succeeds or fails.
-            share_roots: The server gets the client's roots first, if it asks for them.
+            lists: Whether the request has no effect.
+            patient: Whether to wait until a start succeeds or fails.
+            share_roots: Whether the server gets the client's roots first, if it asks for them.
         """
         met: set[Reason] = set()
         while True:
@@ -334,7 +332,7 @@ class UpstreamServer:
             if self._tools is not None and self._is_fresh(refresh):
                 return self._tools
             if not connection.usable and not self._closed:
-                # The task that held the lock got no answer over this connection; nor would we.
+                # The task that held the lock got no answer over this connection.
                 raise lost_error(self.spec.name, "")
             before = self._changes
             found, fresh = await list_tools(connection)
@@ -357,7 +355,6 @@ class UpstreamServer:
     async def call_tool(
         self, tool: str, arguments: Mapping[str, Json], *, timeout: float | None
     ) -> dict[str, Json]:
-        """Call a tool and return the result as the server sent it."""
         if not self.spec.tools.admits(tool):
             message = (
                 f"The tool {tool!r} of server {self.spec.name!r} may not be used: the server's "
@@ -409,7 +406,9 @@ class UpstreamServer:
             more = replace(call, answers=answers, state=state)
             return await self._ask(partial(send, call=more), what=call.what)
 
-        return await resolve_input(self.spec.name, call.what, result, repeat, roots=self.roots)
+        return await resolve_input(
+            self.spec.name, call.what, result, repeat, roots=self._pool.roots_of(self.spec)
+        )
 
     @asynccontextmanager
     async def _use(
@@ -427,7 +426,7 @@ class UpstreamServer:
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)
             if connection.failure is not None:
-                # The tasks that waited share one failure; each raises it without others' frames.
+                # Waiting tasks share one failure. Each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
             # Checked here too, because taking the lock yields to the event loop.
             if share_roots and not connection.roots_shared:
@@ -439,7 +438,7 @@ class UpstreamServer:
 
         A server asks when it starts, perhaps for no client, and again when the roots change.
         """
-        client = connection.client if self.roots is None and current_caller() else None
+        client = connection.client if connection.roots is None and current_caller() else None
         if client is None or connection.modern:
             return
         async with self._sharing:
@@ -480,7 +479,7 @@ class UpstreamServer:
             before = connection
             if before is not None:
                 before.retire()
-                self.legacy = (
+                self._legacy = (
                     before.failure is None
                     and before.client is not None
                     and (before.endpoint.transport == "http" and not before.modern)
@@ -489,7 +488,14 @@ class UpstreamServer:
                 lost = before.endpoint.transport == "stdio" and before.uses > before.listings
                 if lost and (caller := current_caller()) is not None:
                     caller.note_restart(self.spec.name)
-            self._connection = connection = self._pool.connect(self, previous)
+            connection = Connection(
+                self.spec,
+                self._pool,
+                legacy=self._legacy,
+                on_lists_changed=self._handle_changed_lists,
+            )
+            self._start_task(connection, previous)
+            self._connection = connection
             if before is not None and before.hurried_until > -math.inf:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection

@@ -1,8 +1,8 @@
 """The stdio transport: MCP over a server process's stdin and stdout.
 
-Replaces the SDK's transport, which is quadratic in a message's size, has no cap, and leaves
-grandchildren alive. A message beyond the cap fails one request; the connection ends only if the id
-of that request is not found. A server inherits the whole environment.
+Replaces the SDK's transport, which is quadratic in a message's size, has no size limit, and leaves
+grandchildren alive. A message beyond the limit fails its request. The connection ends only if the
+message shows no id. A server inherits the whole environment.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
 from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
 from bridge.upstream.framing import (
+    EXCERPT_CHARACTERS,
+    LEAST_BYTES,
     Line,
     LineFramer,
     Noise,
@@ -36,6 +38,9 @@ from bridge.upstream.framing import (
     decode_too_many,
     encode,
     has_too_many_values,
+    parse_large_response,
+    parse_response,
+    split_batch,
 )
 from bridge.upstream.installation import InstallationKeeper, installs_packages, keep
 from bridge.upstream.launch import (
@@ -47,19 +52,12 @@ from bridge.upstream.launch import (
     server_environment,
 )
 from bridge.upstream.process import STOP_SECONDS, Child, new_tag, spawn, wait_for_installation
-from bridge.upstream.results import (
-    EXCERPT_CHARACTERS,
-    LEAST_BYTES,
-    parse_large_response,
-    parse_response,
-    split_batch,
-)
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 
 _BLANK = re.compile(rb"\n\n+")
 
-# An authorization request (RFC 6749), as `mcp-remote` and others print it for their user.
+# An authorization request (RFC 6749), which `mcp-remote` and others print for their user.
 _LOGIN = re.compile(r"https?://[!#-&(-;=?-~]+[?&]response_type=code[!#-&(-;=?-~]*")
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
@@ -136,12 +134,12 @@ class StdioEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[Streams, None]:
-        """Start the process; leaving stops it and all that it started."""
+        """Start the process; leaving stops its whole process tree."""
         with self.log:
             child = await self._spawn()
             if installs_packages(self.spec.command, self.spec.args):
                 self._keeper = keep(child, self.spec.definition, until - anyio.current_time())
-            # From here on no await stands outside the try: the process has an owner.
+            # Every later await is inside the try, so that the process is always stopped.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
             self._inbound, self._outbound = inbound, outbound
@@ -167,7 +165,7 @@ class StdioEndpoint(Endpoint):
                 child.close()
 
     async def _leave(self, child: Child) -> None:
-        with anyio.move_on_after(0.5):  # What is queued takes microseconds, normally.
+        with anyio.move_on_after(0.5):  # Writing the queue normally takes microseconds.
             await self._written.wait()
         # No task may write to a descriptor that is about to be closed.
         self._writing.cancel()
@@ -185,8 +183,8 @@ class StdioEndpoint(Endpoint):
         self._running.cancel()
 
     async def _run_pipes(self, child: Child) -> None:
-        # Shielded: reading continues while a cancelled connection is being left, or a server that
-        # is stuck writing would never see its stdin close. `_leave` ends it.
+        # Shielded: reading continues while a cancelled connection closes, or a server that is
+        # blocked writing would never see its stdin close. `_leave` ends the scope.
         works = (self._read_messages, self._write_messages, self._drain_stderr, self._notice_exit)
         with self._running:
             async with anyio.create_task_group() as tg:
@@ -224,7 +222,7 @@ class StdioEndpoint(Endpoint):
                 lines = deque(framer.feed(data) if not self._deaf else ())
                 del data
                 while lines:
-                    # Removed, because a line may be as large as the cap.
+                    # Removed from the queue, because a line may be as large as the limit.
                     await self._deliver(lines.popleft())
                     taken += 1
                     if taken % 64 == 0:
@@ -240,7 +238,7 @@ class StdioEndpoint(Endpoint):
         if isinstance(line, OversizeLine):
             message = decode_oversize(line, self.max_message_bytes)
             self.log.note(
-                f"dropped a message of {line.size} bytes: the cap is {self.max_message_bytes}"
+                f"dropped a message of {line.size} bytes: the limit is {self.max_message_bytes}"
             )
             if message is None:
                 self._end_report = (
@@ -294,14 +292,14 @@ class StdioEndpoint(Endpoint):
         try:
             await self._inbound.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            # The session is being left: what still comes is only drained.
+            # The session is closing: later messages are discarded.
             self._deaf = True
 
     async def _write_messages(self, child: Child) -> None:
         try:
             with self._writing:
                 async with anyio.create_task_group() as tg:
-                    tg.start_soon(self._writer.run)
+                    tg.start_soon(self._writer.write_queued)
                     async for message in self._outbound:
                         if isinstance(message.message, JSONRPCRequest):
                             self._last_request = message.message.id

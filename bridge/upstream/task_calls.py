@@ -21,12 +21,12 @@ from bridge.upstream.client_features import Roots, answer_input_requests
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 LAST_RESERVED = -32000
-"""JSON-RPC's codes, up to here, reject a request; but a task shows that it was accepted."""
+"""JSON-RPC's codes up to this one reject a request, but a task shows that it was accepted."""
 
 Method = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
 
 Ask = Callable[[Method, dict[str, Json]], Awaitable[dict[str, Json]]]
-"""Sends a request about a task, within the rest of the call's timeout."""
+"""Sends a request about a task, within the remaining time of the call."""
 
 
 class TaskRequest(Request[dict[str, Any], Method]):
@@ -48,7 +48,7 @@ def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
 async def await_result(
     server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Roots = ()
 ) -> dict[str, Json]:
-    """Return the result of a call; if the response is a task, wait for that one's."""
+    """Return the result of a call, after waiting if the response is a task."""
     extended = answer.get("resultType") == "task"
     task = answer if extended else answer.get("task")
     number = task.get("taskId") if isinstance(task, Mapping) else None
@@ -71,7 +71,7 @@ async def await_result(
                 await ask("tasks/cancel", about)
         raise
     except UpstreamError as error:
-        # Unless the tool itself failed, what it did is open.
+        # Unless the tool itself failed, its effect is unknown.
         code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
         error.doubtful = error.doubtful or not (code == INTERNAL_ERROR or code > LAST_RESERVED)
         raise

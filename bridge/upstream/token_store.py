@@ -1,7 +1,7 @@
 """Stores the logins to remote servers, in private files and in the system's keyring.
 
-A file belongs to this user alone, is replaced as a whole, and is locked while a login is renewed.
-Where there is a keyring, it has the secrets and the file only says so.
+A file belongs to this user alone, is replaced as a whole, and is locked during a renewal. If there
+is a keyring, it has the secrets and the file only refers to it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 SERVICE = "mcp-code-bridge"
 
 pending: list[Future[Any]] = []
-"""Operations that timed out. Until they end after all no other operation starts: otherwise each
-request to a server could leave a thread behind."""
+"""Operations that timed out. No other operation starts before they end, because each request to a
+server could leave a thread behind."""
 
 Result = TypeVar("Result")
 
 
 class TokenStoreError(Exception):
-    """A stored login cannot be used, or one cannot be stored. The text contains no secret."""
+    """A login cannot be read, used or stored. The text contains no secret."""
 
 
 def _backend() -> KeyringBackend:
-    # Imported only now, in the thread: the import looks for backends, and some of those connect to
+    # Imported late, in the thread: the import looks for backends, of which some connect to
     # a message bus. Most bridges never need it.
     import keyring
     from keyring.backends import chainer, fail, null
@@ -61,7 +61,7 @@ Place = Literal["file", "keyring"]
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Identifies a login; a server with another address or definition has none of its tokens.
+    """Identifies a login. A server with another address or definition gets none of its tokens.
 
     Attributes:
         address: The server's URL without user name, password, query and fragment.
@@ -79,18 +79,18 @@ class Key:
 
     @property
     def entry(self) -> str:
-        """Its name in a keyring, where people see it."""
+        """Its name in a keyring, as users see it."""
         return f"{self.server} {self.address} {self.definition}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecord:
-    """One login: the tokens, and what is needed to renew, to revoke and to repeat it.
+    """One login: its tokens, and the data to renew, revoke and repeat it.
 
     Attributes:
         renew_at: When to renew the access token, shortly before it expires, in seconds since the
             epoch; None if the expiry is unknown.
-        wanted: Scopes that the server demanded since; the next login requests them too.
+        wanted: Scopes that the server demanded later; the next login requests them too.
         resource: The `resource` parameter of token requests; empty to leave it out.
     """
 
@@ -127,7 +127,7 @@ def key_of(spec: ServerSpec) -> Key:
 
 
 class TokenStore:
-    """Stores logins in one directory, and their secrets in a keyring where there is one."""
+    """Stores logins in one directory, and their secrets in a keyring if there is one."""
 
     def __init__(self, directory: Path, *, keyring_seconds: float = 20.0) -> None:
         self._directory = directory
@@ -146,12 +146,12 @@ class TokenStore:
         return found.record if found else None
 
     async def save(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
-        """Store a login where it is stored already; a new one in the keyring if possible.
+        """Store a login in its present place, and a new one in the keyring if possible.
 
         Return the place, and why it is not the keyring.
         """
         with suppress(TokenStoreError):
-            # A file that must not be trusted is replaced by a trusted one.
+            # A trusted file replaces an untrusted one.
             kept = await anyio.to_thread.run_sync(self._read, key)
             if kept is not None and kept.place == "file" and kept.record is not None:
                 await self._write(key, record, "file")
@@ -177,7 +177,7 @@ class TokenStore:
         return "keyring", ""
 
     async def clear(self) -> None:
-        """Remove all logins, from the keyring too; what cannot be read stays there."""
+        """Remove all logins, from the keyring too, except unreadable ones."""
         for path in sorted(self._directory.glob("*.json")):
             with suppress(OSError, ValueError, TokenStoreError):
                 await self.remove(_STORED_LOGIN.validate_json(path.read_bytes()))
@@ -205,7 +205,7 @@ class TokenStore:
     @asynccontextmanager
     async def locked(self, key: Key) -> AsyncIterator[None]:
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
-        end = anyio.current_time() + 30.0  # A renewal takes less.
+        end = anyio.current_time() + 30.0  # Longer than any renewal.
         try:
             while True:
                 with suppress(OSError):
@@ -221,7 +221,7 @@ class TokenStore:
             os.close(descriptor)
 
     async def _ask_holder(self, ask: Callable[[KeyringBackend], Result]) -> Result:
-        """Ask the keyring about a login that only it has."""
+        """Ask the keyring about a login that only the keyring has."""
         try:
             return await self._ask(ask)
         except TokenStoreError as error:
@@ -230,8 +230,8 @@ class TokenStore:
     async def _ask(self, ask: Callable[[KeyringBackend], Result]) -> Result:
         """Ask the keyring, within the timeout.
 
-        Not in one of anyio's threads: the interpreter waits for those when it ends, and a keyring
-        that hangs would block it for ever.
+        It does not use anyio's threads, for which the interpreter waits at its end: a keyring that
+        hangs would block it.
         """
         pending[:] = [each for each in pending if not each.done()]
         if pending:
@@ -252,7 +252,7 @@ class TokenStore:
         except TokenStoreError:
             raise
         except Exception as error:
-            # Only the type: a backend's own text may quote the secret.
+            # Only the type, because a backend's text may quote the secret.
             raise TokenStoreError(f"it failed ({type(error).__name__})") from None
         pending.append(result)
         raise TokenStoreError(f"it did not answer within {self._keyring_seconds:g} s")
@@ -279,7 +279,7 @@ class TokenStore:
     def _read(self, key: Key) -> _StoredLogin | None:
         path = self.path(key)
         try:
-            # Not blocking at a pipe, and not following links.
+            # It must neither block at a pipe nor follow links.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(path, flags)
         except FileNotFoundError:
@@ -306,7 +306,7 @@ class TokenStore:
         def replace() -> None:
             self._make_directory()
             try:
-                # A refresh token that was used up must not come back after a power cut.
+                # After a power cut the file must not have a used refresh token again.
                 replace_file(path, data, durable=True)
             except OSError as error:
                 raise TokenStoreError(f"{path} cannot be written: {error.strerror}") from None
@@ -319,7 +319,7 @@ def _parse(data: bytes, key: Key) -> _StoredLogin | None:
     try:
         found = _STORED_LOGIN.validate_json(data)
     except ValidationError:
-        # The error's text would quote the data, which may be a token.
+        # The error's text would quote the data, perhaps a token.
         return None
     return found if _stored_login(key, found.place, found.record) == found else None
 

@@ -13,10 +13,10 @@ from bridge.upstream.refusal import Refusal
 
 
 class Endpoint:
-    """One server's address, for one connection; opened again only after `fall_back`.
+    """One server's address for one connection, opened again only after `fall_back`.
 
     Attributes:
-        last_heard: When the server sent something last, by `clock.current_time`.
+        last_heard: Time of the server's last data, by `clock.current_time`.
         direct: Sends requests past the SDK's session, over stdio; None before `open`.
         refusal: The last HTTP response that was an error.
         on_login: Receives the address at which a starting server waits for its user to log in.
@@ -32,12 +32,12 @@ class Endpoint:
 
     @property
     def installing(self) -> bool:
-        """Whether a package runner has not started the server itself yet."""
+        """Whether a package runner is still installing the server."""
         return False
 
     @property
     def last_line(self) -> str:
-        """What a server process wrote last to its stderr; may be empty."""
+        """The server process's last line on stderr; may be empty."""
         return ""
 
     @property
@@ -50,7 +50,6 @@ class Endpoint:
         return ""
 
     def end_report(self) -> str:
-        """Return how the connection ended, in sentences; may be empty."""
         return ""
 
     async def prepare(self) -> None:
@@ -58,13 +57,13 @@ class Endpoint:
         return
 
     def open(self, until: float) -> Transport:
-        """Connect, until the caller gives up; leaving the context closes everything."""
+        """Connect before the time `until`; leaving the context closes everything."""
         raise NotImplementedError
 
     def finish_start(self) -> None:
-        """Note that the server is ready, or will not be: its start is over."""
+        """Note that the start has succeeded or failed."""
         return
 
     def fall_back(self) -> bool:
-        """Change the transport, if its failure suggests that; return whether it did so."""
+        """Change the transport if the failure suggests that; return whether it changed."""
         return False

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -23,22 +24,16 @@ def raw(name: str, mode: str = "", **env: str) -> ServerSpec:
 
 
 @asynccontextmanager
-async def opened(
+async def open_servers(
     directory: Path,
     *specs: ServerSpec,
     finder: ListFinder | None = None,
-    straggler_seconds: float = 20.0,
-    failure_seconds: float = 1000.0,
+    **seconds: float,
 ) -> AsyncIterator[Servers]:
     environ = {**os.environ, "PID_FILE": str(directory / "pids")}
     pool = Pool((), log_dir=directory / "logs", environ=environ, start_timeout=1000.0)
-    servers = Servers(
-        finder or ListFinder(*specs),
-        pool,
-        ToolCache(Store(directory)),
-        straggler_seconds=straggler_seconds,
-        failure_seconds=failure_seconds,
-    )
+    options: Any = {"straggler_seconds": 20.0, "failure_seconds": 1000.0, **seconds}
+    servers = Servers(finder or ListFinder(*specs), pool, ToolCache(Store(directory)), **options)
     with anyio.fail_after(60):
         async with servers:
             yield servers

@@ -1,4 +1,4 @@
-"""What is watched, and what happens where the kernel does not tell."""
+"""The files that are watched, with and without notifications of the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 
 def context_of(root: Path) -> DiscoveryContext:
-    """Return where a user looks who has a home and a repository."""
     home, project = root / "home", root / "project"
     (project / ".git").mkdir(parents=True, exist_ok=True)
     home.mkdir(exist_ok=True)
@@ -24,11 +23,17 @@ def context_of(root: Path) -> DiscoveryContext:
     )
 
 
-def test_the_users_and_the_projects_files_are_watched(tmp_path: Path) -> None:
-    """A home sees hundreds of changes an hour, and a repository more."""
-    made = watch_plan(context_of(tmp_path))
+def test_files_of_the_user_of_the_project_and_of_their_entries_are_watched(tmp_path: Path) -> None:
+    named = tmp_path / "secrets" / ".env"
+    named.parent.mkdir()
     home, project = tmp_path / "home", tmp_path / "project"
-    assert {str(home), str(project)} <= set(made.directories)
+    servers = home / ".config" / "mcp" / "servers"
+    servers.mkdir(parents=True)
+    made = watch_plan(context_of(tmp_path), (named,))
+    assert {str(home), str(project), str(named.parent)} <= set(made.directories)
+    assert made.concerns(str(named))
+    assert made.concerns(str(servers / "new.json"))
+    assert not made.concerns(str(servers / "deeper" / "new.json"))
     assert made.concerns(str(home / ".claude.json"))
     assert made.concerns(str(project / ".mcp.json"))
     assert not made.concerns(str(home / "notes.txt"))
@@ -37,7 +42,7 @@ def test_the_users_and_the_projects_files_are_watched(tmp_path: Path) -> None:
 
 
 def test_the_beginning_of_a_path_that_does_not_exist_concerns_us(tmp_path: Path) -> None:
-    """Clients make their directory when they are first started."""
+    """A client creates its directory when it first starts."""
     context = context_of(tmp_path)
     cursor = context.home / ".cursor"
     before = watch_plan(context)
@@ -47,17 +52,8 @@ def test_the_beginning_of_a_path_that_does_not_exist_concerns_us(tmp_path: Path)
     assert str(cursor) in watch_plan(context).directories
 
 
-def test_any_file_counts_in_a_directory_of_which_any_may_define_a_server(tmp_path: Path) -> None:
-    context = context_of(tmp_path)
-    servers = context.home / ".config" / "mcp" / "servers"
-    servers.mkdir(parents=True)
-    made = watch_plan(context)
-    assert made.concerns(str(servers / "new.json"))
-    assert not made.concerns(str(servers / "deeper" / "new.json"))
-
-
 def test_a_link_is_watched_at_both_ends(tmp_path: Path) -> None:
-    """People who keep configurations in a repository of their own edit them there."""
+    """Users who keep their configurations in a repository edit them there."""
     context = context_of(tmp_path)
     away = tmp_path / "dotfiles"
     away.mkdir()
@@ -68,16 +64,8 @@ def test_a_link_is_watched_at_both_ends(tmp_path: Path) -> None:
     assert made.concerns(str(away / "mcp.json"))
 
 
-def test_files_that_a_configuration_names_are_watched(tmp_path: Path) -> None:
-    named = tmp_path / "secrets" / ".env"
-    named.parent.mkdir()
-    made = watch_plan(context_of(tmp_path), (named,))
-    assert str(named.parent) in made.directories
-    assert made.concerns(str(named))
-
-
 class Refresh:
-    """Counts how often it was asked for."""
+    """Counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -113,7 +101,7 @@ async def test_a_file_in_a_new_directory_is_noticed(tmp_path: Path) -> None:
         await refresh.until(before + 1)
 
 
-async def test_what_the_kernel_does_not_tell_of_is_noticed_by_looking(tmp_path: Path) -> None:
+async def test_changes_without_a_notification_are_found_by_regular_checks(tmp_path: Path) -> None:
     made = watch_plan(context_of(tmp_path))
     refresh = Refresh()
     async with watch_config(lambda: made, refresh, check_seconds=0.05):
@@ -121,13 +109,13 @@ async def test_what_the_kernel_does_not_tell_of_is_noticed_by_looking(tmp_path: 
 
 
 def refuse() -> WatchPlan:
-    """Stand for the kernel, whose watches may be used up."""
+    """Fail as the library does when the kernel's watches are used up."""
     message = "OS file watch limit reached"
     raise ExceptionGroup("unhandled", [RuntimeError(message)])
 
 
-async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
-    """A client that closed stdin waits two seconds for the bridge to tidy up, and kills it then."""
+async def test_it_ends_at_once_and_not_at_the_next_check(tmp_path: Path) -> None:
+    """A client that closed stdin kills the bridge two seconds later."""
     made = watch_plan(context_of(tmp_path))
     refresh = Refresh()
     threads = anyio.to_thread.current_default_thread_limiter()
@@ -138,28 +126,18 @@ async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
             await until(lambda: threads.borrowed_tokens == 1)
 
 
-async def test_without_watches_it_polls_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    refresh = Refresh()
-    async with watch_config(refuse, refresh, poll_seconds=0.01):
-        await refresh.until(3)
-    said = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(said) == 1
-    assert "checked every" in said[0].getMessage()
-
-
-async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -> None:
-    asked = Refresh()
+async def test_without_watches_it_polls_and_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    counter = Refresh()
 
     async def refresh() -> None:
-        await asked()
+        await counter()
         message = "cannot be read"
         raise ValueError(message)
 
     async with watch_config(refuse, refresh, poll_seconds=0.01):
-        await asked.until(3)
-
-
-async def test_what_the_body_raises_comes_out_as_it_is() -> None:
+        await counter.until(3)
+    said = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert sum("checked every" in record.getMessage() for record in said) == 1
     with pytest.raises(KeyError):
         async with watch_config(refuse, Refresh()):
             raise KeyError

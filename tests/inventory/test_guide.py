@@ -1,4 +1,4 @@
-"""What is said of servers on request."""
+"""Descriptions of servers and tools for clients and programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fakes.backend import FakeBackend
 
 
 class Watched(dict[str, object]):
-    """A schema that notes which threads read it."""
+    """A schema that records which threads read it."""
 
     readers: set[int]
 
@@ -52,7 +52,15 @@ async def test_tools_are_documented_in_a_thread(engine: Engine, count: int) -> N
     assert threading.get_ident() not in schema.readers
 
 
-async def test_a_search_shows_a_shared_tool_once(engine: Engine, finder: ListFinder) -> None:
+async def test_a_search_shows_a_shared_tool_once_and_few_poor_matches(
+    engine: Engine, finder: ListFinder
+) -> None:
+    tools = tuple(Tool(server="work-shop", name=f"read_{name}") for name in "abcdefgh")
+    engine.servers.inventory.update("work-shop", tools)
+    found = await engine.guide.search("read parliament minutes", 50, "summary")
+    assert len(found) == 3
+    assert all(docs["poor"] for docs in found)
+    assert "poor" not in (await engine.guide.search("read", 50, "summary"))[0]
     finder.specs = (workshop("first"), workshop("second"))
     await engine.servers.refresh()
     for server in ("first", "second"):
@@ -65,17 +73,8 @@ async def test_a_search_shows_a_shared_tool_once(engine: Engine, finder: ListFin
     ]
 
 
-async def test_a_search_without_a_good_match_gives_a_few_that_say_so(engine: Engine) -> None:
-    tools = tuple(Tool(server="work-shop", name=f"read_{name}") for name in "abcdefgh")
-    engine.servers.inventory.update("work-shop", tools)
-    found = await engine.guide.search("read parliament minutes", 50, "summary")
-    assert len(found) == 3
-    assert all(docs["poor"] for docs in found)
-    assert "poor" not in (await engine.guide.search("read", 50, "summary"))[0]
-
-
 async def test_it_changes_once_for_servers_first_used(engine: Engine, finder: ListFinder) -> None:
-    """A client that is shown another description pays for its whole conversation again."""
+    """With another description a client pays for its whole conversation again."""
     finder.specs = (workshop("first"), workshop("second"))
     await engine.servers.refresh()
     before = await engine.guide.tool_description()
@@ -105,7 +104,7 @@ async def test_it_follows_the_configuration_at_once(engine: Engine, finder: List
     assert ".add(a: float, b: float)" in await engine.guide.tool_description()
 
 
-async def test_it_keeps_to_its_budget(
+async def test_it_has_a_budget(
     settings: Settings, finder: ListFinder, backend: FakeBackend
 ) -> None:
     finder.specs = tuple(workshop(f"shop-{number}") for number in range(60))
@@ -118,10 +117,10 @@ async def test_it_keeps_to_its_budget(
         assert ("refused before anything runs" in made) is (preflight == "check")
 
 
-async def test_the_packages_of_the_last_sandbox_are_told_for_the_settings_that_chose_it(
+async def test_packages_of_the_last_sandbox_with_these_settings_are_described(
     settings: Settings, finder: ListFinder, backend: FakeBackend
 ) -> None:
-    """A bridge tells of itself before it knows its engine, so the one before left word of it."""
+    """A bridge describes itself before it has a sandbox, as the last bridge stored it."""
     contents = Contents(python="3.12", packages=(("numpy", "2.1.0"), ("polars", "1.9")))
     remember(replace(settings, image="mine:1"), contents)
     remember(replace(settings, image="mine:2"), Contents(python="3.9"))
@@ -145,20 +144,17 @@ SERVERS = {"one": "The first", "Two!": "The second", "three": ""}
 
 
 def tools(server: str, *names: str) -> tuple[Tool, ...]:
-    return tuple(
-        Tool(server=server, name=name, description="", input_schema={}, output_schema=None)
-        for name in names
-    )
+    return tuple(Tool(server=server, name=name, input_schema={}) for name in names)
 
 
-def known() -> ToolInventory:
-    found = ToolInventory()
-    found.reset(SERVERS, {"one": tools("one", "a", "b-c")})
-    return found
+@pytest.fixture
+def mine() -> ToolInventory:
+    inventory = ToolInventory()
+    inventory.reset(SERVERS, {"one": tools("one", "a", "b-c")})
+    return inventory
 
 
-def test_it_says_what_the_catalog_says() -> None:
-    mine = known()
+def test_an_inventory_has_the_entries_of_the_catalog(mine: ToolInventory) -> None:
     mine.update("Two!", tools("Two!", "x"))
     asked = {"one": tools("one", "a", "b-c"), "Two!": tools("Two!", "x")}
     for loaded in ((), ("one",), ("three", "one")):
@@ -171,8 +167,7 @@ def test_it_says_what_the_catalog_says() -> None:
         ]
 
 
-def test_things_are_made_once_until_something_is_learnt() -> None:
-    mine = known()
+def test_entries_are_made_once_per_revision(mine: ToolInventory) -> None:
     entries, stub, revision = mine.entries(), mine.stubs("one", None), mine.revision
     assert mine.entries() is entries
     assert mine.stubs("one", None) is stub
@@ -181,39 +176,21 @@ def test_things_are_made_once_until_something_is_learnt() -> None:
     assert mine.entries() != entries
     assert mine.entry("one") is entries[0]
     assert mine.stubs("one", None) is stub
-
-
-def test_the_same_tools_are_no_news() -> None:
-    mine = known()
-    revision, entries = mine.revision, mine.entries()
-    again = tools("one", "a", "b-c")
-    assert not mine.update("one", again)
-    assert mine.tools("one") is again
-    assert not mine.update("one", again)
+    again, revision, entries = tools("one", "a", "b-c"), mine.revision, mine.entries()
+    for _ in range(2):
+        assert not mine.update("one", again)
+        assert mine.tools("one") is again
     assert (mine.revision, mine.entries()) == (revision, entries)
-
-
-def test_a_program_gets_the_tools_that_it_names() -> None:
-    mine = known()
-    (tool,) = mine.stubs("one", frozenset({"b_c"}))["tools"]
-    assert tool["name"] == "b-c"
-    assert "description" not in tool
-    assert mine.stubs("one", frozenset({"b_c", "list_tools"})) == mine.stubs("one", None)
-    assert mine.stubs("one", frozenset())["tools"] == []
-    assert mine.stubs("one", frozenset({"a", "bc"})) == mine.stubs("one", None)
-
-
-def test_other_servers_are_another_revision() -> None:
-    mine = known()
-    mine.entries()
-    revision = mine.revision
     mine.reset({"one": "Again"}, {})
     assert mine.revision != revision
     assert [(entry.description, entry.known) for entry in mine.entries()] == [("Again", False)]
 
 
-def test_what_servers_have_besides_tools_does_not_send_all_tools() -> None:
-    """A program that reads a resource gets no schemas for it."""
-    mine = known()
-    found = mine.stubs("one", frozenset({"read_resource", "b_c"}))
-    assert [tool["name"] for tool in found["tools"]] == ["b-c"]
+def test_a_program_gets_the_tools_that_it_names(mine: ToolInventory) -> None:
+    (tool,) = mine.stubs("one", frozenset({"b_c"}))["tools"]
+    assert tool["name"] == "b-c"
+    assert "description" not in tool
+    assert mine.stubs("one", frozenset({"read_resource", "b_c"}))["tools"] == [tool]
+    assert mine.stubs("one", frozenset({"b_c", "list_tools"})) == mine.stubs("one", None)
+    assert mine.stubs("one", frozenset())["tools"] == []
+    assert mine.stubs("one", frozenset({"a", "bc"})) == mine.stubs("one", None)

@@ -1,4 +1,4 @@
-"""What tools were seen to return: learnt once, kept without values, shared between bridges."""
+"""Shapes of tools' results are learned once, stored without values and shared by bridges."""
 
 from __future__ import annotations
 
@@ -44,12 +44,14 @@ TOOL = Tool(server="shop", name="find", description="Find things.", input_schema
 ROW = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 
 
-def opened(directory: Path, *specs: ServerSpec) -> LearnedShapes:
-    """Return what a bridge makes of the files when it starts."""
-    observed = LearnedShapes(Store(directory))
-    configured = specs or (SPEC,)
-    observed.configure(configured, observed.load(configured))
-    return observed
+def open_shapes(directory: Path, **options: float) -> LearnedShapes:
+    shapes = LearnedShapes(Store(directory), **options)
+    shapes.configure([SPEC], shapes.load([SPEC]))
+    return shapes
+
+
+def learn(shapes: LearnedShapes, parts: dict[str, Any], tool: Tool = TOOL) -> bool:
+    return shapes.learn("shop", tool, {"parts": parts})
 
 
 def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
@@ -58,63 +60,55 @@ def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
     return {entry["tool"]: entry for entry in json.loads(text or '{"tools": {}}')["tools"].values()}
 
 
-async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> None:
+async def test_a_learned_shape_is_the_next_bridges_initial_one(tmp_path: Path) -> None:
     directory = tmp_path / "state"
-    first = opened(directory)
-    assert first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
-    assert not first.learn("shop", TOOL, {"parts": {"value": {"id": 2}}})
+    first = open_shapes(directory)
+    assert learn(first, {"value": {"id": 1}})
+    assert not learn(first, {"value": {"id": 2}})
     await first.close()
-    second = opened(directory)
+    second = open_shapes(directory)
     assert second.current("shop", TOOL) == Observation(schema=ROW, count=2)
-    assert second.initial("shop", TOOL) == Observation(schema=ROW, count=2)
+    assert learn(second, {"text": "none"})
+    now, before = second.current("shop", TOOL), second.initial("shop", TOOL)
+    assert now is not None
+    assert now.schema == {"anyOf": [{"type": "string"}, ROW]}
+    assert before == Observation(schema=ROW, count=2)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     modes = {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
     assert modes == {0o600}
 
 
-async def test_what_was_known_at_first_stays_as_it_was(tmp_path: Path) -> None:
-    first = opened(tmp_path)
-    first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
-    await first.close()
-    second = opened(tmp_path)
-    assert second.learn("shop", TOOL, {"parts": {"text": "none"}})
-    now, before = second.current("shop", TOOL), second.initial("shop", TOOL)
-    assert now is not None
-    assert now.schema == {"anyOf": [{"type": "string"}, ROW]}
-    assert before == Observation(schema=ROW, count=1)
-
-
-async def test_another_version_of_a_tool_is_learnt_anew(tmp_path: Path) -> None:
-    observed = opened(tmp_path)
-    observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
+async def test_another_version_of_a_tool_is_learned_separately(tmp_path: Path) -> None:
+    observed = open_shapes(tmp_path)
+    learn(observed, {"value": {"id": 1}})
     await observed.close()
     for other in (
         replace(TOOL, name="find_all"),
         replace(TOOL, input_schema={"type": "object", "properties": {"page": {}}}),
     ):
-        assert opened(tmp_path).current("shop", other) is None
-        observed.learn("shop", other, {"parts": {"value": []}})
+        assert open_shapes(tmp_path).current("shop", other) is None
+        learn(observed, {"value": []}, other)
         assert observed.current("shop", other) == Observation(schema={"type": "array"}, count=1)
     same = replace(TOOL, annotations={"title": "x"}, description="Find things, in Paris.")
     assert version_digest(same) == version_digest(TOOL)
 
 
-def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Path) -> None:
-    observed = opened(tmp_path)
+def test_nothing_is_learned_of_a_tool_that_declares_what_it_returns(tmp_path: Path) -> None:
+    observed = open_shapes(tmp_path)
     declared = replace(TOOL, output_schema={"type": "object"})
-    assert not observed.learn("shop", declared, {"parts": {"value": {"id": 1}}})
+    assert not learn(observed, {"value": {"id": 1}}, declared)
     assert not observed.learn("elsewhere", TOOL, {"parts": {"value": {"id": 1}}})
     assert not observed.has_any("shop")
 
 
 async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> None:
-    one, two = opened(tmp_path), opened(tmp_path)
-    one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
-    two.learn("shop", TOOL, {"parts": {"value": {"name": "x"}}})
-    two.learn("shop", replace(TOOL, name="other"), {"parts": {"value": 1}})
+    one, two = open_shapes(tmp_path), open_shapes(tmp_path)
+    learn(one, {"value": {"id": 1}})
+    learn(two, {"value": {"name": "x"}})
+    learn(two, {"value": 1}, replace(TOOL, name="other"))
     await one.close()
     await two.close()
-    one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
+    learn(one, {"value": {"id": 1}})
     await one.close()
     found = read_stored(tmp_path)
     assert [*found] == ["find", "other"] or [*found] == ["other", "find"]
@@ -124,8 +118,8 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
 
 async def test_a_failed_write_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
-    observed = opened(tmp_path)
-    observed.learn("shop", TOOL, {"parts": {"value": 1}})
+    observed = open_shapes(tmp_path)
+    learn(observed, {"value": 1})
     with Store(tmp_path).writing():
         await observed.save()
     assert not read_stored(tmp_path)
@@ -133,20 +127,19 @@ async def test_a_failed_write_is_repeated(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_stored(tmp_path)["find"]["count"] == 1
 
 
-async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
-    observed = LearnedShapes(Store(tmp_path), save_seconds=0.0)
-    observed.configure([SPEC], observed.load([SPEC]))
+async def test_what_is_learned_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
+    observed = open_shapes(tmp_path, save_seconds=0.0)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observed.save_regularly)
-        observed.learn("shop", TOOL, {"parts": {"value": 1}})
+        learn(observed, {"value": 1})
         await until(lambda: bool(read_stored(tmp_path)))
         tasks.cancel_scope.cancel()
 
 
-async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    observed = opened(tmp_path / "file" / "shapes")
-    assert observed.learn("shop", TOOL, {"parts": {"value": 1}})
+    observed = open_shapes(tmp_path / "file" / "shapes")
+    assert learn(observed, {"value": 1})
     await observed.close()
     assert observed.current("shop", TOOL) is not None
 
@@ -163,15 +156,14 @@ async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path
         '{"form": 1, "server": "shop", "tools": {"KEY": {"count": 1e400, "depth": -1}}}',
     ],
 )
-def test_one_that_is_none_of_ours_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
-    """It may be another version's, or broken, or somebody's."""
-    with Store(tmp_path).writing() as kept:
+def test_a_foreign_or_broken_document_is_ignored(tmp_path: Path, text: str) -> None:
+    with Store(tmp_path).writing() as store:
         data = text.replace("KEY", version_digest(TOOL)).encode()
-        kept.put("shapes", "", listing_digest(SPEC), data)
-    assert opened(tmp_path).current("shop", TOOL) is None
+        store.put("shapes", "", listing_digest(SPEC), data)
+    assert open_shapes(tmp_path).current("shop", TOOL) is None
 
 
-def test_a_shape_that_gets_too_large_loses_its_depths_for_good() -> None:
+def test_a_shape_that_gets_too_large_loses_its_depths_permanently() -> None:
     memory, names = ShapeRecord(name="find"), [f"{a}{b}" for a in "abcdef" for b in "uvwxyz"]
     results = [
         {n: {m: {"leaf": [{n: 1}]} for m in names} for n in names[k : k + 4]} for k in (0, 9)
@@ -192,19 +184,13 @@ def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
     }
     assert add_shapes(files, [(SPEC, many)])
     assert len(load_shapes(files, [SPEC])[SPEC.name]) == MAX_TOOLS
-    assert (
-        min(memory.day for memory in load_shapes(files, [SPEC])[SPEC.name].values()) >= "2026-01-01"
-    )
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
-    observed = opened(tmp_path)
+    observed = open_shapes(tmp_path)
     for _ in range(FIRST_RESULTS):
-        observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
-    news = [
-        observed.learn("shop", TOOL, {"parts": {"value": {"id": None}}})
-        for _ in range(SAMPLE_EVERY)
-    ]
+        learn(observed, {"value": {"id": 1}})
+    news = [learn(observed, {"value": {"id": None}}) for _ in range(SAMPLE_EVERY)]
     assert news.count(True) == 1
     found = observed.current("shop", TOOL)
     assert found is not None
@@ -238,8 +224,7 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
 
 
 def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_path: Path) -> None:
-    """Entries are as they are now; `settled` ones as they were when the bridge began."""
-    known = ToolInventory(opened(tmp_path))
+    known = ToolInventory(open_shapes(tmp_path))
     known.reset({"shop": "Things"}, {"shop": (TOOL,)})
     settled, revision = known.initial_entries(), known.revision
     stub = known.stubs("shop", None)
@@ -263,9 +248,9 @@ ROWS = ('[{"id": 1}]', '[{"id": 2}, {"id": 3}]', "[]", '[{"id": 4}]')
 
 
 def learn_texts(directory: Path, *texts: str) -> Any:
-    shapes = opened(directory)
+    shapes = open_shapes(directory)
     for text in texts:
-        shapes.learn("shop", TOOL, {"parts": {"text": text}})
+        learn(shapes, {"text": text})
     found = shapes.current("shop", TOOL)
     return found.schema if found is not None else None
 
@@ -287,9 +272,9 @@ def test_three_parsed_texts_teach_a_shape(
 
 
 async def test_a_tool_that_sent_several_texts_is_remembered(tmp_path: Path) -> None:
-    first = opened(tmp_path)
+    first = open_shapes(tmp_path)
     assert not first.sends_several("shop", TOOL)
     blocks = [{"type": "text", "text": text} for text in ("a", "b")]
-    first.learn("shop", TOOL, {"parts": {"content": blocks, "several": True}})
+    learn(first, {"content": blocks, "several": True})
     await first.close()
-    assert opened(tmp_path).sends_several("shop", TOOL)
+    assert open_shapes(tmp_path).sends_several("shop", TOOL)

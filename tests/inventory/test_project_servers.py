@@ -1,8 +1,7 @@
-"""What a repository's files define is started once a person said so, and by nothing else."""
+"""Servers that a repository's files define start only after the user's approval."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -34,7 +33,7 @@ USE_SHOP = "await mcp_shop.add(a=1, b=2)"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A repository in the home of somebody whose own server writes files."""
+    """A repository in the home of a user whose own server writes files."""
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
     own = {"files": {"command": sys.executable, "args": [str(FILES)]}}
@@ -44,15 +43,13 @@ def project(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def bridge(project: Path) -> AsyncIterator[Engine]:
-    backend = FakeBackend()
-
     settings = settings_in(project.parent)
-    async with engine_on(backend, settings, cwd=str(project)) as engine:
+    async with engine_on(FakeBackend(), settings, cwd=str(project)) as engine:
         yield engine
 
 
 def every_layout(project: Path) -> dict[str, tuple[str, str]]:
-    """A file for every place of a project, each with a server of its own that leaves a mark."""
+    """Return a configuration for each file of a project, with a server that leaves a mark."""
     home = project.parent
     context = DiscoveryContext(
         home=home, cwd=project, platform="linux", environ={}, system_root=home
@@ -71,14 +68,6 @@ def every_layout(project: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def find_missing(layouts: Mapping[str, tuple[str, str]]) -> list[str]:
-    return [path for path, _ in layouts.values() if not Path(path).exists()]
-
-
-def marks(project: Path) -> list[Path]:
-    return list(project.glob("ran.*"))
-
-
 @pytest.mark.slow
 async def test_no_file_that_a_program_writes_starts_anything(project: Path) -> None:
     layouts = every_layout(project)
@@ -91,7 +80,7 @@ async def test_no_file_that_a_program_writes_starts_anything(project: Path) -> N
     async with bridge(project) as engine:
         written = await run(engine, code)
         assert written.status == "success", written.error
-        assert find_missing(layouts) == []
+        assert all(Path(path).exists() for path, _ in layouts.values())  # noqa: ASYNC240
         found = await run(
             engine,
             "(await runtime.list_servers(), len(await runtime.search_tool_docs('evil')))",
@@ -119,7 +108,7 @@ async def test_no_file_that_a_program_writes_starts_anything(project: Path) -> N
                 await engine.guide.server_stub(name)
     async with bridge(project) as engine:
         assert "evil0" not in engine.servers.names(), "the next bridge does not start it either"
-    assert marks(project) == []
+    assert list(project.glob("ran.*")) == []  # noqa: ASYNC240
 
 
 async def test_a_person_sees_the_definition_and_answers(project: Path) -> None:
@@ -131,17 +120,18 @@ async def test_a_person_sees_the_definition_and_answers(project: Path) -> None:
             await run(engine, USE_SHOP, no)
         [asked] = no.asked
         message = str(asked["message"])
-        assert str(project / ".mcp.json") in message
-        assert str(WORKSHOP) in message
-        assert "NODE_OPTIONS" in message
-        assert "\x1b" not in message
-        assert "\u202e" not in message
+        for part in (str(project / ".mcp.json"), str(WORKSHOP), "NODE_OPTIONS"):
+            assert part in message
+        assert not {"\x1b", "\u202e"} & set(message)
         yes = deciding("session")
         assert (await run(engine, USE_SHOP, yes)).result == {"sum": 3}
         assert (await run(engine, USE_SHOP, yes)).result == {"sum": 3}
         assert len(yes.asked) == 1
-    async with bridge(project) as engine:
-        assert (await run(engine, USE_SHOP, deciding("always"))).result == {"sum": 3}
+    async with bridge(project) as running:
+        assert running.servers.names() == ("files",)
+        async with bridge(project) as engine:
+            assert (await run(engine, USE_SHOP, deciding("always"))).result == {"sum": 3}
+        assert (await run(running, USE_SHOP)).result == {"sum": 3}
     async with bridge(project) as engine:
         assert (await run(engine, USE_SHOP)).result == {"sum": 3}
         write(project / ".mcp.json", {"mcpServers": {"shop": {**entry, "args": ["other"]}}})
@@ -149,9 +139,7 @@ async def test_a_person_sees_the_definition_and_answers(project: Path) -> None:
             await run(engine, USE_SHOP)
 
 
-async def test_a_permanent_yes_is_asked_once(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_permanent_yes_is_final(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project.parent / "config.toml").write_text("[policy]\n")
     monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(project.parent / "config.toml"))
     for entry in (SHOP["mcpServers"]["shop"], {**SHOP["mcpServers"]["shop"], "env": {"A": "b"}}):
@@ -169,7 +157,6 @@ async def test_a_permanent_yes_is_asked_once(
 async def test_a_plan_reads_from_a_users_server_and_from_no_projects(
     project: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    """Both say that the tool only reads; the audit log has who is believed."""
     config = project.parent / "config.toml"
     config.write_text(policy)
     monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(config))
@@ -199,12 +186,12 @@ async def test_the_refusal_names_the_file_in_the_project_and_says_why_once(proje
     write(project / ".cursor" / "mcp.json", SHOP)
     why = "No user can be asked: this run has no terminal."
 
-    async def nobody(params: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def fail(params: Mapping[str, Json]) -> Mapping[str, Json]:
         raise CannotAskError(why)
 
     async with bridge(project) as engine:
         with pytest.raises(ApprovalNeededError) as caught:
-            await run(engine, USE_SHOP, FakeClient(answer=nobody))
+            await run(engine, USE_SHOP, FakeClient(answer=fail))
     assert str(caught.value).startswith(
         'The server shop of this project (".cursor/mcp.json") is not started: the user has not '
         f"approved it. {why}"
@@ -218,10 +205,9 @@ async def test_a_persons_yes_is_in_the_audit_log(project: Path) -> None:
         async with bridge(project) as engine:
             with suppress(ApprovalRefusedError):
                 await run(engine, USE_SHOP, deciding(answer))
-    files = sorted(audit.glob("*.jsonl"))
-    records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    started = [each for each in records if (each["kind"], each.get("server")) == ("start", "shop")]
-    found = [record for record in records if record["kind"] == "approved"]
+    logged = records(audit)
+    started = [each for each in logged if (each["kind"], each.get("server")) == ("start", "shop")]
+    found = [record for record in logged if record["kind"] == "approved"]
     assert [(record["how"], record["holds"]) for record in found] == [
         ("client", "session"),
         ("client", "always"),
@@ -245,32 +231,17 @@ async def test_a_yes_that_cannot_be_recorded_does_not_hold(project: Path) -> Non
             await run(engine, USE_SHOP)
 
 
-async def test_nobody_is_asked_on_behalf_of_whoever_it_may_be(project: Path) -> None:
+async def test_no_user_is_asked_without_owner_or_whole_definition(project: Path) -> None:
     write(project / ".mcp.json", SHOP)
     client = deciding("always")
     async with bridge(project) as engine:
         with pytest.raises(ApprovalNeededError, match="the owner of this run is unknown"):
             await engine.run(RunRequest(code=USE_SHOP), client)
-    assert client.asked == []
-
-
-async def test_a_definition_too_long_to_be_shown_is_not_asked_about(project: Path) -> None:
-    entry = {**SHOP["mcpServers"]["shop"], "args": [str(WORKSHOP), *["x"] * 100]}
-    write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
-    client = deciding("always")
-    async with bridge(project) as engine:
+        entry = {**SHOP["mcpServers"]["shop"], "args": [str(WORKSHOP), *["x"] * 100]}
+        write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
         with pytest.raises(ApprovalNeededError, match="too long for a question"):
             await run(engine, USE_SHOP, client)
     assert client.asked == []
-
-
-async def test_an_approval_from_elsewhere_is_noticed_by_a_bridge_that_runs(project: Path) -> None:
-    write(project / ".mcp.json", SHOP)
-    async with bridge(project) as running:
-        assert running.servers.names() == ("files",)
-        async with bridge(project) as other:
-            await run(other, USE_SHOP, deciding("always"))
-        assert (await run(running, USE_SHOP)).result == {"sum": 3}
 
 
 async def test_a_project_takes_no_name_that_programs_call_a_users_server_by(
@@ -278,14 +249,9 @@ async def test_a_project_takes_no_name_that_programs_call_a_users_server_by(
 ) -> None:
     monkeypatch.setenv("MCP_BRIDGE_PROJECT_SERVERS", "all")
     used = {"command": sys.executable, "args": [str(FILES)]}
-    write(
-        project.parent / ".claude.json",
-        {"mcpServers": dict.fromkeys(("my git", "my-git", "漢字"), used)},
-    )
-    write(
-        project / ".mcp.json",
-        {"mcpServers": dict.fromkeys(("my_git_2", "MY-git-2", "server", "other"), used)},
-    )
+    own, others = ("my git", "my-git", "漢字"), ("my_git_2", "MY-git-2", "server", "other")
+    write(project.parent / ".claude.json", {"mcpServers": dict.fromkeys(own, used)})
+    write(project / ".mcp.json", {"mcpServers": dict.fromkeys(others, used)})
     async with bridge(project) as engine:
         aliases = {"my git": "my_git", "my-git": "my_git_2", "漢字": "server", "other": "other"}
         assert engine.servers.aliases == aliases

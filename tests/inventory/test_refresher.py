@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -33,15 +34,14 @@ from bridge.upstream.pool import Pool
 from bridge.upstream.server import UpstreamServer
 from tests.engine_rig import WORKSHOP, ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
-from tests.inventory.rig import opened, raw, starts
+from tests.inventory.rig import open_servers, raw, starts
 from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
-OLD = Tool(server="a", name="old_tool")
 
-
-def remember(directory: Path, spec: ServerSpec, age: float) -> None:
-    tool = replace(OLD, server=spec.name)
-    listing = Listing(server=spec.name, tools=(tool,), listed_at=time.time() - age)
+def remember(directory: Path, spec: ServerSpec, age: float, tool: str = "old_tool") -> None:
+    """Store a listing that an earlier bridge made `age` seconds ago."""
+    tools = (Tool(server=spec.name, name=tool),)
+    listing = Listing(server=spec.name, tools=tools, listed_at=time.time() - age)
     ToolCache(Store(directory)).save(spec, listing)
 
 
@@ -53,36 +53,22 @@ def states(servers: Servers) -> set[str]:
     return {state.state for state in servers.pool.states().values()}
 
 
-async def test_what_is_known_is_looked_up_without_starting_anything(tmp_path: Path) -> None:
-    specs = [raw(name) for name in "abc"]
-    for spec in specs:
-        remember(tmp_path, spec, age=REFRESH_SECONDS / 2)
-    async with opened(tmp_path, *specs) as servers:
-        assert await servers.load_unknown(servers.names()) == {}
-        assert names(servers, "c") == ["old_tool"]
-        assert states(servers) == {"idle"}
-    assert starts(tmp_path) == 0
-
-
 async def test_an_unknown_server_is_started_and_stopped(tmp_path: Path) -> None:
-    """Its tools are in the first answer, and in every one after it."""
     specs = [raw(f"s{number}") for number in range(FIRST_STARTS + 2)]
-    async with opened(tmp_path, *specs) as servers:
+    async with open_servers(tmp_path, *specs) as servers:
         assert await servers.load_unknown(servers.names()) == {}
         assert all("echo" in names(servers, spec.name) for spec in specs)
         await until(lambda: states(servers) == {"idle"})
         await servers.load_unknown(servers.names())
         assert starts(tmp_path) == len(specs)
-    async with opened(tmp_path, *specs) as servers:
+    async with open_servers(tmp_path, *specs) as servers:
         await servers.load_unknown(servers.names())
         assert "echo" in names(servers, "s0")
     assert starts(tmp_path) == len(specs)
 
 
-async def test_background_lists_have_no_caller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may outlive the run that began it; what its server asks is not for that run's client."""
+async def test_lists_have_no_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list may outlive its run, so its server's requests must not go to that run's client."""
     callers: list[ServerCaller | None] = []
     original = UpstreamServer.tools
 
@@ -91,18 +77,14 @@ async def test_background_lists_have_no_caller(
         return await original(self, **how)
 
     monkeypatch.setattr(UpstreamServer, "tools", tools)
-    spec = raw("a")
-    pool = Pool((), log_dir=tmp_path / "logs", environ=os.environ, start_timeout=1000.0)
-    servers = Servers(ListFinder(spec), pool, ToolCache(Store(tmp_path)))
-    with anyio.fail_after(60):
-        async with servers:
-            with on_behalf_of(RunCaller(None, Clock())):
-                assert await servers.load_unknown(servers.names()) == {}
+    async with open_servers(tmp_path, raw("a")) as servers:
+        with on_behalf_of(RunCaller(None, Clock())):
+            assert await servers.load_unknown(servers.names()) == {}
     assert callers == [None]
 
 
 async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
+    async with open_servers(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
         await servers.load(["loaded"])
         await servers.pool.call_tool("called", "echo", {})
         assert await servers.load_unknown(servers.names(), fresh=True) == {}
@@ -115,8 +97,7 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_straggler_does_not_hold_up_a_search(tmp_path: Path) -> None:
-    """The first search goes without it; a later one has it."""
-    async with opened(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
+    async with open_servers(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
         assert list(await servers.load_unknown(["a"])) == ["a"]
         await until(lambda: "echo" in names(servers, "a"))
         await until(lambda: states(servers) == {"idle"})
@@ -126,10 +107,9 @@ async def test_a_straggler_does_not_hold_up_a_search(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("age", [REFRESH_SECONDS + 60, -3600.0], ids=["old", "future"])
 async def test_an_old_list_is_asked_again_once(tmp_path: Path, age: float) -> None:
-    """The answer is what is known, and the server is stopped again."""
     spec = raw("a")
     remember(tmp_path, spec, age=age)
-    async with opened(tmp_path, spec) as servers:
+    async with open_servers(tmp_path, spec) as servers:
         for _ in range(3):
             assert await servers.load_unknown(["a"]) == {}
         assert names(servers, "a") == ["old_tool"]
@@ -145,13 +125,11 @@ async def test_an_old_list_is_asked_again_once(tmp_path: Path, age: float) -> No
     assert starts(tmp_path) == 1
 
 
-async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_path: Path) -> None:
-    """Several run side by side, and read each other's files."""
+async def test_a_list_of_another_bridge_is_used(tmp_path: Path) -> None:
     spec = raw("a")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
-    async with opened(tmp_path, spec) as servers:
-        listing = Listing(server="a", tools=(replace(OLD, name="new"),), listed_at=time.time())
-        ToolCache(Store(tmp_path)).save(spec, listing)
+    async with open_servers(tmp_path, spec) as servers:
+        remember(tmp_path, spec, age=0.0, tool="new")
         await servers.load_unknown(["a"])
         await until(lambda: names(servers, "a") == ["new"])
     assert starts(tmp_path) == 0
@@ -160,7 +138,7 @@ async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_pa
 async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     spec = raw("a", "exit")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
-    async with opened(tmp_path, spec) as servers:
+    async with open_servers(tmp_path, spec) as servers:
         await servers.load_unknown(["a"])
         await until(lambda: servers.pool.state("a").state == "failed")
         assert await servers.load_unknown(["a"]) == {}
@@ -169,30 +147,33 @@ async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) ->
 
 
 async def test_a_server_with_other_variables_is_asked_again(tmp_path: Path) -> None:
-    """They are no part of what the catalogue is kept under, but may change the tools."""
+    """Variables' values are not part of the listing's key, but may change the tools."""
     finder = ListFinder(raw("a", "", SETTING="1"))
     remember(tmp_path, finder.specs[0], age=1.0)
-    async with opened(tmp_path, finder=finder) as servers:
+    async with open_servers(tmp_path, finder=finder) as servers:
         finder.specs = (raw("a", "", SETTING="2"),)
         await servers.refresh()
         await servers.load_unknown(["a"])
         await until(lambda: "echo" in names(servers, "a"))
 
 
-async def test_a_person_may_have_all_servers_asked_anew(tmp_path: Path) -> None:
+async def test_known_servers_are_started_only_on_request(tmp_path: Path) -> None:
     good, bad = raw("good"), raw("bad", "exit")
     for spec in (good, bad):
-        remember(tmp_path, spec, age=1.0)
-    async with opened(tmp_path, good, bad) as servers:
-        assert await servers.load_unknown(servers.names(), patient=True) == {}
+        remember(tmp_path, spec, age=REFRESH_SECONDS / 2)
+    async with open_servers(tmp_path, good, bad) as servers:
+        for patient in (False, True):
+            assert await servers.load_unknown(servers.names(), patient=patient) == {}
+        assert names(servers, "bad") == ["old_tool"]
+        assert states(servers) == {"idle"}
         assert starts(tmp_path) == 0
         errors = await servers.load_unknown(servers.names(), fresh=True, patient=True)
         assert list(errors) == ["bad"]
         assert "echo" in names(servers, "good")
 
 
-async def test_a_running_server_s_change_of_tools_is_learnt_soon(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("a")) as servers:
+async def test_changed_tools_of_a_running_server_are_listed_soon(tmp_path: Path) -> None:
+    async with open_servers(tmp_path, raw("a")) as servers:
         await servers.load(["a"])
         assert "grown" not in names(servers, "a")
         await servers.pool.call_tool("a", "grow", {})
@@ -212,17 +193,7 @@ LISTING = Listing(
 )
 
 
-def test_a_listing_is_read_back_as_it_was(tmp_path: Path) -> None:
-    """For the definition it was saved for, and no other."""
-    cache = ToolCache(Store(tmp_path))
-    assert cache.load(workshop()) is None
-    cache.save(workshop(), LISTING)
-    assert cache.load(workshop()) == LISTING
-    assert cache.load(workshop("other")) is None
-    assert cache.load(replace(workshop(), args=("other",))) is None
-
-
-def test_its_size_is_that_of_what_a_client_would_load() -> None:
+def test_a_listing_has_the_size_that_a_client_would_load() -> None:
     assert LISTING.schema_bytes == len(
         '{"name":"t","description":"","inputSchema":{"type":"object"}}'
     )
@@ -242,11 +213,11 @@ def test_its_size_is_that_of_what_a_client_would_load() -> None:
     ],
     ids=["empty", "torn", "binary", "list", "older", "form", "foreign", "foreign-tool"],
 )
-def test_a_damaged_listing_is_as_if_it_were_not_there(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_listing_is_ignored(tmp_path: Path, content: bytes) -> None:
     cache = ToolCache(Store(tmp_path))
     cache.save(workshop(), LISTING)
-    with Store(tmp_path).writing() as kept:
-        kept.put("listing", "", listing_digest(workshop()), content)
+    with Store(tmp_path).writing() as store:
+        store.put("listing", "", listing_digest(workshop()), content)
     assert cache.load(workshop()) is None
     cache.save(workshop(), LISTING)
     assert cache.load(workshop()) == LISTING
@@ -260,9 +231,9 @@ def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> Non
 
 
 def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> None:
-    """Values of variables and headers are neither in the file nor in its name."""
     cache = ToolCache(Store(tmp_path))
     spec = replace(workshop(), env={"TOKEN": "s3cret"}, headers={"Authorization": "s3cret"})
+    assert cache.load(spec) is None
     cache.save(spec, LISTING)
     for path in tmp_path.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -270,9 +241,10 @@ def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> Non
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
     other = replace(spec, env={"TOKEN": "another"}, headers={"Authorization": "another"})
     assert cache.load(other) == LISTING
+    assert cache.load(workshop()) is None
 
 
-def test_a_definition_is_told_from_others_by_what_it_starts_and_lets_through() -> None:
+def test_the_key_of_a_listing_is_what_a_definition_starts_and_admits() -> None:
     spec = workshop()
     others = (
         replace(spec, name="other"),
@@ -290,7 +262,7 @@ def test_a_definition_is_told_from_others_by_what_it_starts_and_lets_through() -
     assert listing_digest(replace(spec, description="x", call_timeout=1.0)) in digests
 
 
-def test_what_is_old_is_removed(tmp_path: Path) -> None:
+def test_old_listings_are_removed(tmp_path: Path) -> None:
     store, now = Store(tmp_path), time.time()
     with store.writing() as kept:
         for name, age in {"a": 100.0, "e": AGE + 1}.items():
@@ -308,22 +280,20 @@ async def test_the_next_bridge_describes_tools_without_starting_servers(
     assert ".add(" not in await engine.guide.tool_description()
     await engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=2)"))
     assert ".add(" in await engine.guide.tool_description()
-    listing = engine.servers.listing("work-shop")
+    listing = engine.servers.last_listing("work-shop")
     assert listing is not None
     assert listing.info["protocol"]
     assert listing.start_seconds is not None
     async with engine_on(backend, settings, finder=ListFinder(workshop())) as second:
         assert ".add(" in await second.guide.tool_description()
         assert second.servers.pool.states()["work-shop"].state == "idle"
-        assert second.servers.listing("work-shop") == listing
-
-
-SLOW = Tool(server="slow", name="old_tool")
+        assert second.servers.last_listing("work-shop") == listing
 
 
 async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_path: Path) -> None:
-    """The others are there, every time; its start continues, once."""
-    async with opened(tmp_path, raw("slow", "silent"), raw("good"), straggler_seconds=2.0) as s:
+    async with open_servers(
+        tmp_path, raw("slow", "silent"), raw("good"), straggler_seconds=2.0
+    ) as s:
         await s.load(["good"])
         tools, errors = await s.load(["slow", "good"], tolerant=True)
         assert list(tools) == ["good"]
@@ -337,43 +307,30 @@ async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_p
 
 
 async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Path) -> None:
-    """A program may name them; its call waits for the server."""
     spec = raw("slow", "silent")
-    ToolCache(Store(tmp_path)).save(spec, Listing(server="slow", tools=(SLOW,)))
-    async with opened(tmp_path, spec, straggler_seconds=0.1) as servers:
-        assert await servers.load(["slow"], tolerant=True) == ({"slow": (SLOW,)}, {})
+    remember(tmp_path, spec, age=0.0)
+    async with open_servers(tmp_path, spec, straggler_seconds=0.1) as servers:
+        tools, errors = await servers.load(["slow"], tolerant=True)
+    assert ([tool.name for tool in tools["slow"]], errors) == (["old_tool"], {})
 
 
-async def test_a_straggler_is_there_once_it_has_started(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("slow"), straggler_seconds=0.0) as servers:
-        with anyio.CancelScope() as scope:
-            scope.cancel()
-            await servers.load(["slow"], tolerant=True)
-        await servers.load(["slow"], tolerant=True)
-        await until(lambda: servers.entries()[0].known)
-        assert servers.pool.states()["slow"].state == "ready"
-    assert starts(tmp_path) == 1
-
-
-async def test_a_cancelled_search_leaves_the_question_to_the_others(tmp_path: Path) -> None:
-    """They get the answer to the question that it asked."""
-    async with opened(tmp_path, raw("slow")) as servers:
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_cancelled_search_leaves_its_request(tmp_path: Path, started: bool) -> None:
+    async with open_servers(tmp_path, raw("slow")) as servers:
         async with anyio.create_task_group() as tasks:
-
-            async def search() -> None:
-                await servers.load(["slow"], tolerant=True)
-
-            tasks.start_soon(search)
-            await until_exists(tmp_path / "pids")
+            tasks.start_soon(partial(servers.load, ["slow"], tolerant=True))
+            if started:
+                await until_exists(tmp_path / "pids")
             tasks.cancel_scope.cancel()
         tools, errors = await servers.load(["slow"], tolerant=True)
         assert (list(tools), errors) == (["slow"], {})
+        assert servers.pool.states()["slow"].state == "ready"
     assert starts(tmp_path) == 1
 
 
 async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
     finder = ListFinder(raw("bad", "exit"))
-    async with opened(tmp_path, finder=finder) as servers:
+    async with open_servers(tmp_path, finder=finder) as servers:
         for _ in range(3):
             _, errors = await servers.load(["bad"], tolerant=True)
             assert "exited with status 3" in str(errors["bad"])
@@ -389,19 +346,14 @@ async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
         assert list(tools) == ["bad"]
 
 
-async def test_a_failure_is_forgotten_in_time_and_by_success(tmp_path: Path) -> None:
-    """A server that was fixed needs no restart of the bridge."""
+@pytest.mark.parametrize("seconds", [1000.0, 0.0])
+async def test_time_and_success_end_a_failure(tmp_path: Path, seconds: float) -> None:
     spec = raw("bad", "fail-once", FAIL_ONCE=str(tmp_path / "first"))
-    async with opened(tmp_path, spec) as servers:
+    async with open_servers(tmp_path, spec, failure_seconds=seconds) as servers:
         _, errors = await servers.load(["bad"], tolerant=True)
         assert list(errors) == ["bad"]
-        await servers.load(["bad"])
-        tools, errors = await servers.load(["bad"], tolerant=True)
-        assert (list(tools), errors) == (["bad"], {})
-    (tmp_path / "first").unlink()
-    async with opened(tmp_path, spec, failure_seconds=0.0) as servers:
-        _, errors = await servers.load(["bad"], tolerant=True)
-        assert list(errors) == ["bad"]
+        if seconds:
+            await servers.load(["bad"])
         tools, errors = await servers.load(["bad"], tolerant=True)
         assert (list(tools), errors) == (["bad"], {})
 
@@ -411,7 +363,7 @@ def config(*names: str) -> str:
     return json.dumps({"mcpServers": dict.fromkeys(names, entry)})
 
 
-def config_finder(home: Path, extra: Path | None = None) -> ConfigFinder:
+def read_config(home: Path, extra: Path | None = None) -> Servers:
     context = DiscoveryContext(
         home=home,
         cwd=home,
@@ -420,12 +372,9 @@ def config_finder(home: Path, extra: Path | None = None) -> ConfigFinder:
         extra_config=extra,
         system_root=home / "system",
     )
-    return ConfigFinder(context, ProjectConsents(ConsentFile(home / "consents.json")))
-
-
-def configured(home: Path, extra: Path | None = None) -> Servers:
+    finder = ConfigFinder(context, ProjectConsents(ConsentFile(home / "consents.json")))
     pool = Pool((), log_dir=home / "logs", environ=os.environ)
-    return Servers(config_finder(home, extra), pool, ToolCache(Store(home)))
+    return Servers(finder, pool, ToolCache(Store(home)))
 
 
 @pytest.mark.parametrize("torn", ["", config("one", "two")[:-9]], ids=["empty", "half"])
@@ -435,7 +384,7 @@ async def test_a_torn_file_counts(
     caplog.set_level(logging.INFO)
     file = tmp_path / ".claude.json"
     file.write_text(config("one", "two"))
-    async with configured(tmp_path) as servers:
+    async with read_config(tmp_path) as servers:
         await servers.load(["one"])
         pid = servers.pool.states()["one"].pid
         for text in (torn, torn + " ", torn + "  "):
@@ -452,24 +401,17 @@ async def test_a_torn_file_counts(
         assert not any(not warning.key for warning in servers.discovery.warnings)
 
 
-async def test_a_server_of_a_torn_file_gives_way_to_one_defined_elsewhere(tmp_path: Path) -> None:
+async def test_servers_of_torn_files_give_way_and_of_deleted_files_go(tmp_path: Path) -> None:
     file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
     file.write_text(config("one", "two"))
     other.write_text(config("three"))
-    async with configured(tmp_path, other) as servers:
+    async with read_config(tmp_path, other) as servers:
         file.write_text("{")
         other.write_text(config("three", "two"))
         await servers.refresh()
         assert sorted(servers.names()) == ["one", "three", "two"]
         assert servers.pool.spec("two").source.path == str(other)
-
-
-async def test_the_servers_of_a_deleted_file_go(tmp_path: Path) -> None:
-    file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
-    file.write_text(config("one"))
-    other.write_text(config("two"))
-    async with configured(tmp_path, other) as servers:
-        file.write_text("{")
+        other.write_text(config("two"))
         await servers.refresh()
         assert sorted(servers.names()) == ["one", "two"]
         file.unlink()
@@ -481,7 +423,7 @@ async def test_the_servers_of_a_deleted_file_go(tmp_path: Path) -> None:
         assert str(other) in str(servers.discovery.warnings)
 
 
-async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_path: Path) -> None:
+async def test_refresh_waits_for_the_first_configuration(tmp_path: Path) -> None:
     pool = Pool((), log_dir=tmp_path, environ={})
     servers = Servers(ListFinder(workshop()), pool, ToolCache(Store(tmp_path)), eager=False)
     async with servers:

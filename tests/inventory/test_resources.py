@@ -19,18 +19,16 @@ LIBRARY = Path(__file__).parents[1] / "fakes" / "servers" / "library.py"
 
 
 def library() -> ServerSpec:
-    """Return the definition of a server with resources and prompts."""
     return replace(workshop("library"), args=(str(LIBRARY), "stdio"), description="")
 
 
 @pytest.fixture(scope="module")
 async def reading(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
-    """An engine for all tests that only read, with a server that has resources and one without.
+    """An engine with a server that has resources and one without, both of them started.
 
-    Both are running: a run waits for a server that it does not name for some seconds only.
+    A run waits only some seconds for a server that it does not name.
     """
     backend = FakeBackend()
-
     settings = settings_in(tmp_path_factory.mktemp("home"))
     finder = ListFinder(library(), workshop())
     async with engine_on(backend, settings, finder=finder) as opened:
@@ -105,7 +103,9 @@ except MCPError as error:
     assert "does not say when a resource changes" in str(result.result[3])
 
 
-async def test_a_program_lists_what_there_is(reading: Engine) -> None:
+async def test_a_program_lists_all_offers_and_may_omit_the_only_server(reading: Engine) -> None:
+    code = 'print(mcp_library)\nawait runtime.read_resource("books://emma")'
+    assert (await _run(reading, code)).result == "[Emma](x) is a book."
     code = """
 everywhere = await runtime.list_resources()
 assert everywhere == await runtime.list_resources("library"), everywhere
@@ -130,7 +130,6 @@ assert await library.list_resources() == everywhere
 
 
 async def test_a_program_gets_a_prompt(reading: Engine) -> None:
-    """Its texts stay texts, whatever they look like; a tool of a helper's name is the tool."""
     code = """
 prompt = await runtime.get_prompt("library", "review", {"title": "Emma", "stars": 5})
 assert (await mcp_library.get_prompt()).isdigit()
@@ -147,8 +146,7 @@ assert contents[3].mime_type == "image/png"
     ]
 
 
-async def test_what_cannot_be_had_is_an_error_that_names_it(reading: Engine) -> None:
-    """The server, the address, and what was nearly meant."""
+async def test_an_error_names_a_missing_resource(reading: Engine) -> None:
     code = """
 async def told(awaitable):
     try:
@@ -212,11 +210,6 @@ library = {"server": "library"}
         "library: arguments of a prompt must be a dict of texts.",
         "library: arguments of a prompt must be a dict of texts.",
     ]
-
-
-async def test_the_server_may_be_left_out_where_one_is_loaded(reading: Engine) -> None:
-    code = 'print(mcp_library)\nawait runtime.read_resource("books://emma")'
-    assert (await _run(reading, code)).result == "[Emma](x) is a book."
 
 
 async def test_what_results_teach_is_known_at_once_and_to_the_next_bridge(

@@ -1,4 +1,4 @@
-"""Which values of a configuration are secrets."""
+"""The secrets among the values of a configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spec(**fields: Any) -> ServerSpec:
     return ServerSpec(**{"name": "shop", "transport": "stdio", "source": SOURCE, **fields})
 
 
-def found(*values: str, specs: tuple[ServerSpec, ...] = (), **environ: str) -> list[str]:
+def redact(*values: str, specs: tuple[ServerSpec, ...] = (), **environ: str) -> list[str]:
     secrets = Secrets(environ)
     secrets.configure(specs)
     return [secrets.redactor.text(value) for value in values]
@@ -38,7 +38,7 @@ def test_variables_of_a_server_are_secret_by_name_or_look() -> None:
         "PEM": "-----BEGIN PRIVATE KEY-----\nMIIEvgIBADANBgkqhkiG9w0BAQEFAASC\n-----END",
     }
     texts = ("tok-1-abc", "debug", "ntn-abc-123", "2022-06-28", "p4ss-w0rd", "db.example")
-    assert found(*texts, "MIIEvgIBADANBgkqhkiG9w0BAQEFAASC", specs=(spec(env=env),)) == [
+    assert redact(*texts, "MIIEvgIBADANBgkqhkiG9w0BAQEFAASC", specs=(spec(env=env),)) == [
         "[redacted: SHOP_TOKEN of shop]",
         "debug",
         "[redacted: Authorization of shop]",
@@ -58,7 +58,7 @@ def test_words_of_a_command_are_read_as_options() -> None:
     texts = [f"{word}-{n}-abc" for n, word in enumerate(KINDS)]
     kept = [
         text
-        for text in found(*texts, "8080", "@scope/server-shop@2025.4.8", specs=(spec(args=args),))
+        for text in redact(*texts, "8080", "@scope/server-shop@2025.4.8", specs=(spec(args=args),))
         if "[" not in text
     ]
     assert kept == ["x-0-abc", "tok-7-abc", "8080", "@scope/server-shop@2025.4.8"]
@@ -73,14 +73,14 @@ def test_headers_and_addresses_of_a_remote_server() -> None:
         oauth=OAuthHints(client_secret="client-3-abc"),
     )
     texts = (f"Basic {pair}", "pw-1-abc", "key-2-abc", "client-3-abc", "ab-12-cd", "dark", "mcp")
-    told = found(*texts, "q8Zt4LkX0bVn7RwY2mHs", specs=(remote,))
+    told = redact(*texts, "q8Zt4LkX0bVn7RwY2mHs", specs=(remote,))
     assert told[0] == "Basic [redacted: Authorization of shop]"
     assert [text for text in told if "[" not in text] == ["dark", "mcp"]
 
 
 def test_what_servers_inherit_is_secret_by_name() -> None:
     texts = ("tok-1-abc", "inp-2-abc", "q8Zt4LkX0bVn7RwY2mHs", "dbp-3-abc")
-    told = found(
+    told = redact(
         *texts,
         GITHUB_TOKEN="tok-1-abc",
         MCP_BRIDGE_INPUT_KEY="inp-2-abc",
@@ -96,7 +96,6 @@ def test_what_servers_inherit_is_secret_by_name() -> None:
 
 
 def test_secrets_follow_the_configuration_and_the_logins() -> None:
-    """A token before the last renewal is still secret; the one of an entry that is gone is not."""
     secrets = Secrets()
     secrets.configure((spec(env={"SHOP_TOKEN": "tok-1-abc"}),))
     secrets.login("remote", {"OAuth access token": "access-1"})
@@ -112,7 +111,7 @@ def test_secrets_follow_the_configuration_and_the_logins() -> None:
     assert secrets.redactor.text("access-1,") == "access-1,"
 
 
-def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
+def test_tools_are_redacted_again_when_there_are_more_secrets() -> None:
     secrets = Secrets()
     known = ToolInventory(None, secrets.redactor)
     secrets.changed = known.redact_again
@@ -133,8 +132,8 @@ def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
     assert not known.update("shop", (told, hostile))
 
 
-def test_whoever_gives_out_tokens_cannot_have_words_and_numbers_cut_out() -> None:
-    """A login's tokens are chosen by a server, and what other servers say is not."""
+def test_a_login_server_cannot_have_words_and_numbers_removed() -> None:
+    """A hostile server chooses its tokens, and must not remove words from other servers' texts."""
     secrets = Secrets()
     secrets.login(
         "x", {"access token": "please", "refresh token": "12345678", "id": "in the house"}
@@ -152,14 +151,10 @@ def is_masked(name: str, value: str, *names: str) -> bool:
     return secrets.redactor.text(f"<{value}>") != f"<{value}>"
 
 
-@pytest.mark.parametrize(("name", "value"), lines(SECRET))
-def test_a_popular_secret_is_one(name: str, value: str) -> None:
-    assert is_masked(name, value)
-
-
-@pytest.mark.parametrize(("name", "value"), lines(PUBLIC))
-def test_a_popular_name_or_placeholder_is_no_secret(name: str, value: str) -> None:
-    assert not is_masked(name, value)
+@pytest.mark.parametrize("masked", [True, False])
+def test_popular_secrets_are_masked_and_popular_names_are_not(masked: bool) -> None:
+    for name, value in lines(SECRET if masked else PUBLIC):
+        assert is_masked(name, value) is masked, (name, value)
 
 
 def test_a_setting_names_what_is_a_secret_and_what_is_none() -> None:

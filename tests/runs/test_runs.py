@@ -20,7 +20,7 @@ from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on, run_program, workshop
 from tests.fakes.backend import FakeBackend
 from tests.raised import raises_code
-from tests.upstream.test_offers import EVERYTHING
+from tests.upstream.rig import EVERYTHING
 from tests.waiting import until, until_exists
 
 

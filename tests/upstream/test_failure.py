@@ -39,7 +39,6 @@ SPEC = ServerSpec(
 
 
 def test_a_reason_is_found_behind_groups_and_causes() -> None:
-    """The outermost exception is seldom the telling one."""
     refused = OSError("all attempts failed")
     refused.__cause__ = ExceptionGroup("", [OSError(errno.ECONNREFUSED, "no")])
     assert reason(ExceptionGroup("", [httpx2.ConnectError("x"), refused])) == "connection refused"
@@ -57,12 +56,8 @@ def test_a_start_error_shows_no_secret_of_the_url() -> None:
     assert "https://example.test/mcp" in error.host_detail
     assert "k=v" not in str(error)
     assert "u:p" not in str(error)
-
-
-def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
     own = ServerStartError("m", server="s")
-    wrapped = ExceptionGroup("", [own])
-    assert start_error(SPEC, wrapped, Endpoint()) is own
+    assert start_error(SPEC, ExceptionGroup("", [own]), Endpoint()) is own
 
 
 @pytest.mark.parametrize(
@@ -73,13 +68,10 @@ def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
         ("Connection closed by my database", "tool_call_refused"),
     ],
 )
-def test_a_closed_connection_is_known_by_its_text(message: str, code: str) -> None:
+def test_a_closed_connection_is_recognized_by_its_text(message: str, code: str) -> None:
     error = MCPError(-32000, message)
     assert not is_lost(error)
     assert call_error(SPEC, "tool 'x'", error).code == code
-
-
-def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
     assert "unknown" in lost_error("s", "It exited with status 1.").remedy
 
 
@@ -95,9 +87,7 @@ def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
         (("GET", "http://h/a"), ("GET", "http://x:y@h/a"), False),
     ],
 )
-def test_redirects_keep_origins(
-    sent: tuple[str, str], following: tuple[str, str], followed: bool
-) -> None:
+def test_redirect_origin(sent: tuple[str, str], following: tuple[str, str], followed: bool) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
     assert may_redirect(httpx2.Request(*sent), httpx2.Request(*following)) is followed
 
@@ -140,10 +130,7 @@ def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, mess
         assert message in found.message
         assert "/f.json" not in found.message
         assert ("mcp-code-bridge login s" in found.message) is login
-
-
-def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
-    """A name may have blanks, and may look like a flag."""
+    # Users paste the command into a shell.
     assert login_command("git hub;") == "mcp-code-bridge login 'git hub;'"
     assert login_command("-x") == "mcp-code-bridge login -- -x"
 

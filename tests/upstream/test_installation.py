@@ -140,7 +140,7 @@ def registry() -> Iterator[SlowRegistry]:
 
 
 def fresh(rig: Rig, registry: SlowRegistry) -> ServerSpec:
-    """Have npm start with an empty cache, and return a real server."""
+    """Give npm an empty cache, and return a real server."""
     rig.environ |= {
         "npm_config_cache": rig.path("cache"),
         "npm_config_registry": registry.url,
@@ -151,10 +151,7 @@ def fresh(rig: Rig, registry: SlowRegistry) -> ServerSpec:
 
 
 def installers(rig: Rig) -> set[int]:
-    """Return the processes of this test's installations and of their keepers.
-
-    Of a keeper only its shell: the commands that this one starts come and go.
-    """
+    """Return the processes of this test's installations, and the shells of their keepers."""
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -164,21 +161,10 @@ def installers(rig: Rig) -> set[int]:
             continue
         tagged = TAG_VARIABLE.encode() in environ and os.fsencode(rig.path("cache")) in environ
         keeps = leads and f"{KEPT_VARIABLE}=".encode() in environ
-        if tagged or (keeps and kept_by(rig) in environ):
+        spec = rig.spec("npx", "-y", PACKAGE, cwd=str(rig.directory))
+        if tagged or (keeps and spec.definition.encode() in environ):
             found.add(int(path.name))
     return found
-
-
-def kept_by(rig: Rig) -> bytes:
-    return rig.spec("npx", "-y", PACKAGE, cwd=str(rig.directory)).definition.encode()
-
-
-async def start(rig: Rig, spec: ServerSpec, **options: float) -> str:
-    """Try to start a server in a pool of its own; return the error."""
-    async with rig.pool(spec, **options) as pool:
-        with pytest.raises(ServerStartError) as caught:
-            await pool.server("server").start()
-    return str(caught.value)
 
 
 @pytest.mark.slow
@@ -200,8 +186,9 @@ async def test_an_installation_continues_after_the_answer(rig: Rig, registry: Sl
 @needs_npx
 async def test_an_installation_outlives_the_bridge(rig: Rig, registry: SlowRegistry) -> None:
     spec = fresh(rig, registry)
-    said = await start(rig, spec, start_timeout=2.0, start_patience=6.0)
-    assert "still being installed" in said
+    async with rig.pool(spec, start_timeout=2.0, start_patience=6.0) as pool:
+        with pytest.raises(ServerStartError, match="still being installed"):
+            await pool.server("server").start()
     assert installers(rig)
     await until(lambda: installers(rig) == set())
     assert not registry.open.is_set()
@@ -210,7 +197,6 @@ async def test_an_installation_outlives_the_bridge(rig: Rig, registry: SlowRegis
 @pytest.mark.slow
 @needs_npx
 async def test_a_killed_bridges_installation_is_waited_for(rig: Rig) -> None:
-    """The next bridge takes the installation for no orphan, and waits for its end."""
     with slow_registry(shutil.which("npm") or "npm", free=3) as registry:
         spec = fresh(rig, registry)
         command = [sys.executable, "-c", BRIDGE, str(rig.directory), PACKAGE]
@@ -230,24 +216,16 @@ async def test_a_killed_bridges_installation_is_waited_for(rig: Rig) -> None:
     await until(lambda: installers(rig) == set())
 
 
-SLEEP = [sys.executable, "-c", "input('ready\\n')"]
-
-
 def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
     fields = " ".join(["S", "7", "8", "9", *["0"] * 15, "123", "0"])
     expected = ProcessStat(pid=42, state="S", parent=7, group=8, session=9, started=123)
     assert parse_stat(f"42 (a) b) (c) {fields}") == expected
-    assert parse_stat("nonsense") is None
-    assert parse_stat("") is None
+    assert parse_stat("nonsense") is parse_stat("") is None
 
 
-def test_this_process_is_nobodys_to_end() -> None:
+def test_neither_this_process_nor_a_child_of_a_live_bridge_is_an_orphan() -> None:
     assert os.getpid() not in _tree(os.getpgid(0), new_tag())
-
-
-def test_what_a_living_bridge_started_is_no_orphan() -> None:
-    """Only a bridge that is gone leaves orphans; this one is not."""
-    child = subprocess.Popen(SLEEP, stdin=subprocess.PIPE, env={TAG_VARIABLE: new_tag()})
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={TAG_VARIABLE: new_tag()})
     with child:
         try:
             assert child.pid not in _orphan_pids()

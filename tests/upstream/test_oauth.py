@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in, log_out
 from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
+from bridge.upstream.token_store import TokenRecord
 from tests.fakes.servers.guarded import guarded
 from tests.upstream.login_rig import Desk, browse, do_login
 from tests.upstream.rig import Rig
@@ -33,17 +33,10 @@ PRM = "/.well-known/oauth-protected-resource/mcp"
 METADATA = "/.well-known/oauth-authorization-server"
 
 
-@pytest.fixture
-def desk(rig: Rig, logins: Logins) -> Iterator[Desk]:
-    with guarded() as made:
-        yield Desk(rig, logins, made)
-
-
 @pytest.mark.parametrize("transport", ["http", "sse"])
 async def test_a_login_lets_calls_through(
     rig: Rig, logins: Logins, transport: Transport, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Found, registered, granted and kept; and no secret is in a log, whatever its level."""
     caplog.set_level(logging.DEBUG)
     with guarded(transport) as fake:
         spec = rig.remote(fake.url, transport)
@@ -60,14 +53,13 @@ async def test_a_login_lets_calls_through(
             result = await pool.call_tool("server", "echo", {"a": 1})
             assert result["structuredContent"] == {"a": 1}
     assert fake.authority.counts["registered"] == 1
-    # A code is in the address that the browser opens, and it shares this process and its logs.
+    # The browser, which has a code in its address, shares this process and its logs.
     hidden = [text for text in fake.authority.secrets if not text.startswith("code")]
     assert hidden
     assert [text for text in hidden if text in caplog.text] == []
 
 
 async def test_a_server_of_2026_alone_asks_for_a_login(desk: Desk) -> None:
-    """Its 401 is not taken for that of an older server, nor does the login ask it the older way."""
     desk.fake.modern_only = True
     async with desk.pool() as pool:
         with pytest.raises(LoginRequiredError, match="wants you to log in"):
@@ -81,41 +73,28 @@ async def test_a_server_of_2026_alone_asks_for_a_login(desk: Desk) -> None:
         assert (await pool.call_tool("server", "echo", {"a": 3}))["structuredContent"] == {"a": 3}
 
 
-async def test_a_user_who_says_no_is_told_so(desk: Desk) -> None:
+async def test_a_refused_or_abandoned_login_ends(desk: Desk) -> None:
     desk.authority.denies = True
     pages: list[str] = []
 
-    async def refusing(url: str, callback: Callback) -> None:
+    async def refuse(url: str, callback: Callback) -> None:
         pages.append((await browse(url)).text)
 
     with pytest.raises(LoginFailedError, match="access_denied"):
-        await desk.log_in(refusing)
+        await desk.log_in(refuse)
     assert "access_denied" in pages[0]
     assert "<b>" not in pages[0]
     assert await desk.logins.store.load(desk.key) is None
 
-
-async def test_a_login_that_nobody_finishes_ends(desk: Desk) -> None:
-
     async def ignore(url: str, callback: Callback) -> None:
-        pass
+        return
 
     with pytest.raises(LoginFailedError, match="no user logged in within 0.05 s"):
         await log_in(desk.spec, desk.logins.store, ignore, seconds=0.05)
 
 
-async def test_a_second_login_uses_the_first_ones_registration(desk: Desk) -> None:
-    await desk.log_in()
-    first = await desk.record()
-    await desk.log_in()
-    second = await desk.record()
-    assert desk.authority.counts["registered"] == 1
-    assert second.redirect_uri == first.redirect_uri
-    assert second.access_token != first.access_token
-
-
 async def log_in_again(desk: Desk, seconds: float) -> list[str]:
-    """Log in; return why the bridge registers again, for each address that it shows."""
+    """Log in; return the reason for a new registration, for each address shown."""
     notices: list[str] = []
 
     async def show(url: str, callback: Callback) -> None:
@@ -126,9 +105,12 @@ async def log_in_again(desk: Desk, seconds: float) -> list[str]:
     return notices
 
 
-async def test_a_port_taken_meanwhile_costs_a_registration(desk: Desk) -> None:
+async def test_only_a_taken_port_costs_a_registration(desk: Desk, record: TokenRecord) -> None:
     await desk.log_in()
-    address = (await desk.record()).redirect_uri
+    second, address = await desk.record(), record.redirect_uri
+    assert desk.authority.counts["registered"] == 1
+    assert second.redirect_uri == address
+    assert second.access_token != record.access_token
     with socket.create_server(("127.0.0.1", urlsplit(address).port or 0)):
         (notice,) = await log_in_again(desk, PATIENCE_SECONDS)
     assert desk.authority.counts["registered"] == 2
@@ -136,52 +118,46 @@ async def test_a_port_taken_meanwhile_costs_a_registration(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("spoilt", ["forgotten", "invalid_client", "unauthorized_client"])
-async def test_a_lost_registration_is_made_again_at_once(desk: Desk, spoilt: str) -> None:
-    await desk.log_in()
-    first = await desk.record()
+async def test_lost_registrations_are_remade(desk: Desk, record: TokenRecord, spoilt: str) -> None:
     if spoilt == "forgotten":
         desk.authority.clients.clear()
-    desk.authority.errors[first.client_id] = spoilt
+    desk.authority.errors[record.client_id] = spoilt
     by_page = spoilt == "forgotten"
     before, notice = await log_in_again(desk, 3.0 if by_page else PATIENCE_SECONDS)
     assert desk.authority.counts["registered"] == 2
-    assert (await desk.record()).client_id != first.client_id
+    assert (await desk.record()).client_id != record.client_id
     assert before == ""
     assert ("no user logged in within 3 s" if by_page else spoilt) in notice
     assert notice.endswith(" The bridge registers again at the authorization server.")
 
 
+@pytest.mark.usefixtures("record")
 async def test_a_registration_refused_with_the_code_is_made_again_once(desk: Desk) -> None:
-    await desk.log_in()
     desk.fake.replaced["/token"] = document(error="invalid_client")
     with pytest.raises(LoginFailedError, match="token answered with HTTP status 200, invalid_cli"):
         await desk.log_in()
     assert desk.authority.counts["registered"] == 2
 
 
-async def test_a_login_that_was_interrupted_leaves_its_registration_unused(desk: Desk) -> None:
+async def test_an_interrupted_login_drops_its_registration(desk: Desk, record: TokenRecord) -> None:
     """The user may have seen an error page; the earlier login continues meanwhile."""
-    await desk.log_in()
-    before = await desk.record()
 
     async def interrupt(url: str, callback: Callback) -> None:
         scope.cancel()
 
     with anyio.CancelScope() as scope:
         await desk.log_in(interrupt)
-    assert await desk.record() == replace(before, redirect_uri="")
+    assert await desk.record() == replace(record, redirect_uri="")
     await desk.log_in()
     assert desk.authority.counts["registered"] == 2
 
 
-@pytest.mark.parametrize("resource", ["shop", "urn:example:shop"])
-async def test_a_resource_that_is_no_url_is_sent_unchanged(desk: Desk, resource: str) -> None:
-    desk.fake.replaced[PRM] = document(
-        resource=resource, authorization_servers=[f"{desk.fake.origin}/"]
-    )
+@pytest.mark.parametrize("name", ["shop", "urn:example:shop"])
+async def test_a_resource_that_is_no_url_is_sent_unchanged(desk: Desk, name: str) -> None:
+    desk.fake.replaced[PRM] = resource(name, f"{desk.fake.origin}/")
     await desk.log_in()
-    assert {token.resource for token in desk.authority.access.values()} == {resource}
-    assert (await desk.record()).resource == resource
+    assert {token.resource for token in desk.authority.access.values()} == {name}
+    assert (await desk.record()).resource == name
 
 
 async def test_a_login_that_cannot_be_renewed_says_so(desk: Desk) -> None:
@@ -224,9 +200,8 @@ async def test_a_client_registered_beforehand_is_used(desk: Desk, method: str) -
     assert desk.authority.counts["renewed"] == 1
 
 
+@pytest.mark.usefixtures("record")
 async def test_more_permissions_are_asked_for_by_the_next_login(desk: Desk) -> None:
-    """The program is told which, and the user need not repeat them."""
-    await desk.log_in()
     async with desk.pool() as pool:
         await pool.server("server").start()
         desk.fake.needs = ["read", "write"]
@@ -240,8 +215,8 @@ async def test_more_permissions_are_asked_for_by_the_next_login(desk: Desk) -> N
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
+@pytest.mark.usefixtures("record")
 async def test_a_configured_authorization_header_counts_alone(desk: Desk) -> None:
-    await desk.log_in()
     spec = desk.rig.remote(desk.fake.url, headers={"authorization": "Bearer stale-secret"})
     async with desk.rig.pool(spec, logins=desk.logins) as pool:
         with pytest.raises(ServerStartError) as caught:
@@ -255,8 +230,8 @@ async def test_a_configured_authorization_header_counts_alone(desk: Desk) -> Non
         await do_login(spec, desk.logins)
 
 
+@pytest.mark.usefixtures("record")
 async def test_tokens_go_to_no_other_server(desk: Desk) -> None:
-    await desk.log_in()
     with guarded() as other:
         async with desk.rig.pool(desk.rig.remote(other.url), logins=desk.logins) as pool:
             with pytest.raises(LoginRequiredError):
@@ -270,8 +245,8 @@ async def test_tokens_go_to_no_other_server(desk: Desk) -> None:
             await pool.server("another").start()
 
 
+@pytest.mark.usefixtures("record")
 async def test_tokens_do_not_follow_a_redirect(desk: Desk) -> None:
-    await desk.log_in()
     with guarded() as other:
         desk.authority.expire()
         desk.fake.replaced["/token"] = RedirectResponse(f"{other.origin}/token", 307)
@@ -290,6 +265,11 @@ def document(**fields: object) -> Response:
     return Response(json.dumps(fields), media_type="application/json")
 
 
+def resource(name: str, authority: str) -> Response:
+    return document(resource=name, authorization_servers=[authority])
+
+
+PLAIN_LOGIN = "http://login.example.test/"
 ENDPOINTS = {
     "issuer": "{origin}/",
     "authorization_endpoint": "{origin}/authorize",
@@ -305,20 +285,12 @@ ENDPOINTS = {
         (PRM, Response(b"{}", headers={"content-encoding": "gzip"}), "compressed"),
         (
             PRM,
-            document(resource="{url}", authorization_servers=["http://login.example.test/"]),
+            resource("{url}", PLAIN_LOGIN),
             "login.example.test.* is not used: it is not encrypted",
         ),
-        (
-            PRM,
-            document(resource="https://other.example.test", authorization_servers=["{origin}/"]),
-            "does not match",
-        ),
+        (PRM, resource("https://other.example.test", "{origin}/"), "does not match"),
         (METADATA, {"issuer": "https://other.example.test"}, "issuer mismatch"),
-        (
-            METADATA,
-            {"authorization_endpoint": "http://login.example.test/"},
-            "login.example.test.* is not opened",
-        ),
+        (METADATA, {"authorization_endpoint": PLAIN_LOGIN}, "login.example.test.* is not opened"),
         (METADATA, {"code_challenge_methods_supported": ["plain"]}, "PKCE"),
         ("/register", document(error="invalid_redirect_uri"), "does not register"),
         ("/token", document(access_token="a\r\nX-More: b"), "without a usable `access_token`"),
@@ -328,14 +300,13 @@ ENDPOINTS = {
         ("/mcp", Response(status_code=503), "HTTP status 503"),
     ],
 )
-async def test_what_is_wrong_with_an_authorization_server_is_said(
+async def test_an_error_names_the_fault_of_an_authorization_server(
     desk: Desk,
     path: str,
     answer: Response | dict[str, object],
     problem: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing is kept, nothing waited for, and nothing shown that came from it unasked."""
     if isinstance(answer, dict):
         answer = document(**{**ENDPOINTS, **answer})
     body = bytes(answer.body).replace(b"{url}", desk.fake.url.encode())
@@ -348,7 +319,12 @@ async def test_what_is_wrong_with_an_authorization_server_is_said(
     assert await desk.logins.store.load(desk.key) is None
 
 
-async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> None:
+async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins, desk: Desk) -> None:
+    desk.fake.replaced["/register"] = Response(status_code=404)
+    with pytest.raises(LoginFailedError, match="register this program") as caught:
+        await desk.log_in()
+    assert "did not ask" not in str(caught.value)
+    assert "need none" not in caught.value.remedy
     with rig.web("http") as url, pytest.raises(LoginFailedError, match="register") as caught:
         await do_login(rig.remote(url), logins)
     assert "it did not ask for a login, and" in str(caught.value)
@@ -356,14 +332,6 @@ async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> Non
         "It may need none: check with `mcp-code-bridge servers --check`"
     )
     assert "/tmp/servers.json" in caught.value.remedy
-
-
-async def test_a_server_that_registers_no_client_needs_a_login(desk: Desk) -> None:
-    desk.fake.replaced["/register"] = Response(status_code=404)
-    with pytest.raises(LoginFailedError, match="register this program") as caught:
-        await desk.log_in()
-    assert "did not ask" not in str(caught.value)
-    assert "need none" not in caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -379,8 +347,8 @@ async def test_unsafe_addresses_fail(rig: Rig, logins: Logins, url: str, problem
         await do_login(rig.remote(url), logins)
 
 
+@pytest.mark.usefixtures("record")
 async def test_a_logout_ends_the_login_on_both_sides(desk: Desk) -> None:
-    await desk.log_in()
     assert await log_out(desk.spec, desk.logins.store) == (True, True)
     assert desk.authority.counts["revoked"] == 1
     assert await log_out(desk.spec, desk.logins.store) == (False, False)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import product
 
@@ -16,12 +15,9 @@ import pytest
 from starlette.responses import Response
 
 from bridge.errors import LoginRequiredError
-from bridge.upstream.oauth import Login, Logins
-from bridge.upstream.token_store import key_of
+from bridge.upstream.token_store import TokenRecord
 from tests.fakes.ring import Ring
-from tests.fakes.servers.guarded import guarded
-from tests.upstream.login_rig import Desk, do_login, kept
-from tests.upstream.rig import Rig
+from tests.upstream.login_rig import Desk
 from tests.waiting import PATIENCE_SECONDS
 
 RENEW = """
@@ -37,14 +33,7 @@ print(anyio.run(login.other_token, stale))
 """
 
 
-@pytest.fixture
-async def desk(logins: Logins, rig: Rig) -> AsyncIterator[Desk]:
-    with guarded() as made:
-        desk = Desk(rig, logins, made)
-        await desk.log_in()
-        yield desk
-
-
+@pytest.mark.usefixtures("record")
 async def test_calls_that_find_the_token_ended_share_one_renewal(desk: Desk) -> None:
     async with desk.pool() as pool:
         await pool.server("server").start()
@@ -62,38 +51,31 @@ async def test_calls_that_find_the_token_ended_share_one_renewal(desk: Desk) -> 
     assert desk.authority.counts["renewed"] == 1
 
 
-async def test_a_login_in_a_keyring_is_renewed_there(rig: Rig, logins: Logins, ring: Ring) -> None:
-    with guarded() as fake:
-        spec = rig.remote(fake.url)
-        await do_login(spec, logins)
-        fake.authority.expire()
-        async with rig.pool(spec, logins=logins) as pool:
-            assert (await pool.call_tool("server", "echo", {}))["content"]
-        (text,) = ring.kept.values()
-        assert (await kept(rig.remote(fake.url), logins)).access_token in text
-        path = logins.store.path(key_of(rig.remote(fake.url)))
-        assert [s for s in fake.authority.secrets if s in path.read_text()] == []
-        ring.mood = "raises"
-        async with rig.pool(spec, logins=logins) as pool:
-            with pytest.raises(LoginRequiredError) as caught:
-                await pool.server("server").start()
-        assert "it is in the system's keyring, and it failed" in caught.value.host_detail
+async def test_a_login_in_a_keyring_is_renewed_there(ring: Ring, desk: Desk) -> None:
+    await desk.log_in()
+    desk.authority.expire()
+    async with desk.pool() as pool:
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+    (text,) = ring.kept.values()
+    assert (await desk.record()).access_token in text
+    path = desk.logins.store.path(desk.key)
+    assert [s for s in desk.authority.secrets if s in path.read_text()] == []
+    ring.mood = "raises"
+    async with desk.pool() as pool:
+        with pytest.raises(LoginRequiredError) as caught:
+            await pool.server("server").start()
+    assert "it is in the system's keyring, and it failed" in caught.value.host_detail
 
 
-async def test_a_token_is_renewed_before_it_ends(desk: Desk) -> None:
-    url = httpx2.URL(desk.fake.url)
-    before = (await desk.record()).access_token
-    assert await Login(desk.spec, desk.logins.store).token(url) == before
-    late = Login(
-        desk.spec, desk.logins.store, clock=lambda: time.time() + desk.authority.lifetime - 29
-    )
-    assert await late.token(url) != before
+async def test_a_token_is_renewed_before_it_ends(desk: Desk, record: TokenRecord) -> None:
+    assert await desk.login().current_token(desk.url) == record.access_token
+    late = desk.login(lambda: time.time() + desk.authority.lifetime - 29)
+    assert await late.current_token(desk.url) != record.access_token
     assert desk.authority.counts["renewed"] == 1
-    assert (await desk.record()).access_token == await Login(desk.spec, desk.logins.store).token(
-        url
-    )
+    assert (await desk.record()).access_token == await desk.login().current_token(desk.url)
 
 
+@pytest.mark.usefixtures("record")
 async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(desk: Desk) -> None:
     async with desk.pool() as pool:
         await pool.server("server").start()
@@ -111,22 +93,20 @@ async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(desk:
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
-async def test_a_broken_authorization_server_costs_no_login(desk: Desk) -> None:
-    """The refresh token is as good as before, and is tried again."""
+async def test_a_broken_login_server_costs_no_login(desk: Desk, record: TokenRecord) -> None:
     now = [time.time()]
-    before = await desk.record()
     desk.authority.expire()
     desk.fake.replaced["/token"] = Response(status_code=503)
-    login = Login(desk.spec, desk.logins.store, clock=lambda: now[0])
-    assert await login.token(httpx2.URL(desk.fake.url)) == before.access_token
-    assert await login.other_token(before.access_token) == ""
+    login = desk.login(lambda: now[0])
+    assert await login.current_token(desk.url) == record.access_token
+    assert await login.other_token(record.access_token) == ""
     assert "HTTP status 503" in login.problem
     assert login.exists
-    assert await desk.record() == before
+    assert await desk.record() == record
     del desk.fake.replaced["/token"]
-    assert await login.other_token(before.access_token) == ""
+    assert await login.other_token(record.access_token) == ""
     now[0] += 6
-    assert await login.other_token(before.access_token) != ""
+    assert await login.other_token(record.access_token) != ""
     assert login.problem == ""
 
 
@@ -134,26 +114,25 @@ HTML = b"<html>Forbidden by proxy</html>"
 PROOFS = ("invalid_grant", "invalid_client", "unauthorized_client")
 
 
-def named(error: object) -> bytes:
+def error_body(error: object) -> bytes:
     return json.dumps({"error": error}).encode()
 
 
 KEEPING = (
-    *map(named, ("invalid_request", "temporarily_unavailable", {"status": "invalid_grant"})),
+    *map(error_body, ("invalid_request", "temporarily_unavailable", {"status": "invalid_grant"})),
     *(b'{"message": "invalid_grant"}', b"error=invalid_grant", b"<p>invalid_grant</p>", HTML, b""),
 )
 STATUSES = (200, 302, 400, 401, 403, 404, 429, 500, 503)
 
 
 @pytest.mark.slow
-async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(desk: Desk) -> None:
-    before = await desk.record()
-    for status, body in product(STATUSES, (*map(named, PROOFS), *KEEPING)):
-        await desk.logins.store.save(desk.key, before)
+async def test_only_the_authority_ends_a_login(desk: Desk, record: TokenRecord) -> None:
+    for status, body in product(STATUSES, (*map(error_body, PROOFS), *KEEPING)):
+        await desk.logins.store.save(desk.key, record)
         desk.fake.replaced["/token"] = Response(body, status)
-        login = Login(desk.spec, desk.logins.store)
-        assert await login.token(httpx2.URL(desk.fake.url)) == before.access_token
-        assert await login.other_token(before.access_token) == ""
+        login = desk.login()
+        assert await login.current_token(desk.url) == record.access_token
+        assert await login.other_token(record.access_token) == ""
         after = await desk.record()
         ends = body not in KEEPING
         assert login.exists is not ends, (status, body)
@@ -162,30 +141,29 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(des
             assert "does not renew it any more (" in login.problem
             assert (after.redirect_uri == "") is (b"client" in body)
         else:
-            assert after == before, (status, body)
+            assert after == record, (status, body)
             assert f"{desk.fake.origin}/token answered with HTTP status {status}" in login.problem
             assert body != HTML or HTML.decode() in login.problem
-            assert before.refresh_token not in login.problem
+            assert record.refresh_token not in login.problem
     del desk.fake.replaced["/token"]
-    assert await Login(desk.spec, desk.logins.store).other_token(before.access_token)
+    assert await desk.login().other_token(record.access_token)
 
 
-async def test_a_login_without_a_refresh_token_says_what_to_do(desk: Desk) -> None:
-    before = await desk.record()
-    await desk.logins.store.save(desk.key, replace(before, refresh_token=""))
-    login = Login(desk.spec, desk.logins.store)
-    await login.token(httpx2.URL(desk.fake.url))
-    assert await login.other_token(before.access_token) == ""
+async def test_a_login_without_refresh_token_is_explained(desk: Desk, record: TokenRecord) -> None:
+    await desk.logins.store.save(desk.key, replace(record, refresh_token=""))
+    login = desk.login()
+    await login.current_token(desk.url)
+    assert await login.other_token(record.access_token) == ""
     assert "gave no `refresh_token`: `offline_access` is not in its scopes (read)" in login.problem
     assert "as `scopes` of the login in /tmp/servers.json, and log in again" in login.problem
     assert not login.exists
 
 
+@pytest.mark.usefixtures("record")
 async def test_a_server_that_refuses_every_token_does_not_use_them_up(desk: Desk) -> None:
-    """A token that is new is refused for another reason than its age."""
     now = [time.time()]
-    login = Login(desk.spec, desk.logins.store, clock=lambda: now[0])
-    token = await login.token(httpx2.URL(desk.fake.url))
+    login = desk.login(lambda: now[0])
+    token = await login.current_token(desk.url)
     for _ in range(5):
         token = await login.other_token(token) or token
     assert desk.authority.counts["renewed"] == 1
@@ -193,18 +171,11 @@ async def test_a_server_that_refuses_every_token_does_not_use_them_up(desk: Desk
     assert await login.other_token(token) not in ("", token)
 
 
-async def test_two_processes_renew_a_login_once(desk: Desk) -> None:
-    """The one that comes second takes what the first got, and neither loses the login."""
-    stale = (await desk.record()).access_token
+async def test_two_processes_renew_a_login_once(desk: Desk, record: TokenRecord) -> None:
+    stale = record.access_token
     desk.authority.expire()
-    command = [
-        sys.executable,
-        "-c",
-        RENEW,
-        desk.fake.url,
-        str(desk.rig.directory / "logins"),
-        stale,
-    ]
+    arguments = [desk.fake.url, str(desk.rig.directory / "logins"), stale]
+    command = [sys.executable, "-c", RENEW, *arguments]
 
     def renew() -> list[str]:
         both = [
@@ -226,11 +197,11 @@ async def test_two_processes_renew_a_login_once(desk: Desk) -> None:
     assert desk.authority.counts["renewed"] == 1
 
 
-async def test_a_caller_that_goes_away_does_not_lose_the_renewal(desk: Desk) -> None:
+async def test_a_renewal_outlives_its_caller(desk: Desk, record: TokenRecord) -> None:
     """The old refresh token may be used up by the time that it goes."""
-    stale = (await desk.record()).access_token
-    login = Login(desk.spec, desk.logins.store)
-    await login.token(httpx2.URL(desk.fake.url))
+    stale = record.access_token
+    login = desk.login()
+    await login.current_token(desk.url)
     async with anyio.create_task_group() as tasks:
 
         async def renew() -> None:
@@ -243,10 +214,13 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(desk: Desk) -> 
     assert (await desk.record()).access_token not in (stale, "")
 
 
+@pytest.mark.usefixtures("record")
 async def test_tokens_go_to_their_origin_and_into_no_representation(desk: Desk) -> None:
-    login = Login(desk.spec, desk.logins.store)
-    await login.token(httpx2.URL(desk.fake.url))
-    assert await login.token(httpx2.URL(f"{desk.fake.origin}/other")) in desk.authority.secrets
-    assert await login.token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
+    login = desk.login()
+    await login.current_token(desk.url)
+    assert (
+        await login.current_token(httpx2.URL(f"{desk.fake.origin}/other")) in desk.authority.secrets
+    )
+    assert await login.current_token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
     text = f"{login!r} {await desk.record()!r}"
     assert [secret for secret in desk.authority.secrets if secret in text] == []

@@ -1,4 +1,4 @@
-"""A server starts as it would by hand, and runs no code of a directory that is not its own."""
+"""A server starts as by hand, and runs no code of a foreign directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGE_RUNNERS = (
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with modules in it that servers import by these names."""
+    """The current directory, with modules that shadow those that servers import."""
     directory = tmp_path / "repository"
     directory.mkdir()
     for module in ("base64", "json", "runpy"):
@@ -53,7 +53,7 @@ def npm_environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 @pytest.fixture
 def hostile(repository: Path, tmp_path: Path) -> Path:
-    """A repository with all that npm takes from one; each writes that it was executed."""
+    """A repository with each file that npm may execute; each records its execution."""
     programs = repository / "node_modules" / ".bin"
     programs.mkdir(parents=True)
     for name in ("mcp-server-memory", "server-memory", "node", "sh", "env", "evil"):
@@ -177,7 +177,6 @@ async def test_a_script_finds_the_modules_next_to_it(rig: Rig, tmp_path: Path) -
 
 
 async def test_a_git_hook_imports_its_neighbours(rig: Rig, repository: Path) -> None:
-    """`python -m mcp_server_git`, as its README says, in a repository with a Python hook."""
     (repository / "tools").mkdir()
     (repository / "tools" / "check.py").write_text("import lib\nlib.check()\n")
     (repository / "tools" / "lib.py").write_text("def check():\n    open('checked', 'w').close()\n")
