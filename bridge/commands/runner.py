@@ -259,7 +259,7 @@ class Commands:
             }
             audit = self._audit_of(run_id, principal)
             # Before it runs.
-            await audit.commanded(begun, partial(_masked_options, request))
+            await audit.record_command(begun, partial(_masked_options, request))
             end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:

@@ -104,7 +104,7 @@ class BridgeCalls:
                 approval = await context.approver.approve(call, wanted)
         except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
             self._tally.count("refused", call, f"{decision.action}: {decision.rule}")
-            await context.audit.refused(number, call, decision, error.code)
+            await context.audit.record_refusal(number, call, decision, error.code)
             if ask is not None and fix and isinstance(error, ApprovalNeededError):
                 message = (
                     f"{call} needs a person's approval ({decision.rule}: {decision.reason}), and "
@@ -112,15 +112,15 @@ class BridgeCalls:
                 )
                 raise ApprovalNeededError(message, remedy=fix) from None
             raise
-        await context.audit.calling(number, call, decision, approval, "")
+        await context.audit.record_call(number, call, decision, approval, "")
         try:
             yield
         except BaseException as error:
             outcome: Outcome = "not-sent" if isinstance(error, BridgeError) else "unknown"
             with anyio.CancelScope(shield=True):
-                await context.audit.called(number, outcome, size=0, ms=0)
+                await context.audit.record_outcome(number, outcome, size=0, ms=0)
             raise
-        await context.audit.called(number, "ok", size=0, ms=0)
+        await context.audit.record_outcome(number, "ok", size=0, ms=0)
 
 
 class ProvenanceTracker:
@@ -166,5 +166,5 @@ class ProvenanceTracker:
         # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
         # so that a program that tries again does not get what could not be recorded.
         if not context.flow_state.knows(provenance):
-            await context.audit.found(what, provenance)
+            await context.audit.record_read(what, provenance)
         context.flow_state.add_provenance(name, provenance)

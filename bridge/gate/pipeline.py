@@ -203,7 +203,7 @@ class Gate:
             always = approval is not None and approval.holds == "always"
             note = await context.pins.keep(call.definition, call.server_definition, always=always)
         try:
-            await context.audit.calling(number, call, pending.decision, approval, note)
+            await context.audit.record_call(number, call, pending.decision, approval, note)
         except AuditError:
             self.tally.count("refused", call, "it could not be recorded")
             raise
@@ -250,7 +250,7 @@ class Gate:
             self.tally.count(
                 "refused", call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule
             )
-            self.context.audit.count_refused(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
+            self.context.audit.count_refusal(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
             raise
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
@@ -316,7 +316,7 @@ class Gate:
             result = context.replay.answer(call, own.effect)
         except OutcomeUnknownError as error:
             self.tally.count("unknown", call, "not repeated")
-            await context.audit.refused(pending.number, call, own, error.code)
+            await context.audit.record_refusal(pending.number, call, own, error.code)
             raise
         if result is None:
             return None
@@ -324,7 +324,7 @@ class Gate:
         entry = context.journal.sent(call, own.effect, pending.number)
         context.journal.settle(entry, "ok", result)
         self.tally.count("replayed", call)
-        await context.audit.unsent("replayed", pending.number, call)
+        await context.audit.record_unsent("replayed", pending.number, call)
         return await self._hide(call.server, result)
 
     async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
@@ -346,7 +346,7 @@ class Gate:
         # Noted as if it had been made, so that the plan shows what the calls after it need.
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         try:
-            await context.audit.unsent("held", pending.number, call, pending.decision)
+            await context.audit.record_unsent("held", pending.number, call, pending.decision)
         except AuditError as error:
             holding.spoil(error.message)
             raise
@@ -390,7 +390,7 @@ class Gate:
                 self.tally.changing += 1
             ms = (time.monotonic() - started) * 1000
             with anyio.CancelScope(shield=True):
-                await context.audit.called(number, outcome, size=0, ms=ms)
+                await context.audit.record_outcome(number, outcome, size=0, ms=ms)
             if isinstance(error, UpstreamError):
                 await self._hide_error(call.server, error)
             raise
@@ -401,7 +401,7 @@ class Gate:
         context.journal.settle(entry, outcome, result)
         # A failed call is made again, whether or not the run is retried with its journal.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
-        await context.audit.called(number, outcome, size=size, ms=ms)
+        await context.audit.record_outcome(number, outcome, size=size, ms=ms)
         return result
 
     async def _hide(self, server: str, result: dict[str, Json]) -> dict[str, Json]:
@@ -448,7 +448,9 @@ class Gate:
             "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
         )
         waited = getattr(error, "waited_ms", 0)
-        await self.context.audit.refused(number, call, decision, error.code, waited_ms=waited)
+        await self.context.audit.record_refusal(
+            number, call, decision, error.code, waited_ms=waited
+        )
         return error
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:

@@ -78,7 +78,7 @@ class ServerQuestions:
             "why": one_line(why, MAX_TEXT_CHARS),
         }
         try:
-            await self._audit.event("question", facts)
+            await self._audit.record_event("question", facts)
         except AuditError as error:
             message = f"The question cannot be recorded: {error.message}"
             raise CannotAskError(message, server=server) from None

@@ -204,11 +204,11 @@ class RunContext:
             **(more or {}),
         }
         if isinstance(request, ApplyRequest):
-            await audit.began({**facts, "plan": request.plan_id}, "apply")
+            await audit.record_start({**facts, "plan": request.plan_id}, "apply")
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             facts |= {"profile": request.profile} if request.profile else {}
-            await audit.began(
+            await audit.record_start(
                 {**facts, "code": digest(request.code.encode("utf-8", "surrogatepass"))}
             )
         async with audit.until_end() as end:

@@ -320,7 +320,7 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
     if plan.plan_id:
         known = {"plan": plan.plan_id, "owner": run.owner, "calls": len(plan.calls)}
         try:
-            await run.context.audit.event("plan", {**known, "seconds": plan.seconds})
+            await run.context.audit.record_event("plan", {**known, "seconds": plan.seconds})
         except AuditError as error:
             plan = await plans.withdraw(plan, run.owner, error.message)
     if not failed:

@@ -73,7 +73,7 @@ class KeptLog(AuditLog):
 def logged(call: CallFacts) -> dict[str, Any]:
     log = KeptLog()
     audit = RunAudit(log, "r1", mask=REDACTOR.arguments)
-    anyio.run(audit.calling, 1, call, ASK, None)
+    anyio.run(audit.record_call, 1, call, ASK, None)
     return log.records[0]
 
 
@@ -328,9 +328,9 @@ def test_the_digest_is_of_canonical_json(arguments: dict[str, Json], at_once: in
 async def test_the_log_on_the_disk_has_the_digest(tmp_path: Path) -> None:
     audit = RunAudit(AuditLog(tmp_path), "r1", mask=REDACTOR.arguments)
     call = call_with({"password": "hunter2"})
-    await audit.calling(1, call, ASK, None)
-    await audit.refused(2, call, ASK, "call_denied")
-    await audit.unsent("held", 3, call, ASK)
+    await audit.record_call(1, call, ASK, None)
+    await audit.record_refusal(2, call, ASK, "call_denied")
+    await audit.record_unsent("held", 3, call, ASK)
     found = records(tmp_path)
     assert {record["digest"] for record in found} == {arguments_digest(call.arguments)}
     assert {record["arguments"]["password"] for record in found} == {mask("hunter2")}

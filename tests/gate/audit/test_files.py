@@ -103,7 +103,7 @@ async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_p
     # The same file taken away by somebody else is missed.
     log_paths(tmp_path)[0].unlink()
     (found,) = wrong(tmp_path)
-    assert "2026-09-25-000001.jsonl: 2026-09-26-000001.jsonl names it, and it is not there" in found
+    assert "2026-09-25-000001.jsonl: 2026-09-26-000001.jsonl names it, and it does not exist" in found
 
 
 async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: Path) -> None:
@@ -161,12 +161,12 @@ async def test_with_sync_a_call_that_is_cancelled_is_recorded_whole_or_not_at_al
     run = RunAudit(log, "r1")
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run.calling(1, a_call(), ALLOWED, None)
+        await run.record_call(1, a_call(), ALLOWED, None)
     assert kinds(tmp_path) == []
-    await run.calling(2, a_call(), ALLOWED, None)
+    await run.record_call(2, a_call(), ALLOWED, None)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run.called(2, "ok", size=1, ms=1)
+        await run.record_outcome(2, "ok", size=1, ms=1)
     assert kinds(tmp_path) == ["call", "outcome"]
     log.close()
 

@@ -39,10 +39,10 @@ def _refused(directory: Path) -> list[dict[str, Any]]:
 async def _flooded(directory: Path, calls: list[Any]) -> RunAudit:
     log = AuditLog(directory)
     run = RunAudit(log, "r1")
-    await run.began({})
+    await run.record_start({})
     for number, call in enumerate(calls, 1):
-        await run.refused(number, call, DENIED, "call_denied")
-    await run.ended({"status": "error"})
+        await run.record_refusal(number, call, DENIED, "call_denied")
+    await run.record_end({"status": "error"})
     log.close()
     return run
 
@@ -107,15 +107,15 @@ async def test_a_made_call_is_refused_once_its_run_has_filled_the_log(
     refusal = ""
     while not refusal and made < 200:
         try:
-            await run.calling(made + 1, call, ALLOWED, None)
+            await run.record_call(made + 1, call, ALLOWED, None)
         except AuditError as error:
             refusal = error.code
         else:
             made += 1
-            await run.called(made, "ok", size=1, ms=1)
+            await run.record_outcome(made, "ok", size=1, ms=1)
     assert refusal == "audit_budget"
     assert 10 < made < 100
-    await run.ended({"status": "error"})
+    await run.record_end({"status": "error"})
     log.close()
     found = records(tmp_path)
     assert Counter(record["kind"] for record in found) == {
@@ -138,12 +138,12 @@ async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
     log = AuditLog(tmp_path)
     run = RunAudit(log, "r1")
     gate = Gate(Grant(servers=frozenset({"shop"}), calls=100), make, GateContext(audit=run))
-    await run.began({})
+    await run.record_start({})
     await gate.call("shop", "read", {})
     for number in range(150):
         with pytest.raises(RefusedError):
             await gate.call("mail", "send", {"number": number})
-    await run.ended({"status": "success"})
+    await run.record_end({"status": "success"})
     log.close()
     assert sum(count.count for count in gate.tally.refused) == 150
     counting = count_calls(records(tmp_path), ["server"])

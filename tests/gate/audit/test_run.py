@@ -34,18 +34,20 @@ def _digest(arguments: dict[str, Json]) -> str:
 
 async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1", mask=_masked, policy="sha256:p")
-    await run.began({"principal": "me", "owner": "", "code": "sha256:c", "servers": ["shop"]})
+    await run.record_start(
+        {"principal": "me", "owner": "", "code": "sha256:c", "servers": ["shop"]}
+    )
     decision = Decision(
         action="ask", rule="rule 'no force'", reason="why", effect="destructive", led=("a.b",)
     )
     approval = Approval(holds="run", earlier=True)
-    await run.calling(1, a_call(token="secret", to="x"), decision, approval)
-    await run.called(1, "ok", size=12, ms=3.456)
-    await run.refused(2, a_call(), Decision(action="deny", rule="r"), "call_denied")
-    await run.unsent("held", 3, a_call(), ALLOWED)
-    await run.unsent("replayed", 4, a_call())
-    await run.event("plan", {"plan": "feed" * 4, "calls": 1})
-    await run.ended({"status": "success", "reason": None})
+    await run.record_call(1, a_call(token="secret", to="x"), decision, approval)
+    await run.record_outcome(1, "ok", size=12, ms=3.456)
+    await run.record_refusal(2, a_call(), Decision(action="deny", rule="r"), "call_denied")
+    await run.record_unsent("held", 3, a_call(), ALLOWED)
+    await run.record_unsent("replayed", 4, a_call())
+    await run.record_event("plan", {"plan": "feed" * 4, "calls": 1})
+    await run.record_end({"status": "success", "reason": None})
     found = records(tmp_path)
     assert run.head == found[-1]["hash"]
     chain = ("seq", "prev", "hash", "time")
@@ -95,7 +97,7 @@ async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
 async def test_long_arguments_are_cut_with_a_digest_of_all_of_them(tmp_path: Path) -> None:
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
     arguments: dict[str, Any] = {"path": "/a", "text": "x" * 100_000, "list": list(range(5000))}
-    await run.calling(1, a_call(**arguments), ALLOWED, None)
+    await run.record_call(1, a_call(**arguments), ALLOWED, None)
     found = records(tmp_path)[0]
     whole_digest = hashlib.sha256(canonical(arguments).encode()).hexdigest()
     assert found["cut"] == {"arguments": f"sha256:{whole_digest}"}
@@ -126,7 +128,7 @@ async def test_a_record_is_bounded_and_valid_whatever_a_program_sends(
     tmp_path: Path, arguments: Mapping[str, Any]
 ) -> None:
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
-    await run.calling(1, a_call(tool="t" * 100_000, **arguments), ALLOWED, None)
+    await run.record_call(1, a_call(tool="t" * 100_000, **arguments), ALLOWED, None)
     (found,) = records(tmp_path)
     assert found["server"] == "shop"
     assert (tmp_path / "2026-09-21-000001.jsonl").stat().st_size <= MAX_RECORD_BYTES + 1000
@@ -195,7 +197,7 @@ async def test_the_documentation_names_every_record_and_a_line_can_be_checked_by
     for kind in (name for each in get_args(Kind) for name in get_args(each)):
         assert f"\n| `{kind}` | " in text
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
-    await run.began({"servers": ["a"]})
+    await run.record_start({"servers": ["a"]})
     line = (tmp_path / "2026-09-21-000001.jsonl").read_bytes().removesuffix(b"\n")
     command = text.partition("sed -n 7p 2026-12-31-000001.jsonl | ")[2].partition("\n")[0]
     process = await anyio.run_process(["sh", "-c", command], input=line)
@@ -218,7 +220,7 @@ async def test_arguments_that_cannot_be_searched_are_not_recorded(tmp_path: Path
         {"c": [1] * 50_000},
         {"deep": "secret"},
     ):
-        await audit.calling(1, a_call(**arguments), ALLOWED, None)
+        await audit.record_call(1, a_call(**arguments), ALLOWED, None)
     assert all(size <= MAX_SEARCHED for size in searched)
     found = records(tmp_path / "audit")
     assert {record["arguments"] for record in found} == {UNREADABLE}

@@ -188,29 +188,29 @@ def _forged(lines: list[bytes], count: int) -> list[bytes]:
         ),
         (
             lambda lines: [lines[0], *lines[3:]],
-            ["line 2: record 4 does not go on from record 1"],
+            ["line 2: record 4 does not follow record 1"],
         ),
-        (lambda lines: lines[2:], ["line 1: record 3 does not go on from record 0"]),
+        (lambda lines: lines[2:], ["line 1: record 3 does not follow record 0"]),
         (
             lambda lines: [lines[0], lines[2], lines[1], lines[3]],
             [
-                "line 2: record 3 does not go on from record 1",
-                "line 3: record 2 does not go on from record 3",
-                "line 4: record 4 does not go on from record 2",
+                "line 2: record 3 does not follow record 1",
+                "line 3: record 2 does not follow record 3",
+                "line 4: record 4 does not follow record 2",
             ],
         ),
         (
             lambda lines: _forged(lines, 1),
-            ["line 2: record 2 does not go on from record 1"],
+            ["line 2: record 2 does not follow record 1"],
         ),
         # The next file says how this one ended.
         (
             lambda lines: _forged(lines, 4),
-            ["line 4: record 4 is another than 2026-09-21-000002.jsonl says"],
+            ["line 4: record 4 is not the one that 2026-09-21-000002.jsonl names"],
         ),
         (
             lambda lines: lines[:2],
-            [": record 4, which 2026-09-21-000002.jsonl says was there, is missing"],
+            [": record 4, which 2026-09-21-000002.jsonl names, is missing"],
         ),
     ],
 )

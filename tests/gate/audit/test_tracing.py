@@ -27,17 +27,17 @@ async def _runs(directory: Path) -> AuditLog:
     clock = FakeClock()
     log = AuditLog(directory, now=clock)
     first = RunAudit(log, "run-1")
-    await first.began({"owner": "me"})
-    await first.unsent("held", 1, a_call("a"), ALLOWED)
-    await first.event("plan", {"plan": "feedfeedfeedfeed", "owner": "me", "calls": 2})
-    await first.ended({"status": "success"})
+    await first.record_start({"owner": "me"})
+    await first.record_unsent("held", 1, a_call("a"), ALLOWED)
+    await first.record_event("plan", {"plan": "feedfeedfeedfeed", "owner": "me", "calls": 2})
+    await first.record_end({"status": "success"})
     clock.now += DAY
     second = RunAudit(log, "run-2")
-    await second.began({"plan": "feedfeedfeedfeed", "owner": "me"}, "apply")
+    await second.record_start({"plan": "feedfeedfeedfeed", "owner": "me"}, "apply")
     # What looks like another run's record is in an argument.
-    await second.calling(1, a_call("a", run="run-1", kind="end"), ALLOWED, None)
-    await second.called(1, "ok", size=10, ms=2)
-    await second.calling(2, a_call("b"), ALLOWED, None)
+    await second.record_call(1, a_call("a", run="run-1", kind="end"), ALLOWED, None)
+    await second.record_outcome(1, "ok", size=10, ms=2)
+    await second.record_call(2, a_call("b"), ALLOWED, None)
     return log
 
 
@@ -58,13 +58,13 @@ async def test_all_about_a_run_or_a_plan_is_found_by_its_beginning(tmp_path: Pat
 async def test_a_plan_that_was_applied_at_once_is_shown_in_order(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now=FakeClock())
     made, applied = RunAudit(log, "run-1"), RunAudit(log, "run-2")
-    await made.began({})
-    await made.event("plan", {"plan": "feedfeedfeedfeed"})
+    await made.record_start({})
+    await made.record_event("plan", {"plan": "feedfeedfeedfeed"})
     for number in range(3):
-        await made.calling(number, a_call(), ALLOWED, None)
-    await applied.began({"plan": "feedfeedfeedfeed"}, "apply")
+        await made.record_call(number, a_call(), ALLOWED, None)
+    await applied.record_start({"plan": "feedfeedfeedfeed"}, "apply")
     for number in range(3):
-        await applied.calling(number, a_call(), ALLOWED, None)
+        await applied.record_call(number, a_call(), ALLOWED, None)
     log.close()
     shown = about(tmp_path, "feedfeed")
     assert [each["kind"] for each in shown] == ["plan", "apply", "call", "call", "call"]
@@ -146,9 +146,9 @@ def files(directory: Path, suffix: str) -> int:
 
 
 async def two_runs(log: AuditLog) -> None:
-    await RunAudit(log, "whole").began({})
-    await RunAudit(log, "cut").began({})
-    await RunAudit(log, "whole").ended({"status": "success"})
+    await RunAudit(log, "whole").record_start({})
+    await RunAudit(log, "cut").record_start({})
+    await RunAudit(log, "whole").record_end({"status": "success"})
 
 
 async def test_a_dead_bridges_run_gets_one_end_however_many_look(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
     """What it had recorded is not recorded again."""
     dead = AuditLog(tmp_path, replica="a")
     for number in range(3):
-        await RunAudit(dead, f"run-{number}").began({})
+        await RunAudit(dead, f"run-{number}").record_start({})
     die(dead)
     second = AuditLog(tmp_path, replica="b")
 
