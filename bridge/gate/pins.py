@@ -1,11 +1,9 @@
-"""Tools as they were when they were first allowed, and servers when they were first started.
+"""Remembers tools and servers as they were first allowed, and describes changes.
 
-A tool belongs to its server's definition, not to a name in a configuration. It is its schemas and
-annotations. Its texts are compared as words without an order, and a change of them is only noted
-unless the policy says `pin = "full"`: some servers write a set or a time zone into them.
-
-If the document is damaged, every tool counts as changed until a person removes it; if it is full,
-new tools are asked about. It holds digests and names, and no text that a server wrote.
+A tool belongs to its server's definition. Its schemas and annotations are compared exactly. Changed
+texts are only recorded unless the policy says `pin = "full"`: some servers write a time zone or a
+set into them. The document has digests and names, but no text of a server. If it is damaged, every
+tool counts as changed until a person removes it.
 """
 
 from __future__ import annotations
@@ -26,22 +24,21 @@ from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
-MAX_TOOLS = 3000  # Remembered in all: a server can list tools without end.
+MAX_TOOLS = 3000  # A server can list any number of tools.
 
 MAX_DEFINITIONS = 4
-"""Remembered of one tool, the last ones: two projects may use two versions of one server, and a
-server can describe a tool in other words for each call."""
+"""The latest definitions of one tool. Two projects may use two versions of a server."""
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
 
-_FORM = 2  # Of the document. One of another number is none that this bridge can read.
+_FORM = 2  # The version of the document.
 
 _KIND = "pins"
 
 
 class Digests(NamedTuple):
-    """Digests of a tool: of its schemas without texts, of the words of its texts, and of all."""
+    """Digests of a tool's schemas without texts, of the words of its texts, and of both."""
 
     schema: str
     text: str
@@ -49,12 +46,12 @@ class Digests(NamedTuple):
 
 
 def tool_digest(tool: Tool) -> str:
-    """Return what changes when a tool's schemas or annotations do."""
+    """Return a digest of a tool's schemas and annotations."""
     return _digests(tool).schema
 
 
 def whole_digest(tool: Tool) -> str:
-    """Return what changes when anything does that a tool's server says of it."""
+    """Return a digest of a tool's whole definition."""
     return _digests(tool).whole
 
 
@@ -85,7 +82,7 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 
 
 def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
-    """Return a schema without its texts, which are added to `texts`, and without false order."""
+    """Return a schema without its texts, which go to `texts`, and with sorted sets."""
     if isinstance(schema, list):
         return [_bare(part, texts) for part in schema]
     if not isinstance(schema, Mapping):
@@ -97,7 +94,7 @@ def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
         elif key in _TEXTS:
             texts.append(value)
         elif key == "default" or key == "const":
-            # Some servers join a set to a text here, too.
+            # Some servers join a set to a text here.
             found[key] = _words([value]) if isinstance(value, str) else value
         elif key in {"required", "enum", "type"} and isinstance(value, list):
             found[key] = sorted(value, key=repr)
@@ -116,17 +113,17 @@ def _hash(value: Json) -> str:
 
 
 def _short_hash(value: Json) -> str:
-    # Nothing depends on it but what is said to have changed.
+    # Only descriptions of changes need it.
     return _hash(value)[:10]
 
 
 _Facts = Mapping[str, tuple[str, str]]
-"""Names of a tool's parts to what is said of them (a type, a hint's value) and their digests."""
+"""Names of a tool's parts to a description (a type, a hint's value) and a digest."""
 
 
 @dataclass(frozen=True)
 class _Pin:
-    """One definition, as far as it takes to say what of it changed."""
+    """A tool's definition, with the facts that describe a change of it."""
 
     digest: str
     schema: str
@@ -136,19 +133,17 @@ class _Pin:
 
 @dataclass(frozen=True)
 class _New:
-    """A definition that is allowed; `always` if it may be stored next to others of its tool."""
+    """An allowed definition. `always` allows it next to other definitions of the tool."""
 
     pin: _Pin
     always: bool
 
 
 _Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
-"""Digest of a server's definition and tool, to the definitions of the tool that were allowed, the
-last one last."""
+"""Digest of a server's definition and tool, to the allowed definitions of the tool, latest last."""
 
 _Servers = dict[str, dict[str, bool]]
-"""Names of servers to digests of definitions, the last one last, and whether a person said "always"
-to them."""
+"""Server names to digests of definitions, latest last, and whether a person always allows them."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +153,14 @@ class _Stored:
 
 
 class Pins:
-    """What is remembered of tools; `fully` tells for which servers a changed text counts."""
+    """The remembered tools and servers. `fully` returns whether changed texts count."""
 
     def __init__(
         self, store: Store | None = None, fully: Callable[[str], bool] = lambda _: False
     ) -> None:
         self._kept = store
         self.fully = fully
-        # Of a server's store only that it was read is known: see `refresh`.
+        # A shared store has one state: see `refresh`.
         self._state: tuple[int, ...] | None = None
         self._stored = _Stored()
         self._damage = ""
@@ -173,7 +168,7 @@ class Pins:
         self._unstored_servers: _Servers = {}
 
     def change(self, tool: Tool, server_definition: str = "") -> str:
-        """Return what has changed of a tool since it was first allowed; empty if nothing has."""
+        """Describe the change of a tool since it was first allowed; empty if there is none."""
         if self._kept is None or self._known(tool, server_definition):
             return ""
         self._refresh_now()
@@ -192,7 +187,7 @@ class Pins:
         return ""
 
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
-        """Remember a tool's definition that is allowed, perhaps permanently; note changed texts."""
+        """Remember an allowed definition, and return a note on a changed text."""
         pin = self._known(tool, server_definition)
         text = _digests(tool).text
         if self._kept is None or (pin is not None and text in pin.texts):
@@ -201,13 +196,13 @@ class Pins:
             return ""
         pin = self._known(tool, server_definition)
         texts = () if pin is None else pin.texts
-        # Known from here on, so that the calls that come meanwhile do not wait for the disk.
+        # Set before the disk is written, so that other calls do not wait.
         schema, _, whole = _digests(tool)
         texts_now = (*texts, text)[-MAX_DEFINITIONS:]
         new = _Pin(whole, schema, texts_now, _facts(tool))
         key = server_definition or tool.server, tool.name
         unstored = self._unstored.get(key)
-        # What another bridge would ask about is not stored because a text changed here.
+        # A changed text must not store a definition that another bridge asks about.
         always = always or pin in self._before(tool, server_definition)
         always = always or (unstored is not None and unstored.pin is pin and unstored.always)
         self._unstored[key] = _New(new, always)
@@ -215,8 +210,8 @@ class Pins:
             await self._store()
         return "its description changed" if texts and text not in texts else ""
 
-    def redefined(self, server: str, definition: str) -> str:
-        """Return how a server's definition differs from allowed ones; empty if it does not."""
+    def server_change(self, server: str, definition: str) -> str:
+        """Describe how a server's definition differs from allowed ones; empty if it does not."""
         if self._kept is None:
             return ""
         self._refresh_now()
@@ -230,7 +225,7 @@ class Pins:
         were = ", ".join(short_digest(digest) for digest in list(known)[-5:])
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
-    def approved(self, server: str, definition: str) -> bool:
+    def is_approved(self, server: str, definition: str) -> bool:
         if self._kept is None:
             return False
         self._refresh_now()
@@ -238,11 +233,11 @@ class Pins:
         return known.get(definition, False)
 
     async def keep_server(self, server: str, definition: str, *, always: bool = False) -> None:
-        """Remember a definition of a server that is being started, or permanently approved."""
-        if self._kept is None or self.approved(server, definition):
+        """Remember the definition of a starting server, or a person's permanent approval."""
+        if self._kept is None or self.is_approved(server, definition):
             return
         known = server in self._stored.servers or server in self._unstored_servers
-        if not always and (known or self.redefined(server, definition)):
+        if not always and (known or self.server_change(server, definition)):
             return
         self._unstored_servers.setdefault(server, {})[definition] = always
         if not self._damage:
@@ -261,9 +256,9 @@ class Pins:
         return None
 
     async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
-        """Read what is stored, in a thread, if it may have changed and this tool is not known.
+        """Read the store in a thread if it may have changed and the tool is not known.
 
-        A server's store is read here only, since other methods are called on the event loop.
+        Other methods run on the event loop, so that only this one reads a shared store.
         """
         if self._kept is None or (tool is not None and self._known(tool, server_definition)):
             return
@@ -280,7 +275,7 @@ class Pins:
             self._state = state
 
     async def _store(self) -> None:
-        """Store what is not stored yet; what cannot be written is written with the next."""
+        """Store the new definitions. The next call retries after an error."""
         assert self._kept is not None
         news = dict(self._unstored)
         servers = {name: dict(found) for name, found in self._unstored_servers.items()}
@@ -297,9 +292,9 @@ class Pins:
 
 
 def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
-    """Add to the stored pins, and return all of them; None if they cannot be stored. Blocks."""
+    """Add to the stored pins and return all, or None after an error. Blocks."""
     try:
-        # What is lost after a power cut would let any tool pass for new.
+        # A loss after a power cut would make every tool new.
         with store.writing(durable=True) as kept:
             stored = _merge(_parse_document(kept.get(_KIND, "", "")), news, servers)
             kept.put(_KIND, "", "", _document(stored))
@@ -323,7 +318,7 @@ def _facts(tool: Tool) -> _Facts:
     for name in HINTS:
         hint = parts[name] = tool.annotations.get(name)
         said[name] = "not given" if hint is None else json.dumps(hint)[:100]
-    # Of a tool with more parameters it is only known that something about them changed.
+    # A tool with more parameters has one digest for all.
     if not isinstance(properties, dict) or len(properties) > 60:
         parts["its list of parameters"] = properties
     else:
@@ -355,7 +350,7 @@ def _difference(before: _Facts, now: _Facts) -> str:
 
 
 def _read(store: Store) -> tuple[_Stored, str]:
-    """Return what is remembered, and what to say where that is not known. Blocks."""
+    """Return the stored pins, and an explanation if they cannot be read. Blocks."""
     try:
         with store.reading() as kept:
             return _parse_document(kept.get(_KIND, "", "")), ""
@@ -404,7 +399,7 @@ def _parse_document(data: bytes | None) -> _Stored:
 
 
 def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
-    """Return both; where another bridge was first, only permanent approvals are added."""
+    """Return both. Where another bridge was first, only permanent approvals are added."""
     tools, known = dict(stored.tools), dict(stored.servers)
     for name, definitions in servers.items():
         for definition, always in definitions.items():
@@ -412,7 +407,7 @@ def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
             if before and not always:
                 continue
             others = {digest: said for digest, said in before.items() if digest != definition}
-            # The last twenty: projects name their directories in a server's arguments.
+            # Projects put their directories into a server's arguments.
             known[name] = dict(list({**others, definition: always}.items())[-20:])
     for key, new in news.items():
         pins = tools.get(key, ())
@@ -421,7 +416,7 @@ def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
         if not pins and len(tools) >= MAX_TOOLS:
             logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
             continue
-        # It replaces the definition of which only a text changed.
+        # Replaces the definition that differs in its texts only.
         earlier = new.pin.schema, new.pin.texts[:-1]
         others_of_it = [
             old

@@ -1,7 +1,4 @@
-"""Applying a plan: it is taken once, approved once, and made call by call, without a sandbox.
-
-Nothing is made after the first call that fails. The gate decides whether a call may be made.
-"""
+"""Applies a plan: takes it once, asks once, and makes its calls until one fails."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from bridge.gate.audit.log import approval_fields
 from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.pins import whole_digest
-from bridge.gate.pipeline import Gate, Grant, accounted
+from bridge.gate.pipeline import Gate, Grant, add_receipt
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers
@@ -42,15 +39,15 @@ from bridge.render.text import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 
 MAX_QUESTION = 5_500
-"""Characters of a program's list of calls in a question. Less than the question takes: the list
-names what it leaves out only if it cuts itself."""
+"""Characters of the list of calls in a question. The list fits, so that its own note of cuts stays.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds for applying a plan, and for a call that is under way when that is cancelled."""
+    """Time limits in seconds for a plan, and for the running call when the plan is cancelled."""
 
-    apply: float = 30 * 60.0  # Longer than a program: the user approved all of it.
+    apply: float = 30 * 60.0  # The user approved all calls.
     finish: float = 5.0
 
 
@@ -59,7 +56,7 @@ StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 @dataclass(kw_only=True)
 class PlanStep:
-    """A call of a plan, and its outcome; `shown` has its result, or the length of that."""
+    """A call of a plan and its outcome. `shown` has the result or its length."""
 
     request: HeldRequest
     status: StepStatus = "not done"
@@ -67,15 +64,13 @@ class PlanStep:
     error: str = ""
     reason: Reason = "exception"
 
-    def failed(
-        self, error: str, reason: Reason = "exception", status: StepStatus = "failed"
-    ) -> None:
+    def fail(self, error: str, reason: Reason = "exception", status: StepStatus = "failed") -> None:
         self.status, self.error, self.reason = status, error, reason
 
     def stop(self, error: BridgeError, *, sent: bool = False) -> None:
         outcome = outcome_after(error) if sent else "not-sent"
         if outcome != "not-sent":
-            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
+            self.fail(error.message, status="failed" if outcome == "refused" else "unknown")
             return
         reason: Reason = "exception"
         if isinstance(error, RefusedError):
@@ -83,11 +78,11 @@ class PlanStep:
         elif isinstance(error, UsageError):
             reason = "validation"
         text = " ".join(part for part in (error.message, error.remedy) if part)
-        self.failed(f"It was not made. {text}", reason)
+        self.fail(f"It was not made. {text}", reason)
 
 
 class PlanApprover(Approver):
-    """Approves one held call as far as the plan's approval covers it; asks no person."""
+    """Approves one held call for the reasons that the plan's approval covers. Asks no person."""
 
     def __init__(self, approval: Approval, request: HeldRequest) -> None:
         super().__init__()
@@ -95,7 +90,7 @@ class PlanApprover(Approver):
         self._request = request
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return the plan's approval, which covers only the reasons that the plan showed."""
+        """Return the plan's approval, if the plan showed all these reasons."""
         news = [ask for ask in asks if ask.rule not in self._request.asked]
         if not news:
             return self._approval
@@ -106,8 +101,6 @@ class PlanApprover(Approver):
 
 
 class PlanExecutor:
-    """Applies plans."""
-
     def __init__(
         self, servers: Servers, services: GateServices, plans: Plans, times: Times | None = None
     ) -> None:
@@ -133,7 +126,7 @@ class PlanExecutor:
                 )
                 execution = _Execution(kept, gate, run, approval, self._servers)
                 result = await self._perform(execution, run_id, record)
-            return accounted(result, gate, run, bytes_returned)
+            return add_receipt(result, gate, run, bytes_returned)
         except ApprovalRefusedError:
             begun = True
             why = f"the client was asked at {now_text()}, and did not approve of it"
@@ -141,7 +134,7 @@ class PlanExecutor:
             raise
         finally:
             if not begun:
-                # No person could be asked, or the question was cancelled: no call was made.
+                # The question failed or was cancelled, before any call.
                 await self._plans.give_back(kept)
 
     async def _take(self, request: ApplyRequest) -> StoredPlan:
@@ -159,7 +152,7 @@ class PlanExecutor:
     ) -> Approval:
         plan = kept.plan
         if plan.stopped:
-            # The program's own words could pass for the bridge's.
+            # The program's words could look like the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
         shown, whole = plan_question(plan, MAX_QUESTION)
         try:
@@ -183,7 +176,7 @@ class PlanExecutor:
             await execution.perform(self._times)
             cancelled = False
         finally:
-            # Also if it was cancelled: the client gets no result then, but the audit has it.
+            # A cancelled client gets no result, but the audit log does.
             result = _result(execution, run_id, cancelled=cancelled)
             usage = Usage(
                 wall_ms=round((time.monotonic() - started) * 1000),
@@ -201,7 +194,7 @@ class PlanExecutor:
 
 
 class _Execution:
-    """Makes the calls of one plan. Used once; `late` tells whether the time limit ended it."""
+    """Makes the calls of one plan, once. `late` means that the time limit ended it."""
 
     def __init__(
         self, kept: StoredPlan, gate: Gate, run: RunContext, approval: Approval, servers: Servers
@@ -211,16 +204,16 @@ class _Execution:
         self._run = run
         self._approval = approval
         self._servers = servers
-        # A result is kept until the last call that needs it.
+        # Results that later calls need.
         self._known: dict[int, CallResult] = {}
         self._awaited = Counter(number for request in kept.requests for number in request.uses)
-        # Characters of JSON of all results that are shown, the first ones first.
+        # Characters of JSON left for results in the answer.
         self._room = 16 * 1024
         self.steps = [PlanStep(request=request) for request in kept.requests]
         self.late = False
 
     async def perform(self, times: Times) -> None:
-        """Make the calls in order until one fails. Cancelled, it stops between two calls."""
+        """Make the calls in order until one fails. A cancellation ends it between two calls."""
         clock = self._run.caller.clock
         until = clock.now() + times.apply
         for step in self.steps:
@@ -258,18 +251,18 @@ class _Execution:
         real = self._run.context.vault.reveal(call.server, dict(arguments))
         wrong = problem(real, tool.input_schema, tool.input_schema, "arguments")
         if wrong is not None:
-            # The message may quote personal data.
+            # The message may have personal data.
             wrong = self._run.context.vault.conceal(wrong)
             message = f"{call} does not take what the plan has for it now: {wrong}."
             raise InvalidRequestError(message)
 
     async def _make(self, step: PlanStep, arguments: Mapping[str, Json], finish: float) -> None:
-        """Make a call, and set its outcome before a cancellation can interrupt."""
+        """Make a call, and set its outcome even if the task is cancelled."""
         request, gate = step.request, self.gate
         covered = PlanApprover(self._approval, request)
         gate.context = replace(self._run.context, flow_state=request.flow, approver=covered)
         before = gate.calls
-        step.failed("It was cut off before its answer came.", "cancelled", "unknown")
+        step.fail("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope(shield=True) as shield:
                 tasks.start_soon(_limit_when_cancelled, shield, finish)
@@ -284,7 +277,7 @@ class _Execution:
     def _take(self, step: PlanStep, result: Mapping[str, Json], *, learns: bool) -> None:
         error = tool_error(result)
         if error is not None:
-            step.failed(error)
+            step.fail(error)
             return
         request = step.request
         server, tool = request.call.server, request.call.tool
@@ -303,10 +296,10 @@ class _Execution:
             self._room -= size
         step.status, step.error = "done", ""
 
-    def listed(self) -> list[Json]:
-        """Return every call of the plan with its outcome and its result, cut.
+    def list_steps(self) -> list[Json]:
+        """Return all calls with outcome and cut result.
 
-        Consecutive calls with equal lines are one line, with the last one's number as `to`.
+        A row of equal calls without results is one line, which has the last call's number as `to`.
         """
         lines: list[Json] = []
         plain: dict[str, Json] = {}
@@ -319,7 +312,6 @@ class _Execution:
                 lines[-1]["to"] = step.request.number
                 continue
             lines.append({"number": step.request.number, **line, **more})
-            # Only lines without a result or an error stand for several calls.
             plain = {} if more else line
         return lines
 
@@ -350,7 +342,7 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
         reason=reason,
         summary=f"{summary}.",
         has_result=True,
-        result=execution.listed(),
+        result=execution.list_steps(),
         error="" if status == "success" else _error(execution, stopped, why, run_id),
         servers=kept.servers,
     )
@@ -378,7 +370,7 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers that ascend as ranges: "#1 to #3, #5"."""
+    """Format ascending numbers as ranges: "#1 to #3, #5"."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:

@@ -1,8 +1,7 @@
-"""Plans that can be applied, each once, by the caller that made it.
+"""Stores plans, each of which its owner can apply once.
 
-They are kept in memory, or in the store that several bridges share. Plans with tokens for personal
-data stay with the bridge that knows the tokens. Taking a plan removes it in the same transaction,
-so that one bridge uses it once.
+A plan is in memory, or in the store that several bridges share. A plan with tokens for personal
+data stays with the bridge that knows them. Taking a plan removes it in the same transaction.
 """
 
 from __future__ import annotations
@@ -41,19 +40,18 @@ from bridge.render.plan import plan_summary
 logger = logging.getLogger(__name__)
 
 PLAN_SECONDS = 30 * 60.0
-"""Seconds for which a plan can be applied: enough to read one, and short enough that what its reads
-returned is likely still true."""
+"""Seconds until a plan expires: time to read it, while its reads are likely still true."""
 
-# Callers over HTTP make plans without end; the oldest are dropped.
+# Limits on callers over HTTP. The oldest plans are dropped.
 MAX_PLANS = 50
-MAX_OWN_CHARACTERS = 32 * 1024 * 1024  # Plans of one owner, and characters of their arguments.
+MAX_OWN_CHARACTERS = 32 * 1024 * 1024  # Of one owner: plans, and characters of their arguments.
 MAX_ALL_PLANS = 500
 MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredPlan:
-    """A plan that can be applied, until a time on the clock of the process that stores it."""
+    """A plan, with the time of its expiry on the clock of the process that stores it."""
 
     plan: Plan
     owner: str
@@ -72,11 +70,11 @@ class StoredPlan:
 
 
 class Plans:
-    """Plans that can be applied, each once, by the caller that made it.
+    """The plans that can be applied.
 
     Args:
-        store: Where they are if several bridges share it; see `Store.shared`.
-        now: Seconds, for the expiry of those of this bridge alone.
+        store: Keeps the plans if several bridges share it.
+        now: Seconds, for the expiry of plans in memory.
     """
 
     def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
@@ -98,11 +96,11 @@ class Plans:
         failed: bool = False,
         here: bool = False,
     ) -> Plan:
-        """Keep the calls that a run held back; a plan without an id cannot be applied.
+        """Store the held calls of a run. A plan without an id cannot be applied.
 
         Args:
-            stopped: Why the program was stopped, if it read the result of a held call.
-            here: Whether only this bridge can apply them.
+            stopped: Why the program stopped, if it read the result of a held call.
+            here: Whether only this bridge can apply the plan.
         """
         calls, stale = held_calls.shown(), held_calls.stale
         stopped = held_calls.spoiled or stopped
@@ -130,12 +128,12 @@ class Plans:
         return made.plan
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
-        """Return a plan to be applied; no bridge can take it again."""
+        """Remove a plan and return it."""
         if self._store is None or self.knows(plan_id, owner):
             self._drop_expired()
             kept = self._kept.get(plan_id)
             if kept is None or kept.owner != owner:
-                # The same message for another owner's plan as for none: it is not revealed.
+                # An owner must not learn of another owner's plans.
                 whose, why = self._gone.get(plan_id, ("", ""))
                 raise _unknown(plan_id, why if whose == owner else "")
             self._drop(kept, f"the run {run_id} took it at {now_text()}, and a plan is used once")
@@ -148,7 +146,7 @@ class Plans:
             ) from error
 
     def knows(self, plan_id: str, owner: str) -> bool:
-        """Return whether this is, or was, the id of one of the owner's plans at this bridge."""
+        """Return whether the owner has or had a plan with this id at this bridge."""
         kept, gone = self._kept.get(plan_id), self._gone.get(plan_id)
         return owner in (kept and kept.owner, gone and gone[0])
 
@@ -198,7 +196,7 @@ class Plans:
 
 
 async def _settle(write: Callable[[], None]) -> None:
-    # Also where the run that applied it was cancelled.
+    # Even if the applying run was cancelled.
     with anyio.CancelScope(shield=True):
         try:
             await anyio.to_thread.run_sync(write)
@@ -241,7 +239,7 @@ def _adapter() -> TypeAdapter[StoredPlan]:
 
 
 def _put(store: Store, made: StoredPlan) -> None:
-    # Not written by pydantic, which has no text for half a surrogate pair, and null for infinity.
+    # pydantic cannot write lone surrogates, and writes infinity as null.
     facts = _adapter().dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:
@@ -289,12 +287,14 @@ HELD_RESULT_ERROR = "HeldResultError"
 """The error that stops a program which reads the result of a held call."""
 
 
-async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
+async def add_plan(
+    result: RunResult, done: Done | None, run: RunContext, plans: Plans
+) -> RunResult:
     held_calls = run.context.held_calls
     if held_calls is None:
         return result
     if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
-        # The plan ends here: what the program would do next depends on the results.
+        # The program's next steps depend on the result.
         result = replace(result, status="success", reason=None, exit_code=None, error="")
         stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:2_000]
     else:
@@ -310,7 +310,7 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
         error=shown(result.error),
         shown=tuple(replace(item, text=shown(item.text)) for item in result.shown),
     )
-    # Computed in a thread; `plans.keep` then has it.
+    # Computed in a thread; `plans.keep` reads the cached value.
     await offload([request.call.arguments for request in held_calls.requests], held_calls.shown)
     failed, here, run_id = result.status != "success", not run.context.vault.idle, result.run_id
     plan = await plans.keep(

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
-from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, accounted
+from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Call, Run
 from bridge.inventory.guide import GuestGuide
@@ -19,7 +19,7 @@ from bridge.inventory.servers import Servers
 from bridge.model import Json, Limits, RunRequest, RunResult, Tool, Usage
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages, PackageSet
-from bridge.plans.plan_store import Plans, planned
+from bridge.plans.plan_store import Plans, add_plan
 from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
@@ -182,7 +182,7 @@ async def execute(
             result = await execution.conclude(await execution.finish())
             record(result)
     # Counting writes the program's value as JSON, which can be large.
-    count = partial(accounted, result, execution.gate, run.gate, bytes_returned)
+    count = partial(add_receipt, result, execution.gate, run.gate, bytes_returned)
     return await offload(result.result, count)
 
 
@@ -274,7 +274,7 @@ class Execution(Program):
             artifacts=left.artifacts,
             missing=left.missing,
         )
-        result = await planned(result, done, run.gate, self._parts.plans)
+        result = await add_plan(result, done, run.gate, self._parts.plans)
         session = self._place.session
         return result if session is None else session.conclude(result, facts.ending)
 

@@ -19,7 +19,7 @@ import anyio
 from bridge.callers.client import Client, RunCaller
 from bridge.clock import Clock
 from bridge.errors import NotStartedError
-from bridge.gate.result_redaction import cleared
+from bridge.gate.result_redaction import redact_outcome
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.model.results import catch
 from bridge.runs.admission import Admission
@@ -78,7 +78,7 @@ class Runner:
         caller = RunCaller(client, Clock(), identified=request.is_identified)
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         async with self._records.recording(request) as record:
-            result = await cleared(
+            result = await redact_outcome(
                 with_progress(caller, work(request, caller, record)),
                 self._parts.servers.secrets.redactor,
             )

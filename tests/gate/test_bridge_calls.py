@@ -288,7 +288,7 @@ async def test_of_what_nobody_knows_every_rule_begins_and_names_it() -> None:
         assert decision.led == ("file x (saved by an unknown run)",)
     back = FlowState.of(json.loads(json.dumps(state.document())))
     assert back.document() == state.document()
-    assert back.led((), None) == ("file x (saved by an unknown run)",)
+    assert back.list_causes((), None) == ("file x (saved by an unknown run)",)
     passed = back.provenance("r")
     assert passed is not None
     assert passed.anything
@@ -299,7 +299,7 @@ def test_a_thing_found_often_is_one_thing() -> None:
     assert state.add_provenance("memory 'a'", made)
     assert not state.add_provenance("memory 'a'", made)
     assert not state.add_provenance("memory 'b'", made)
-    assert state.led(LABELS, any_matcher(("crm",))) == ("memory 'a'", "memory 'b'")
+    assert state.list_causes(LABELS, any_matcher(("crm",))) == ("memory 'a'", "memory 'b'")
 
 
 async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import CallBudgetError, InvalidRequestError
 from bridge.gate import held_calls
-from bridge.gate.decision import CallFacts, Decision, unmasked
+from bridge.gate.decision import CallFacts, Decision, no_mask
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import (
     MAX_DEPTH,
@@ -445,25 +445,25 @@ def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
 
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
     arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
-    found, told = shown(a_call(arguments), calls(60), unmasked)
+    found, told = shown(a_call(arguments), calls(60), no_mask)
     assert told
     assert len(json.dumps(found)) < 1_500
     assert "more characters) …xxx" in found["long"]
-    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), calls(120), unmasked)
+    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), calls(120), no_mask)
     assert len(json.dumps(many)) < 1_500
     assert str(many["…"]).endswith("more keys)")
-    listed, _ = shown(a_call({"a": list(range(9_000))}), calls(120), unmasked)
+    listed, _ = shown(a_call({"a": list(range(9_000))}), calls(120), no_mask)
     assert "more characters" in str(listed["a"])
 
 
 def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
     def length(count: int) -> int:
-        return len(shown(a_call({"a": "x" * 9_000}), calls(count), unmasked)[0]["a"])
+        return len(shown(a_call({"a": "x" * 9_000}), calls(count), no_mask)[0]["a"])
 
     assert 8_000 < length(1) == length(8) < 8_000 + 60
     assert length(8) > length(100) > length(1_000) >= 64
 
 
 def test_keys_that_are_shown_alike_hide_no_values() -> None:
-    cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), unmasked)
+    cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), no_mask)
     assert [cut["…"], cut["… (3)"]] == ["seen", "(1 more keys)"]

@@ -110,14 +110,14 @@ async def test_a_call_is_recorded_before_it_goes_out_and_after_it_came_back(tmp_
     assert (shop.got, shop.before) == ([{"n": 1}], [["call"]])
     assert kinds(shop.place) == ["call", "outcome"]
     assert shop.outcomes() == ["ok"]
-    assert shop.context.flow_state.used("shop".__eq__)
+    assert shop.context.flow_state.has_used("shop".__eq__)
 
 
 async def test_the_server_sees_what_the_log_and_the_program_do_not(tmp_path: Path) -> None:
     privacy = '[privacy]\ndetect = ["email"]\nreveal_to = ["shop"]\n'
     spec = parse_policy(tomllib.loads(OPEN + privacy), "here")
     vault = Vaults().of("me", spec.privacy)
-    token = vault.hidden("shop", "ann@example.org")
+    token = vault.hide("shop", "ann@example.org")
     shop = Shop(tmp_path, vault=vault)
     await shop.buy(to=token)
     assert shop.got == [{"to": "ann@example.org"}]
@@ -255,7 +255,7 @@ async def test_a_replayed_call_is_not_made_nor_asked_about_and_counts_for_the_fl
     shop = Shop(tmp_path, OPEN + RULE % "ask", replay=Replay(earlier))
     assert await shop.buy(n=1) == DONE
     assert kinds(shop.place) == ["replayed"]
-    assert shop.context.flow_state.used("shop".__eq__)
+    assert shop.context.flow_state.has_used("shop".__eq__)
     assert shop.outcomes() == ["ok"]
     await shop.refused(OutcomeUnknownError, n=2)
     assert (shop.gate.calls, shop.asked) == (0, [])

@@ -298,22 +298,22 @@ async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file
 
 async def test_a_server_is_new_once_and_another_definition_is_not(file: Store) -> None:
     pins, other = Pins(file), Pins(file)
-    assert pins.redefined("git", A) == other.redefined("git", B) == ""
+    assert pins.server_change("git", A) == other.server_change("git", B) == ""
     await pins.keep_server("git", A)
-    assert pins.redefined("git", A) == ""
+    assert pins.server_change("git", A) == ""
     # Another bridge was first, and what this one knew was from before.
     await other.keep_server("git", B)
     for each in (pins, other, Pins(file)):
-        said = each.redefined("git", B)
+        said = each.server_change("git", B)
         assert "another definition" in said
         assert A[:19] in said
         assert B[:19] in said
-        assert not each.approved("git", A)
+        assert not each.is_approved("git", A)
     await other.keep_server("git", B, always=True)
     for each in (pins, other, Pins(file)):
-        assert each.redefined("git", A) == each.redefined("git", B) == ""
-        assert (each.approved("git", A), each.approved("git", B)) == (False, True)
-    assert pins.redefined("hub", B) == ""
+        assert each.server_change("git", A) == each.server_change("git", B) == ""
+        assert (each.is_approved("git", A), each.is_approved("git", B)) == (False, True)
+    assert pins.server_change("hub", B) == ""
 
 
 @pytest.mark.guarantee("starts")
@@ -322,15 +322,15 @@ async def test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin(fi
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.keep_server, "git", A)
         tasks.start_soon(two.keep_server, "git", B)
-    found = [one.redefined("git", A), two.redefined("git", B)]
+    found = [one.server_change("git", A), two.server_change("git", B)]
     assert sorted(map(bool, found)) == [False, True]
 
 
 async def test_with_a_file_that_cannot_be_read_no_definition_passes_for_new(file: Store) -> None:
     _write(file, "{")
     pins = Pins(file)
-    assert "cannot be read" in pins.redefined("git", A)
+    assert "cannot be read" in pins.server_change("git", A)
     await pins.keep_server("git", A)
-    assert "cannot be read" in pins.redefined("git", A)
+    assert "cannot be read" in pins.server_change("git", A)
     await pins.keep_server("git", A, always=True)
-    assert pins.redefined("git", A) == ""
+    assert pins.server_change("git", A) == ""

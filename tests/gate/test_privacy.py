@@ -30,8 +30,8 @@ from bridge.gate.privacy_data import (
     iban_is_valid,
     luhn_is_valid,
     luhn_sum,
+    make_token,
     plain_token,
-    token,
 )
 from bridge.model import Json
 from bridge.settings.policy import Privacy
@@ -53,7 +53,7 @@ def vault(kept: Kept | None = None, **others: Any) -> Vault:
 
 
 def hidden(found: Vault, text: str) -> str:
-    told = found.hidden("crm", text)
+    told = found.hide("crm", text)
     assert isinstance(told, str)
     return told
 
@@ -92,15 +92,15 @@ def test_what_is_hidden_comes_back(pieces: list[tuple[str, str]], end: str) -> N
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("before", ["\n", "\t", "\u2014", "\u2075 "])
 def test_a_token_behind_what_json_escapes_is_one(kind: Kind, before: str) -> None:
-    written = json.dumps(f"{before}{token(kind, 12345)}")
+    written = json.dumps(f"{before}{make_token(kind, 12345)}")
     match = TOKENS.search(written)
     assert match is not None
-    assert plain_token(kind, match[0]) == token(kind, 12345)
+    assert plain_token(kind, match[0]) == make_token(kind, 12345)
 
 
 @given(number=st.integers(min_value=0, max_value=2**128 - 1), kind=st.sampled_from(ALL))
 def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
-    text = token(kind, number)
+    text = make_token(kind, number)
     match = TOKENS.fullmatch(text)
     assert match is not None
     assert match.lastgroup == kind
@@ -149,7 +149,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
     blob = base64.b64encode(EMAIL.encode() * 9).decode()
     escaped = json.dumps({"mail": EMAIL}).replace("@", "\\u0040")
     found = vault()
-    told = found.hidden(
+    told = found.hide(
         "crm-1",
         {
             "content": [
@@ -166,7 +166,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
     assert luhn_is_valid(str(card))
     assert told["structuredContent"][mail] == {"card": card, "id": 17, "ok": True}
     assert found.reveal("mail", {"n": card}) == {"n": 4111111111111111}
-    assert found.hidden("other", {"a": EMAIL}) == {"a": EMAIL}
+    assert found.hide("other", {"a": EMAIL}) == {"a": EMAIL}
 
 
 def test_a_token_is_found_however_an_address_writes_it() -> None:
@@ -182,9 +182,9 @@ def test_a_token_is_found_however_an_address_writes_it() -> None:
 def test_only_some_servers_get_the_data() -> None:
     found = vault()
     arguments = {"to": [hidden(found, EMAIL)]}
-    assert found.hidden("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {EMAIL}"}
+    assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {EMAIL}"}
     assert found.reveal("mail", arguments) == found.reveal("crm", arguments) == {"to": [EMAIL]}
-    assert found.hidden("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {arguments['to'][0]}"}
+    assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {arguments['to'][0]}"}
     with pytest.raises(CallDeniedError, match=r"an email address that the server 'web'.*reveal_to"):
         found.reveal("web", arguments)
 
@@ -193,12 +193,12 @@ def test_no_guess_is_confirmed_by_its_token() -> None:
     kept, card = Kept(), int(CARD.replace(" ", ""))
     found = vault(kept, servers=("*",))
     guesses = {"to": [EMAIL, "bob@example.org", f"tel {PHONE}"], "card": card}
-    known = found.hidden("crm", {"a": [EMAIL, PHONE, card]})
+    known = found.hide("crm", {"a": [EMAIL, PHONE, card]})
     assert found.reveal("echo", guesses) == guesses
-    assert found.hidden("echo", guesses) == guesses
-    assert found.hidden("crm", {"a": [EMAIL, PHONE, card]}) == known
+    assert found.hide("echo", guesses) == guesses
+    assert found.hide("crm", {"a": [EMAIL, PHONE, card]}) == known
     # Another run has written nothing.
-    assert vault(kept, servers=("*",)).hidden("echo", guesses) != guesses
+    assert vault(kept, servers=("*",)).hide("echo", guesses) != guesses
 
 
 def test_a_token_of_somebody_else_is_refused() -> None:
@@ -206,7 +206,7 @@ def test_a_token_of_somebody_else_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="stands for nothing that is known here"):
         vault().reveal("mail", {"to": f"Ann <{foreign}>"})
     with pytest.raises(InvalidRequestError, match="Read the data again"):
-        vault().reveal("mail", {"to": token("iban", 12345)})
+        vault().reveal("mail", {"to": make_token("iban", 12345)})
 
 
 def test_a_part_of_a_token_is_refused() -> None:
@@ -219,9 +219,9 @@ def test_a_part_of_a_token_is_refused() -> None:
 
 def test_without_detectors_nothing_is_touched() -> None:
     found = Vaults().of("ann", Privacy())
-    arguments = {"to": token("email", 1)}
+    arguments = {"to": make_token("email", 1)}
     assert found.reveal("mail", arguments) is arguments
-    assert found.hidden("crm", arguments) is arguments
+    assert found.hide("crm", arguments) is arguments
 
 
 def test_errors_are_hidden_too() -> None:
@@ -246,7 +246,7 @@ def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPa
     with pytest.raises(InvalidRequestError):
         found.reveal("mail", {"x": second})
     for number in range(privacy.MAX_VALUES + 10):
-        kept.token(find(f"a{number}@example.org", ALL)[0], f"a{number}@example.org", "crm")
+        kept.make_token(find(f"a{number}@example.org", ALL)[0], f"a{number}@example.org", "crm")
     assert len(kept) == privacy.MAX_VALUES
 
 
@@ -267,13 +267,13 @@ def test_a_deep_result_is_not_passed_on() -> None:
     value: Any = EMAIL
     for _ in range(900):
         value = [value]
-    assert EMAIL not in repr(vault().hidden("crm", value))
+    assert EMAIL not in repr(vault().hide("crm", value))
 
 
 def test_a_number_stands_for_a_card_however_that_was_written() -> None:
     found = vault()
     hidden(found, "4111-1111-1111-1111")
-    told = found.hidden("crm", {"card": 4111111111111111})
+    told = found.hide("crm", {"card": 4111111111111111})
     assert told != {"card": 4111111111111111}
     assert found.reveal("mail", told) == {"card": 4111111111111111}
 
@@ -293,7 +293,7 @@ def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
     there = Vault(Privacy(detect=("email",)), Kept())
     large: list[Json] = [1] * (MAX_SEARCHED // 64)
     with raises_code("message_too_large", match="too large to be searched"):
-        there.hidden("crm", {"content": large})
+        there.hide("crm", {"content": large})
     with pytest.raises(InvalidRequestError, match="too large"):
         there.reveal("crm", {"a": large})
     error = ToolCallError("ann@example.org", server="crm", rpc_code=1, data=large)

@@ -31,7 +31,7 @@ from bridge.gate.question import (
     list_offered,
     plan_question,
     question,
-    quoted,
+    quote_text,
     read_answer,
     shown,
     visible_lines,
@@ -179,11 +179,11 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
 
 def test_what_is_long_is_cut_and_its_size_told() -> None:
     text = "line\n" * 1000 + "the end"
-    assert quoted(text, 40) == (
+    assert quote_text(text, 40) == (
         '"line\\nline\\nline\\nline\\nline\\nline\\n" … "\\nthe end" '
         "(5,007 characters in 1,001 lines, shortened)"
     ).replace('… "\\nthe end"', f'… "{text[-10:]}"'.replace("\n", "\\n"))
-    assert quoted("x" * 40, 40) == f'"{"x" * 40}"'
+    assert quote_text("x" * 40, 40) == f'"{"x" * 40}"'
 
 
 def test_nothing_stands_where_nobody_scrolls() -> None:

@@ -11,7 +11,7 @@ from bridge.gate.server_questions import (
     ServerQuestions,
     elicitation,
     may_sample,
-    sampling,
+    sampling_request,
 )
 from bridge.model import Json
 from bridge.settings.policy import Asking, parse_policy
@@ -144,7 +144,7 @@ def test_a_model_is_told_who_asks_and_nothing_hidden() -> None:
         "maxTokens": 5,
         "includeContext": "allServers",
     }
-    assert sampling("shop", RUN, params) == {
+    assert sampling_request("shop", RUN, params) == {
         "messages": [
             {"role": "user", "content": {"type": "text", "text": "a\\u202eb\\x1b\n\nc\nd"}}
         ],
@@ -165,7 +165,7 @@ def test_a_model_is_told_who_asks_and_nothing_hidden() -> None:
 )
 def test_a_sampling_request_beyond_its_bounds_is_refused(params: dict[str, Json]) -> None:
     with pytest.raises(CannotAskError, match="at most"):
-        sampling("shop", RUN, params)
+        sampling_request("shop", RUN, params)
 
 
 def test_whether_the_model_may_be_asked_is_a_question_that_shows_what() -> None:

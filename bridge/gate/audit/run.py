@@ -23,7 +23,7 @@ from bridge.gate.audit.log import (
     cut_record,
     without_empty,
 )
-from bridge.gate.decision import CallFacts, Decision, Mask, Outcome, arguments_digest, unmasked
+from bridge.gate.decision import CallFacts, Decision, Mask, Outcome, arguments_digest, no_mask
 from bridge.model import Json, Provenance
 from bridge.offload import estimated_size, offload
 
@@ -50,7 +50,7 @@ class RunAudit:
     log: AuditLog = field(default_factory=AuditLog)
     run_id: str = ""
     _: KW_ONLY
-    mask: Mask = unmasked
+    mask: Mask = no_mask
     policy: str = ""
     owner: str = "stdio"
 

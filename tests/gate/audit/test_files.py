@@ -103,7 +103,9 @@ async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_p
     # The same file taken away by somebody else is missed.
     log_paths(tmp_path)[0].unlink()
     (found,) = wrong(tmp_path)
-    assert "2026-09-25-000001.jsonl: 2026-09-26-000001.jsonl names it, and it does not exist" in found
+    assert (
+        "2026-09-25-000001.jsonl: 2026-09-26-000001.jsonl names it, and it does not exist" in found
+    )
 
 
 async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: Path) -> None:
