@@ -218,9 +218,7 @@ def _approver(program: str, action: str) -> Approver:
     return Approver(RunCaller(client, Clock(), identified=True).elicit, owner="me")
 
 
-async def test_an_automatic_decline_says_so_and_which_rule_would_decide(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_automatic_declines_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 1e9)
     monkeypatch.setattr(automatic, "AUTOMATIC_SECONDS", 1e9)
     with raises_code("answered_automatically") as caught:
@@ -242,9 +240,7 @@ async def test_an_automatic_decline_says_so_and_which_rule_would_decide(
 
 
 @pytest.mark.parametrize("program", [CODEX, ""])
-async def test_a_persons_decline_is_a_refusal(
-    monkeypatch: pytest.MonkeyPatch, program: str
-) -> None:
+async def test_a_decline_is_a_refusal(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 0.0)
     with pytest.raises(ApprovalRefusedError, match="declined"):
         await _approver(program, "decline").approve(CALL, [ASK])

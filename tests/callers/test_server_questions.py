@@ -74,9 +74,7 @@ def _questions(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [record for record in records if record["kind"] == "question"]
 
 
-async def test_a_question_and_its_outcome_are_recorded_without_the_answer(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_questions_are_recorded(settings: Settings, tmp_path: Path) -> None:
     client = FakeClient(answer=accept)
     params = {**QUESTION, "message": "One\x1b[2J? " + "x" * 500}
     replies, records, result = await asked(settings, tmp_path, client, params=params)
@@ -94,9 +92,7 @@ async def test_a_question_and_its_outcome_are_recorded_without_the_answer(
     assert "Ann" not in json.dumps(records)
 
 
-async def test_a_model_is_asked_where_a_person_lets_it_be(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_sampling_needs_a_yes(settings: Settings, tmp_path: Path) -> None:
     policy = '[policy]\nsampling = "ask"\n'
     client = FakeClient(answer=accept)
     replies, records, _ = await asked(
@@ -119,9 +115,7 @@ async def test_a_model_is_asked_where_a_person_lets_it_be(
     assert "did not allow it" in replies[0]
 
 
-async def test_what_is_too_large_or_too_deep_is_recorded_without_being_looked_at(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_huge_questions_are_refused(settings: Settings, tmp_path: Path) -> None:
     deep: Json = "x"
     for _ in range(70):
         deep = [deep]

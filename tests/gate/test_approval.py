@@ -228,9 +228,7 @@ def _text(spec: PolicySpec) -> str:
 
 
 @pytest.mark.parametrize(("ask", "place"), [(RULE, 0), (DEFAULT, 1)])
-async def test_always_is_written_into_the_policy(
-    spec: PolicySpec, ask: Decision, place: int
-) -> None:
+async def test_always_writes_a_rule(spec: PolicySpec, ask: Decision, place: int) -> None:
     person = Person("always")
     approver = Approver(person, owner="me", policy=spec)
     assert await approver.approve(CALL, [ask]) == Approval(holds="always")

@@ -121,9 +121,7 @@ def _own(calls: int = 5, **parts: Any) -> tuple[BridgeCalls, Gate]:
 
 
 @pytest.mark.guarantee("kept-through-the-gate")
-async def test_what_changes_something_is_counted_and_nothing_is_changed_unrecorded(
-    tmp_path: Path,
-) -> None:
+async def test_changes_are_counted_and_recorded(tmp_path: Path) -> None:
     (tmp_path / "audit").write_text("in the way")
     own, _ = _own(audit=RunAudit(AuditLog(tmp_path / "audit"), "r"))
     with pytest.raises(AuditError):
@@ -228,10 +226,7 @@ async def test_labels_outlive_a_run_for_which_there_was_no_policy() -> None:
 
 
 CALLS = st.lists(
-    st.tuples(
-        st.sampled_from(["web", "mail", "crm"]),
-        st.frozensets(st.sampled_from(LABELS)),
-    ),
+    st.tuples(st.sampled_from(["web", "mail", "crm"]), st.frozensets(st.sampled_from(LABELS))),
     max_size=4,
 )
 RULES = st.builds(

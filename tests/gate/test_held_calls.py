@@ -323,9 +323,7 @@ def arguments_and_expected(draw: st.DrawFn) -> tuple[Any, Any, dict[int, CallRes
 
 
 @given(arguments_and_expected())
-def test_whatever_the_nesting_what_was_held_is_what_is_sent(
-    case: tuple[Any, Any, dict[int, CallResult]],
-) -> None:
+def test_nested_placeholders_are_resolved(case: tuple[Any, Any, dict[int, CallResult]]) -> None:
     written, expected, results = case
     travelled = json.loads(json.dumps(written))
     find_referred(travelled, PLAN, len(results))

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
 from bridge.gate.decision import CallFacts, Outcome
-from bridge.gate.journal import (
-    JournalEntry,
-    Journals,
-    Replay,
-    RunJournal,
-    key_of,
-)
+from bridge.gate.journal import JournalEntry, Journals, Replay, RunJournal, key_of
 from bridge.model import Effect, Json, RetriedReads
 from tests.raised import raises_code
 
@@ -64,7 +58,7 @@ def put(
         ({"a": float("nan")}, {"a": float("nan")}, True),
     ],
 )
-def test_arguments_are_alike_as_a_server_would_see_them(
+def test_equal_arguments_share_a_key(
     one: dict[str, Json], other: dict[str, Json], alike: bool
 ) -> None:
     assert (key_of("s", "t", one) == key_of("s", "t", other)) is alike

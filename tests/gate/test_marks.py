@@ -94,9 +94,7 @@ def test_a_program_that_edits_a_file_changes_only_what_it_changed(
     file=st.lists(st.sampled_from([*KNOWN, "a", "é\n", "=", " ", "admin1234 "]).map("<{}>".format)),
     cut=st.integers(0, 300),
 )
-def test_plain_secrets_are_always_put_back_and_a_cut_mark_never_passes(
-    file: list[str], cut: int
-) -> None:
+def test_only_whole_marks_are_revealed(file: list[str], cut: int) -> None:
     marks, text = Marks(redactor()), "".join(file)
     shown = read(marks, text)
     arguments: dict[str, Any] = {"edits": [{"oldText": shown, shown: 1}], "n": 2.5}

@@ -130,9 +130,7 @@ async def test_what_is_denied_is_recorded_and_not_made(tmp_path: Path) -> None:
     assert [found.why for found in shop.gate.tally.refused] == ["deny: rule 'x'"]
 
 
-async def test_a_tool_that_its_server_does_not_list_is_denied_where_there_is_a_policy(
-    tmp_path: Path,
-) -> None:
+async def test_a_policy_denies_unlisted_tools(tmp_path: Path) -> None:
     shop = Shop(tmp_path, lists=lambda server: True)
     await shop.refused(CallDeniedError, "unlisted tool: shop lists no such tool", tool="BUY")
     await Shop(tmp_path).buy("BUY")
@@ -154,9 +152,7 @@ async def test_a_rule_that_allows_does_not_outweigh_a_flow_rule_that_denies(tmp_
     await shop.refused(CallDeniedError, "flow rule 'y'")
 
 
-async def test_a_tool_that_changed_is_asked_about_before_and_during_the_question(
-    tmp_path: Path,
-) -> None:
+async def test_a_changed_tool_is_asked_about(tmp_path: Path) -> None:
     pins = Pins(Store(tmp_path / "state"))
     await pins.keep(replace(TOOL, output_schema={"type": "null"}))
     shop = Shop(tmp_path, pins=pins, approver=Approver())
@@ -176,9 +172,7 @@ async def test_a_persons_no_is_recorded_and_nothing_is_made(tmp_path: Path) -> N
     await shop.refused(ApprovalRefusedError)
 
 
-async def test_a_budget_that_is_used_up_refuses_after_approval_and_before_the_log(
-    tmp_path: Path,
-) -> None:
+async def test_a_used_budget_refuses_after_approval(tmp_path: Path) -> None:
     policy = parse_policy(tomllib.loads("budgets = { run_calls = 1 }"), "here")
     budget = RunBudget(policy.budgets)
     budget.spend("shop")
@@ -245,9 +239,7 @@ async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path
     assert await denying.gate.request("shop", READ_RESOURCE, {}, read, "contents") == contents
 
 
-async def test_a_replayed_call_is_not_made_nor_asked_about_and_counts_for_the_flow(
-    tmp_path: Path,
-) -> None:
+async def test_a_replayed_call_counts_for_the_flow(tmp_path: Path) -> None:
     earlier = RunJournal("r0")
     one, two = (CallFacts(server="shop", tool="buy", arguments={"n": n}) for n in (1, 2))
     earlier.settle(earlier.sent(one, "write"), "ok", DONE)

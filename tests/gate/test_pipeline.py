@@ -158,9 +158,7 @@ async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
     ("effect", "says", "lost"),
     [("read", False, 0), ("write", False, 1), ("destructive", False, 1), (None, True, 0)],
 )
-async def test_a_read_without_an_answer_is_of_no_unknown_outcome(
-    effect: Effect | None, says: bool, lost: int
-) -> None:
+async def test_lost_reads_are_certain(effect: Effect | None, says: bool, lost: int) -> None:
     async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise ServerLostError("gone", server=server)
 
@@ -223,9 +221,7 @@ def refusal(code: int, *, doubtful: bool | None = None) -> ToolCallError:
         (KeyboardInterrupt(), "unknown"),
     ],
 )
-def test_a_call_is_unknown_unless_something_is_known_of_it(
-    error: BaseException, outcome: Outcome
-) -> None:
+def test_outcomes_of_errors(error: BaseException, outcome: Outcome) -> None:
     assert outcome_after(error) == outcome
 
 
@@ -322,10 +318,7 @@ def test_what_one_budget_refuses_no_other_counts() -> None:
     RunBudget(Budgets(per_minute=(("*", 2),)), rates).spend("a")
 
 
-@given(
-    st.integers(1, 4),
-    st.lists(st.floats(0, 40, allow_nan=False), max_size=40),
-)
+@given(st.integers(1, 4), st.lists(st.floats(0, 40, allow_nan=False), max_size=40))
 def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float]) -> None:
     clock = FakeClock()
     rates = Rates(clock)

@@ -180,7 +180,7 @@ def _tool(*texts: str) -> Tool:
 @example(Condition(path=("a",), test="is", value="[1]"), {"a": "[1]"}, "allow", False)
 @example(Condition(path=("a", "*"), test="in", value=("x",)), {"a": []}, "allow", False)
 @example(Condition(path=("a",), test="is", value="x", negated=True), {"a": []}, "allow", False)
-def test_a_condition_holds_exactly_where_it_obviously_does(
+def test_conditions_equal_the_model(
     condition: Condition, arguments: dict[str, Any], action: Action, texts: bool
 ) -> None:
     tool = _tool("a", "b", "to") if texts else _tool()
@@ -219,7 +219,7 @@ def _first_match(rules: tuple[Rule, ...], arguments: dict[str, Any], effect: Eff
 
 
 @given(_rules(), st.lists(_ARGUMENTS, min_size=1, max_size=3), _EFFECTS)
-def test_the_first_rule_that_matches_decides(
+def test_the_first_match_decides(
     rules: tuple[Rule, ...], calls: list[dict[str, Any]], effect: Effect
 ) -> None:
     user = ServerPolicy(servers="s", tools=(ToolPolicy(tools="t", effect=effect),))
@@ -240,9 +240,7 @@ def test_the_first_rule_that_matches_decides(
 
 
 @given(st.lists(_VALUES, max_size=6), _conditions())
-def test_what_cannot_be_looked_at_is_never_allowed_and_always_stopped(
-    items: list[Any], condition: Condition
-) -> None:
+def test_without_work_nothing_is_allowed(items: list[Any], condition: Condition) -> None:
     arguments = {"a": items, "b": items, "to": items}
     path = ("a", *condition.path[1:])
     shut = Condition(path=path, test=condition.test, value=condition.value)

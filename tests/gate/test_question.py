@@ -79,9 +79,7 @@ FULL = ["call", "run", "session", "always", "no"]
         ({"title": "t", "x" * (MAX_NAME_CHARS + 1): 1}, DEFAULT, ["call", "no"]),
     ],
 )
-def test_a_person_can_allow_no_more_than_three_lines_show(
-    arguments: dict[str, Json], ask: Decision, choices: list[str]
-) -> None:
+def test_lines_limit_choices(arguments: dict[str, Json], ask: Decision, choices: list[str]) -> None:
     """Clients fold what is behind them, so a longer call is allowed once or not at all."""
     call = _call(**arguments)
     asked = question(call, [ask], ["call", "run", "session", "always"], arguments)
@@ -224,9 +222,7 @@ def test_every_size_has_a_bound() -> None:
         ([{"path": "/srv/x/a"}, {}], ""),
     ],
 )
-def test_a_plan_names_a_directory_only_if_every_path_is_in_it(
-    arguments: list[dict[str, Json]], under: str
-) -> None:
+def test_plans_name_directories(arguments: list[dict[str, Json]], under: str) -> None:
     calls = tuple(
         HeldCall(number=number, server="s", tool="make", arguments=each)
         for number, each in enumerate(arguments, 1)

@@ -41,14 +41,8 @@ async def test_a_plan_is_made_and_applied_with_results_passed_on(engine: Engine,
     )
     assert [call.arguments for call in plan.calls] == [
         {"title": "one", "body": "b"},
-        {
-            "title": "below ‹result of #1 log.create›.id",
-            "parent": "‹result of #1 log.create›.id",
-        },
-        {
-            "topic": "‹result of #2 log.create›.title!",
-            "text": "‹result of #2 log.create›.url",
-        },
+        {"title": "below ‹result of #1 log.create›.id", "parent": "‹result of #1 log.create›.id"},
+        {"topic": "‹result of #2 log.create›.title!", "text": "‹result of #2 log.create›.url"},
     ]
     assert result.receipt is not None
     assert (result.receipt.held, result.receipt.calls) == (3, {})

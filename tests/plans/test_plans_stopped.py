@@ -15,15 +15,7 @@ from bridge.plans.executor import PlanExecutor, Times
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.engine_rig import workshop
-from tests.plans.plan_rig import (
-    THREE,
-    Bench,
-    applied,
-    audited,
-    planned,
-    statuses,
-    traced,
-)
+from tests.plans.plan_rig import THREE, Bench, applied, audited, planned, statuses, traced
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, tools_recorded
 from tests.waiting import until
@@ -132,9 +124,7 @@ await mcp_log.create(title="never")
     assert recorded(bench.log) == []
 
 
-async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown(
-    engine: Engine, settings: Settings, log: Path
-) -> None:
+async def test_a_silent_call_ends_unknown(engine: Engine, settings: Settings, log: Path) -> None:
     engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(finish=0))
     _, plan = await planned(engine, "await mcp_log.slow()\nawait mcp_log.create(title='never')")
     async with anyio.create_task_group() as tasks:
@@ -181,9 +171,7 @@ class FullLog(AuditLog):
         return ""
 
 
-async def test_what_cannot_be_recorded_is_not_planned_and_not_applied(
-    engine: Engine, log: Path
-) -> None:
+async def test_unrecorded_plans_do_not_run(engine: Engine, log: Path) -> None:
     code = "await mcp_log.create(title='a')"
     _, plan = await planned(engine, code)
     audit = engine.gate.audit

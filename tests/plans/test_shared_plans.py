@@ -60,9 +60,7 @@ def facts(kept: StoredPlan) -> list[object]:
     return [(vars(one) | {"flow": one.flow.document()}) for one in kept.requests]
 
 
-async def test_a_plan_of_one_bridge_is_applied_by_another_as_it_was_made_and_once(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_bridges_share_plans(bridges: tuple[Plans, Plans]) -> None:
     first, second = bridges
     made = a_plan()
     plan = await first.keep(made, "me", run_id="r1")
@@ -77,9 +75,7 @@ async def test_a_plan_of_one_bridge_is_applied_by_another_as_it_was_made_and_onc
         await first.take(plan.plan_id, "me", run_id="r3")
 
 
-async def test_of_many_that_take_one_plan_at_once_one_gets_it(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_one_of_many_takes_a_plan(bridges: tuple[Plans, Plans]) -> None:
     plan = await bridges[0].keep(held(), "me", run_id="r1")
     taken: list[StoredPlan] = []
     refused: list[str] = []
@@ -97,9 +93,7 @@ async def test_of_many_that_take_one_plan_at_once_one_gets_it(
     assert all("took it" in text for text in refused)
 
 
-async def test_a_plan_is_its_maker_s_and_for_others_as_if_it_were_not(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_a_plan_has_one_owner(bridges: tuple[Plans, Plans]) -> None:
     plan = await bridges[0].keep(held(), "me", run_id="r1")
     for plan_id, owner in ((plan.plan_id, "you"), ("0" * 32, "me"), ("a\0\ud800", "me")):
         with raises_code("unknown_plan", match="There is no plan"):
@@ -108,18 +102,14 @@ async def test_a_plan_is_its_maker_s_and_for_others_as_if_it_were_not(
     assert kept.plan == plan
 
 
-async def test_a_plan_that_is_given_back_can_be_taken_by_another_bridge(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_a_returned_plan_is_available(bridges: tuple[Plans, Plans]) -> None:
     first, second = bridges
     plan = await first.keep(held(), "me", run_id="r1")
     await second.give_back(await second.take(plan.plan_id, "me", run_id="r2"))
     assert (await first.take(plan.plan_id, "me", run_id="r3")).plan == plan
 
 
-async def test_a_plan_of_another_version_is_refused_and_not_used_up(
-    two: tuple[Plans, Plans], tmp_path: Path
-) -> None:
+async def test_plans_of_other_versions_stay(two: tuple[Plans, Plans], tmp_path: Path) -> None:
     plan_id, whose = "0" * 32, owner_digest("me")
     with store_at(tmp_path).writing() as kept:
         kept.put("plan", whose, plan_id, b'{"of": "tomorrow"}')
@@ -129,9 +119,7 @@ async def test_a_plan_of_another_version_is_refused_and_not_used_up(
         assert kept.get("plan", whose, plan_id) == b'{"of": "tomorrow"}'
 
 
-async def test_a_plan_with_tokens_stays_where_they_are_known(
-    two: tuple[Plans, Plans],
-) -> None:
+async def test_a_plan_with_tokens_stays_at_its_bridge(two: tuple[Plans, Plans]) -> None:
     first, second = two
     plan = await first.keep(held(), "me", run_id="r1", here=True)
     with raises_code("unknown_plan"):

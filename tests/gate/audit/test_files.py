@@ -127,9 +127,7 @@ async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: 
 
 
 @pytest.mark.parametrize("torn", [b'{"kind":"call","ru\x00\x00', bytes(300_000)])
-async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
-    tmp_path: Path, torn: bytes
-) -> None:
+async def test_an_unfinished_line_is_no_tampering(tmp_path: Path, torn: bytes) -> None:
     """Only of that line nothing is known; what it was for was not done. Some file systems leave
     zeros where a machine lost its power."""
     log = AuditLog(tmp_path, now=FakeClock())
@@ -156,9 +154,7 @@ async def test_with_sync_records_are_written_to_the_disk(tmp_path: Path) -> None
     assert whole(tmp_path).records == 13
 
 
-async def test_with_sync_a_call_that_is_cancelled_is_recorded_whole_or_not_at_all(
-    tmp_path: Path,
-) -> None:
+async def test_sync_records_cancelled_calls_completely(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now=FakeClock(), sync=True)
     run = RunAudit(log, "r1")
     with anyio.CancelScope() as scope:
@@ -220,9 +216,7 @@ async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> N
 
 
 @pytest.mark.guarantee("audit-floods")
-async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_nothing(
-    tmp_path: Path,
-) -> None:
+async def test_a_full_log_refuses_calls_and_keeps_records(tmp_path: Path) -> None:
     """Whoever floods it must not get rid of what it knows; how things ended is still written."""
     log = AuditLog(tmp_path, now=FakeClock(), quota=5000)
     await log.append({"kind": "call", "run": "first"})

@@ -76,9 +76,7 @@ async def test_refusals_of_other_kinds_do_not_hide_among_a_flood(tmp_path: Path)
 
 
 @pytest.mark.parametrize("length", [10, 100_000])
-async def test_no_flood_of_refusals_passes_the_budget_of_its_run(
-    tmp_path: Path, length: int
-) -> None:
+async def test_refusals_have_a_limit(tmp_path: Path, length: int) -> None:
     text = "é" * length
     calls = [a_call(f"tool{number}{text}", text=text) for number in range(700)]
     await _flooded(tmp_path, calls)
@@ -97,7 +95,7 @@ async def test_a_refused_calls_arguments_are_cut_and_their_digest_kept(tmp_path:
     assert len(found["cut"]["arguments"]) > 60
 
 
-async def test_a_made_call_is_refused_once_its_run_has_filled_the_log(
+async def test_a_run_has_a_limit_of_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "RUN_BYTES", 100_000)

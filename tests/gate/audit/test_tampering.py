@@ -186,10 +186,7 @@ def _forged(lines: list[bytes], count: int) -> list[bytes]:
             lambda lines: [line.replace(b"two", b"2wo") for line in lines],
             ["line 2: the line is not what a bridge wrote there"],
         ),
-        (
-            lambda lines: [lines[0], *lines[3:]],
-            ["line 2: record 4 does not follow record 1"],
-        ),
+        (lambda lines: [lines[0], *lines[3:]], ["line 2: record 4 does not follow record 1"]),
         (lambda lines: lines[2:], ["line 1: record 3 does not follow record 0"]),
         (
             lambda lines: [lines[0], lines[2], lines[1], lines[3]],
@@ -199,19 +196,13 @@ def _forged(lines: list[bytes], count: int) -> list[bytes]:
                 "line 4: record 4 does not follow record 2",
             ],
         ),
-        (
-            lambda lines: _forged(lines, 1),
-            ["line 2: record 2 does not follow record 1"],
-        ),
+        (lambda lines: _forged(lines, 1), ["line 2: record 2 does not follow record 1"]),
         # The next file says how this one ended.
         (
             lambda lines: _forged(lines, 4),
             ["line 4: record 4 is not the one that 2026-09-21-000002.jsonl names"],
         ),
-        (
-            lambda lines: lines[:2],
-            [": record 4, which 2026-09-21-000002.jsonl names, is missing"],
-        ),
+        (lambda lines: lines[:2], [": record 4, which 2026-09-21-000002.jsonl names, is missing"]),
     ],
 )
 async def test_what_was_changed_is_named(
@@ -226,9 +217,7 @@ async def test_what_was_changed_is_named(
     assert all(text in problem for text, problem in zip(found, problems, strict=True))
 
 
-async def test_a_first_record_that_a_forger_made_up_does_not_end_the_check(
-    directory: Path,
-) -> None:
+async def test_forged_first_records_are_checked_safely(directory: Path) -> None:
     name = "2026-09-21-000002.jsonl"
     for previous in (7, [FILE], {FILE: 7}, {FILE: ["x", 1]}, {FILE: [4, {}]}, {"": [1, "a"]}):
         record = {**note("forged"), "previous": previous}
@@ -255,7 +244,7 @@ def _replace(path: Path) -> None:
     ],
     ids=["shortened", "removed", "moved", "changed", "all removed"],
 )
-async def test_what_is_done_to_a_file_under_its_bridge_shows(
+async def test_changes_under_a_running_bridge_show(
     tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     directory, elsewhere = tmp_path / "audit", tmp_path / "elsewhere"

@@ -177,9 +177,7 @@ async def test_a_living_bridges_runs_are_left_alone_also_in_its_next_file(tmp_pa
     assert await end_orphans(other) == 0
 
 
-async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_crash_loses_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had recorded is not recorded again."""
     dead = AuditLog(tmp_path, replica="a")
     for number in range(3):
