@@ -40,6 +40,7 @@ from bridge.settings.policy import (
     PolicySpec,
     ServerPolicy,
 )
+from tests.audit_rig import records
 
 
 class Notes:
@@ -194,12 +195,8 @@ def _seen(run_id: str = "r1", *flows: FlowRule, policy: bool = True, **more: Any
     )
 
 
-async def _sent(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-    return {"content": []}
-
-
 def _gate(seen: GateContext) -> Gate:
-    return Gate(Grant(servers=None, calls=10), _sent, seen)
+    return Gate(Grant(servers=None, calls=10), _nothing, seen)
 
 
 def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
@@ -225,10 +222,6 @@ async def test_labels_outlive_a_run_for_which_there_was_no_policy() -> None:
     assert (passed.run_id, passed.labels) == ("r2", frozenset(LABELS))
 
 
-CALLS = st.lists(
-    st.tuples(st.sampled_from(["web", "mail", "crm"]), st.frozensets(st.sampled_from(LABELS))),
-    max_size=4,
-)
 RULES = st.builds(
     FlowRule,
     name=st.just("f"),
@@ -236,6 +229,12 @@ RULES = st.builds(
     after=st.frozensets(st.sampled_from(LABELS)),
     after_servers=st.lists(st.sampled_from(["w*", "mail"]), max_size=2).map(tuple),
     to=st.just(frozenset({EXFILTRATION})),
+)
+
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from(["web", "mail", "crm"]), st.frozensets(st.sampled_from(LABELS))),
+    max_size=4,
 )
 
 
@@ -298,30 +297,21 @@ def test_a_thing_found_often_is_one_thing() -> None:
 
 
 async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path)
-    seen = _seen("r2", DENIED, audit=RunAudit(log, "r2"))
+    seen = _seen("r2", DENIED, audit=RunAudit(AuditLog(tmp_path), "r2"))
     tracker = ProvenanceTracker(seen)
-    made = Provenance(
-        run_id="r1", labels=frozenset({PRIVATE_DATA}), servers=frozenset({"crm", "a"})
-    )
+    servers, labels = frozenset({"crm", "a"}), frozenset({PRIVATE_DATA})
     for _ in range(3):
-        await tracker.add("memory 'a'", made)
+        await tracker.add("memory 'a'", Provenance(run_id="r1", labels=labels, servers=servers))
     await tracker.add("memory 'plain'", None)
     await tracker.add_labels("directory 'mail'", frozenset(LABELS))
     await tracker.add_labels("directory 'plain'", frozenset())
-    log.close()
-    [file] = sorted(tmp_path.glob("*.jsonl"))  # noqa: ASYNC240
-    records = [json.loads(line) for line in file.read_text().splitlines()]
-    told = [
-        {key: one[key] for key in one if key not in ("seq", "time", "prev", "hash", "host", "pid")}
-        for one in records
+    frame = ("seq", "time", "prev", "hash")
+    told = [{key: one[key] for key in one if key not in frame} for one in records(tmp_path)]
+    both, crm = {"kind": "found", "run": "r2"}, {"savedBy": "r1", "from": ["a", "crm"]}
+    assert told == [
+        {**both, "what": "memory 'a'", "labels": [PRIVATE_DATA], **crm},
+        {**both, "what": "directory 'mail'", "labels": sorted(LABELS)},
     ]
-    assert [one["kind"] for one in told] == ["found", "found"]
-    first, second = told
-    assert (first["run"], first["what"], first["savedBy"]) == ("r2", "memory 'a'", "r1")
-    assert (first["labels"], first["from"]) == ([PRIVATE_DATA], ["a", "crm"])
-    assert (second["what"], second["labels"]) == ("directory 'mail'", sorted(LABELS))
-    assert "savedBy" not in second
 
 
 async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
@@ -340,18 +330,15 @@ async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
     assert line.endswith(f'(saved by run {"f" * 40})". Effect: write')
 
 
-async def test_what_could_not_be_recorded_is_not_had_by_trying_again(tmp_path: Path) -> None:
+async def test_a_second_try_does_not_get_what_is_not_recorded(tmp_path: Path) -> None:
     place = tmp_path / "audit"
     place.write_text("no directory")
-    log = AuditLog(place)
-    tracker = ProvenanceTracker(_seen("r2", DENIED, audit=RunAudit(log, "r2")))
+    audit = RunAudit(AuditLog(place), "r2")
+    tracker = ProvenanceTracker(_seen("r2", DENIED, audit=audit))
     made = Provenance(run_id="r1", labels=frozenset({PRIVATE_DATA}))
     for _ in range(2):
         with pytest.raises(AuditError):
             await tracker.add("memory 'a'", made)
     place.unlink()
     await tracker.add("memory 'a'", made)
-    log.close()
-    [file] = place.glob("*.jsonl")
-    found = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [one["what"] for one in found if one["kind"] == "found"] == ["memory 'a'"]
+    assert [one["what"] for one in records(place) if one["kind"] == "found"] == ["memory 'a'"]

@@ -24,7 +24,8 @@ def _after(*calls: tuple[str, frozenset[str]]) -> FlowState:
     """Return the state after these tools of servers, with their labels."""
     state = FlowState()
     for name, labels in calls:
-        state.add_call(*name.split("."), labels)
+        server, _, tool = name.partition(".")
+        state.add_call(server, tool, labels)
     return state
 
 

@@ -20,6 +20,7 @@ from bridge.errors import (
     CallTimeoutError,
     CannotAskError,
     ChannelClosedError,
+    LoginFailedError,
     LoginRequiredError,
     ServerLostError,
     ServerStartError,
@@ -31,6 +32,7 @@ from bridge.gate.decision import CallFacts, Outcome, outcome_after, outcome_of
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, result_size
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault
+from bridge.gate.privacy_data import Kind
 from bridge.gate.services import GateContext
 from bridge.gate.tally import WINDOW, Rates, RunBudget, Tally
 from bridge.large_text import LargeText, with_plain_text
@@ -98,27 +100,19 @@ async def test_a_resource_is_counted_as_a_call_is() -> None:
         await gate.request("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
 
 
-class Hand:
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def now(self) -> float:
-        return self.at
-
-
 def test_time_counts_once_however_many_calls_are_under_way() -> None:
-    hand = Hand()
-    tally = Tally(hand.now)
+    clock = FakeClock(0.0)
+    tally = Tally(clock)
     with tally.under_way():
-        hand.at = 1.0
+        clock.now = 1.0
         with tally.under_way():
-            hand.at = 3.0
+            clock.now = 3.0
         assert tally.busy_seconds == 3.0
-        hand.at = 4.0
-    hand.at = 10.0
+        clock.now = 4.0
+    clock.now = 10.0
     assert tally.busy_seconds == 4.0
     with tally.under_way():
-        hand.at = 11.0
+        clock.now = 11.0
     assert tally.busy_seconds == 5.0
 
 
@@ -189,20 +183,16 @@ def test_an_answer_is_what_the_server_says_it_is(result: dict[str, object], outc
     assert outcome_of(result) == outcome
 
 
-def refusal(code: int, *, doubtful: bool | None = None) -> ToolCallError:
-    return ToolCallError("m", server="s", rpc_code=code, doubtful=doubtful)
-
-
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
-        (refusal(-32602), "refused"),
-        (refusal(-32601), "refused"),
-        (refusal(-32042), "refused"),
-        (refusal(-32603), "tool-error"),
-        (refusal(0), "tool-error"),
-        (refusal(-32000), "tool-error"),
-        (refusal(-32602, doubtful=True), "unknown"),
+        (ToolCallError("m", server="s", rpc_code=-32602), "refused"),
+        (ToolCallError("m", server="s", rpc_code=-32601), "refused"),
+        (ToolCallError("m", server="s", rpc_code=-32042), "refused"),
+        (ToolCallError("m", server="s", rpc_code=-32603), "tool-error"),
+        (ToolCallError("m", server="s", rpc_code=0), "tool-error"),
+        (ToolCallError("m", server="s", rpc_code=-32000), "tool-error"),
+        (ToolCallError("m", server="s", rpc_code=-32602, doubtful=True), "unknown"),
         (CannotAskError("m"), "refused"),
         (ServerStartError("m", server="s"), "not-sent"),
         (LoginRequiredError("m", server="s"), "not-sent"),
@@ -229,43 +219,29 @@ def test_every_error_of_a_server_says_whether_it_leaves_doubt() -> None:
     def below(kind: type[UpstreamError]) -> list[type[UpstreamError]]:
         return [kind, *(one for child in kind.__subclasses__() for one in below(child))]
 
-    certain = {kind.__name__ for kind in below(UpstreamError) if not kind.doubtful_unless_said}
-    assert certain == {
-        "ServerStartError",
-        "LoginRequiredError",
-        "LoginFailedError",
-        "ToolCallError",
-        "CannotAskError",
-    }
+    certain = {kind for kind in below(UpstreamError) if not kind.doubtful_unless_said}
+    starts = {ServerStartError, LoginRequiredError, LoginFailedError}
+    assert certain == starts | {ToolCallError, CannotAskError}
 
 
-def test_a_run_has_so_many_calls() -> None:
-    budgets = Budgets(run_calls=2)
+@pytest.mark.parametrize(
+    ("budgets", "size", "message"),
+    [
+        (Budgets(run_calls=2), 0, r"all of the 2 calls it may \(budgets.run_calls"),
+        (Budgets(server_calls=1), 0, r"all of the 1 calls to 'a' .*budgets.server_calls"),
+        (Budgets(run_bytes=100), 5099, r"5,099 bytes, of the 100 .*budgets.run_bytes"),
+    ],
+)
+def test_a_run_has_budgets(budgets: Budgets, size: int, message: str) -> None:
     budget = RunBudget(budgets)
     budget.spend("a")
+    budget.took_in(min(size, 99))
     budget.spend("b")
+    budget.took_in(max(0, size - 99))
     for _ in range(2):
-        with pytest.raises(CallBudgetError, match=r"all of the 2 calls it may \(budgets.run_calls"):
+        with pytest.raises(CallBudgetError, match=message):
             budget.spend("a")
     RunBudget(budgets).spend("a")
-
-
-def test_a_run_has_so_many_calls_to_each_server() -> None:
-    budget = RunBudget(Budgets(server_calls=1))
-    budget.spend("a")
-    budget.spend("b")
-    with pytest.raises(CallBudgetError, match=r"all of the 1 calls to 'a' .*budgets.server_calls"):
-        budget.spend("a")
-
-
-def test_a_run_is_returned_so_many_bytes() -> None:
-    budget = RunBudget(Budgets(run_bytes=100))
-    budget.spend("a")
-    budget.took_in(99)
-    budget.spend("a")
-    budget.took_in(5000)
-    with pytest.raises(CallBudgetError, match=r"5,099 bytes, of the 100 .*budgets.run_bytes"):
-        budget.spend("a")
 
 
 def test_a_minute_is_the_last_sixty_seconds_of_all_runs() -> None:
@@ -336,37 +312,22 @@ def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float
         assert len([at for at in made if at > clock.now - WINDOW]) <= limit
 
 
-MAIL = "ann@example.org"
+@pytest.mark.parametrize("detect", [(), ("email",)])
+async def test_large_texts_pass_the_gate_without_personal_data(detect: tuple[Kind, ...]) -> None:
+    large: dict[str, Any] = {"content": [{"type": "text", "text": LargeText([b"x@y", b".org"])}]}
 
-
-def result(*pieces: bytes) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": LargeText(pieces)}]}
-
-
-def gate(vault: Vault | None = None) -> Gate:
     async def answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        return result(b"write to ann@exa", b"mple.org")
+        return large
 
-    context = GateContext() if vault is None else GateContext(vault=vault)
-    return Gate(Grant(servers=None, calls=1), answer, context)
-
-
-def test_it_is_counted_by_its_bytes() -> None:
-    size = result_size(with_plain_text(result(b"x" * LARGE, "ä".encode())))
-    assert result_size(result(b"x" * LARGE, "ä".encode())) == size > LARGE
+    context = GateContext(vault=Vault(Privacy(detect=detect)))
+    found = await Gate(Grant(servers=None, calls=1), answer, context).call("shop", "mails", {})
+    text: Any = found["content"][0]["text"]
+    assert isinstance(text, str if detect else LargeText)
+    assert not detect or "x@y.org" not in text
 
 
-def test_it_takes_as_much_room_and_work_as_it_has_bytes() -> None:
-    assert estimated_size(result(b"x" * LARGE), LARGE) > LARGE
-
-
-async def test_it_passes_the_gate_as_it_is() -> None:
-    found = await gate().call("shop", "mails", {})
-    assert isinstance(found["content"][0]["text"], LargeText)
-
-
-async def test_personal_data_in_it_is_hidden() -> None:
-    found = await gate(Vault(Privacy(detect=("email",)))).call("shop", "mails", {})
-    text = found["content"][0]["text"]
-    assert text.startswith("write to ")
-    assert MAIL not in text
+def test_large_texts_count_their_bytes() -> None:
+    pieces = [b"x" * LARGE, "ä".encode()]
+    large: dict[str, Any] = {"content": [{"type": "text", "text": LargeText(pieces)}]}
+    assert result_size(with_plain_text(large)) == result_size(large) > LARGE
+    assert estimated_size(large, LARGE) > LARGE

@@ -316,28 +316,31 @@ MAIN: dict[str, Any] = {"when": {"branch": "main"}, "action": "ask"}
 ALLOWED: dict[str, Any] = {"action": "allow"}
 
 
-def test_what_is_seen_decides_and_what_is_not_leaves_possibilities() -> None:
-    policy = _of_rules(FORCE, MAIN, ALLOWED)
-    found = outlook(policy, _call(force=False), unseen=["branch"])
+BOTH: dict[str, Any] = {"when": {"branch": "main", "force": True}, "action": "deny"}
+
+
+def test_a_forecast_has_the_arguments_that_a_possibility_needs() -> None:
+    found = outlook(_of_rules(FORCE, MAIN, ALLOWED), _call(force=False), unseen=["branch"])
     assert (found.decision.action, found.decision.rule) == ("allow", "rule '2'")
     [possible] = found.possible
-    assert (possible.decision.action, possible.decision.rule) == ("ask", "rule '1'")
-    assert possible.on == ("branch",)
+    assert (possible.decision.rule, possible.on) == ("rule '1'", ("branch",))
 
 
-def test_a_rule_behind_one_that_is_certain_is_no_possibility() -> None:
-    assert outlook(_of_rules({"action": "ask"}, MAIN), _call(), unseen=["branch"]).possible == ()
-
-
-def test_a_condition_that_is_seen_to_fail_leaves_no_possibility() -> None:
-    both = {"when": {"branch": "main", "force": True}, "action": "deny"}
-    assert outlook(_of_rules(both), _call(force=False), unseen=["branch"]).possible == ()
-    assert len(outlook(_of_rules(both), _call(force=True), unseen=["branch"]).possible) == 1
-
-
-def test_arguments_of_any_name_leave_every_condition_open() -> None:
-    found = outlook(_of_rules(FORCE, MAIN), _call(), open=True)
-    assert [possible.decision.action for possible in found.possible] == ["deny", "ask"]
+@pytest.mark.parametrize(
+    ("rules", "seen", "any_name", "possible"),
+    [
+        ([{"action": "ask"}, MAIN], {}, False, []),
+        ([BOTH], {"force": False}, False, []),
+        ([BOTH], {"force": True}, False, ["deny"]),
+        ([FORCE, MAIN], {}, True, ["deny", "ask"]),
+    ],
+)
+def test_a_forecast_has_only_what_is_possible(
+    rules: list[dict[str, Any]], seen: dict[str, Any], any_name: bool, possible: list[str]
+) -> None:
+    unseen = [] if any_name else ["branch"]
+    found = outlook(_of_rules(*rules), _call(**seen), unseen=unseen, open=any_name)
+    assert [each.decision.action for each in found.possible] == possible
 
 
 _ARGUMENTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)

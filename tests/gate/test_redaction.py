@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.gate import redaction
 from bridge.gate.redaction import Redactor, _begins_a_character
-from bridge.gate.redaction_shapes import is_secret, mask, mask_secrets, names_secret
+from bridge.gate.redaction_shapes import mask, mask_secrets, names_secret
 from bridge.text import distinct_key
 
 SECRET = "s3cr3t-Value/42"
@@ -178,46 +178,28 @@ def test_a_name_cannot_break_out_of_a_mark() -> None:
     assert json.loads(line) == ["[redacted: ?}?? ? of x]"]
 
 
-def test_arguments_are_shown_with_masks_for_what_looks_like_a_secret() -> None:
-    keys = ("password", "apiKey", "private-key", "empty", "key")
+def test_arguments_are_masked_where_the_schema_names_secrets() -> None:
     below = {"type": "object", "properties": {"token": {}, "q": {}}}
     schema = {
-        "properties": {**dict.fromkeys(keys, {}), "list": {"items": {"$ref": "#/$defs/Below"}}},
-        "$defs": {"Below": below},
+        "properties": {"apiKey": {}, "private-key": {}, "list": {"items": {"$ref": "#/$defs/B"}}},
+        "$defs": {"B": below},
     }
-    line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
+    plain: dict[str, Any] = {"repo": "o/r", "token": "in the schema it is not", "apiKey": ["a", "b"]}
+    plain |= {"private-key": "drop everything; now", "max_tokens": 100, "author": "Ann"}
     shown = redactor().arguments(
         {
-            "repo": "o/r",
-            "password": "hunter2",
-            "token": "in the schema it is not",
-            "apiKey": ["a", "b"],
-            "private-key": "drop everything; now",
+            **plain,
             "list": [{"token": "abc-1", "q": "abc-1"}],
-            "max_tokens": 100,
-            "author": "Ann",
             "body": f"Use {SECRET} or ghp_{'a1B2' * 6}.",
-            "url": "https://ann:pw@h.example/x",
-            "key": f"-----BEGIN RSA PRIVATE KEY-----\n{line}\nMII=\n"
-            "-----END RSA PRIVATE KEY-----\n.",
             "header": "Bearer abcDEF1234567890",
             "said": "[redacted: TOKEN of shop]",
         },
         schema,
     )
     assert shown == {
-        "repo": "o/r",
-        "password": "[redacted: 7 characters, sha256 f52fbd32]",
-        "token": "in the schema it is not",
-        "apiKey": ["a", "b"],
-        "private-key": "drop everything; now",
+        **plain,
         "list": [{"token": mask("abc-1"), "q": "abc-1"}],
-        "max_tokens": 100,
-        "author": "Ann",
         "body": f"Use {MARK} or ghp_{mask('a1B2' * 6)}.",
-        "url": f"https://ann:{mask('pw')}@h.example/x",
-        "key": f"-----BEGIN RSA PRIVATE KEY-----\n{mask(line)}\nMII=\n"
-        "-----END RSA PRIVATE KEY-----\n.",
         "header": f"Bearer {mask('abcDEF1234567890')}",
         "said": "[the text: redacted: TOKEN of shop]",
     }
@@ -232,32 +214,6 @@ def test_arguments_may_be_nested_without_an_end() -> None:
     for _ in range(100):
         shown = shown[0]
     assert shown == "[nested too deeply to be shown]"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("LOG_LEVEL", "debug", False),
-        ("HOME", "/home/ann", False),
-        ("DB_PASSWORD", "postgres", False),
-        ("DB_PASSWORD", "admin123", True),
-        ("DB_PASSWORD", "pw1", False),
-        ("PASSPHRASE", "correct horse battery staple", True),
-        ("MAX_TOKENS", "4096", False),
-        ("API_TOKEN_FILE", "/run/secrets/token-1", False),
-        ("TOKEN", "https://h.example/token", False),
-        ("TOKEN", "true", False),
-        ("TOKEN", "20240912", False),
-        ("MODEL", "gpt-4o-2024-08-06", False),
-        ("ANYTHING", f"xoxb-{'12345-' * 3}", True),
-        ("ANYTHING", "q8Zt4LkX0bVn7RwY2mHs", True),
-        ("DATABASE_ID", "0123456789abcdef0123456789abcdef", False),
-        ("TENANT", "550e8400-e29b-41d4-a716-446655440000", False),
-        ("API_KEY", "550e8400-e29b-41d4-a716-446655440000", True),
-    ],
-)
-def test_not_all_of_an_environment_is_secret(name: str, value: str, expected: bool) -> None:
-    assert is_secret(value, name) is expected
 
 
 def test_names_are_read_by_their_words() -> None:
