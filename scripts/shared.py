@@ -256,7 +256,7 @@ CHANNELS = (
     Channel(
         "the audit log",
         "you alone read it; secrets are masked, floods are counted",
-        "tests/gate/audit/test_refusals.py::test_refusals_of_other_kinds_do_not_hide_among_a_flood",
+        "tests/gate/audit/test_run.py::test_refusals_of_other_kinds_do_not_hide_among_a_flood",
     ),
     Channel(
         "a writable directory",

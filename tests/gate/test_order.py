@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from bridge.errors import (
     CallDeniedError,
     OutcomeUnknownError,
     ServerLostError,
+    ServerStartError,
 )
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
@@ -122,6 +124,38 @@ async def test_the_server_sees_what_the_log_and_the_program_do_not(tmp_path: Pat
     await shop.buy(to=token)
     assert shop.got == [{"to": "ann@example.org"}]
     assert records(shop.place)[0]["arguments"] == {"to": token}
+
+
+async def fail(*_: object) -> Any:
+    raise ServerStartError("no mail of Ada's today", server="shop")
+
+
+async def list_none() -> tuple[dict[str, Json], ...]:
+    return ()
+
+
+async def note_error(gate: Gate) -> None:
+    async with gate.noting_errors("shop"):
+        await fail()
+
+
+@pytest.mark.guarantee("kept-names")
+@pytest.mark.parametrize(
+    "request_something",
+    [
+        lambda gate: gate.call("shop", "t", {}),
+        lambda gate: gate.list_offers("shop", READ_RESOURCE, fail),
+        lambda gate: gate.list_offers("shop", READ_RESOURCE, list_none),
+        note_error,
+    ],
+)
+async def test_an_error_or_an_empty_list_counts_as_read(
+    tmp_path: Path, request_something: Callable[[Gate], Awaitable[object]]
+) -> None:
+    shop = Shop(tmp_path, f'{OPEN}[servers.shop]\nlabels = ["private-data"]\n', define=fail)
+    with suppress(ServerStartError):
+        await request_something(shop.gate)
+    assert shop.context.flow_state.read(["private-data"])
 
 
 async def test_what_is_denied_is_recorded_and_not_made(tmp_path: Path) -> None:

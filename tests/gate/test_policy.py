@@ -73,13 +73,9 @@ def test_a_trusted_server_is_believed_what_its_annotations_say(
     policy = _policy(servers={"s": {"trust": True}})
     decision = policy.decide(_call(_tool(**annotations)))
     assert (decision.effect, decision.rule) == (effect, rule)
-    # Any other server may say what it wants.
+    # Without a definition, or of a server that is not trusted, annotations do not count.
+    assert policy.decide(_call()).rule == "default for untrusted tools"
     decision = _policy(servers={"s": {}}).decide(_call(_tool(**annotations)))
-    assert (decision.effect, decision.rule) == ("write", "default for untrusted tools")
-
-
-def test_a_tool_that_a_trusted_server_does_not_describe_is_untrusted() -> None:
-    decision = _policy(servers={"s": {"trust": True}}).decide(_call())
     assert (decision.effect, decision.rule) == ("write", "default for untrusted tools")
 
 
@@ -112,16 +108,16 @@ def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
     flow = [{"name": "f", "after": ["x"], "to": ["exfiltration"], "action": "ask"}]
     policy = _policy(servers={"s": server}, flow=flow)
     reads, writes = (_tool(readOnlyHint=hint, openWorldHint=True) for hint in (True, False))
-    assert policy.labels("s", "t", None) == {"private-data", "x"}
-    assert policy.labels("s", "t", reads) == {"private-data", "x", "untrusted-input"}
-    assert policy.labels("s", "t", writes) == {"private-data", "x", "exfiltration"}
-    assert policy.decide(_call(writes)).labels == {"private-data", "x", "exfiltration"}
+    own = {"private-data", "x"}
+    assert policy.labels("s", "t", None) == own
+    assert policy.labels("s", "t", reads) == own | {"untrusted-input"}
+    assert policy.labels("s", "t", writes) == own | {"exfiltration"}
+    assert policy.decide(_call(writes)).labels == own | {"exfiltration"}
     assert policy.labels("other", "t", writes) == frozenset()
-    distrusted = _policy(servers={"s": {**server, "trust": False}}, flow=flow)
-    assert distrusted.labels("s", "t", reads) == {"private-data", "x"}
+    assert _policy(servers={"s": {**server, "trust": False}}, flow=flow).labels("s", "t", reads) == own
 
 
-def test_a_definition_that_changes_is_judged_anew() -> None:
+def test_a_definition_that_changes_is_judged_again() -> None:
     policy = _policy(servers={"s": {"trust": True}})
     tame, wild = _tool(readOnlyHint=True), _tool(destructiveHint=True)
     for definition, effect in ((tame, "read"), (wild, "destructive"), (None, "write")) * 2:

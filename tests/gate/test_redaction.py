@@ -184,7 +184,11 @@ def test_arguments_are_masked_where_the_schema_names_secrets() -> None:
         "properties": {"apiKey": {}, "private-key": {}, "list": {"items": {"$ref": "#/$defs/B"}}},
         "$defs": {"B": below},
     }
-    plain: dict[str, Any] = {"repo": "o/r", "token": "in the schema it is not", "apiKey": ["a", "b"]}
+    plain: dict[str, Any] = {
+        "repo": "o/r",
+        "token": "in the schema it is not",
+        "apiKey": ["a", "b"],
+    }
     plain |= {"private-key": "drop everything; now", "max_tokens": 100, "author": "Ann"}
     shown = redactor().arguments(
         {

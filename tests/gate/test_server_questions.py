@@ -10,11 +10,10 @@ from bridge.gate.server_questions import (
     MAX_TEXT_CHARS,
     ServerQuestions,
     elicitation,
-    may_sample,
     sampling_request,
 )
 from bridge.model import Json
-from bridge.settings.policy import Asking, parse_policy
+from bridge.settings.policy import parse_policy
 from bridge.text import visible
 
 pytestmark = pytest.mark.guarantee("servers-questions")
@@ -47,23 +46,13 @@ def test_a_servers_words_stand_on_lines_of_its_own() -> None:
 
 
 def test_what_is_only_shown_of_a_form_is_made_visible() -> None:
-    field = {
-        "type": "string",
-        "title": "a\nb",
-        "description": "c\x1b[2J",
-        "enum": ["x", "größer"],
-        "enumNames": ["X\u202e", "y"],
-        "default": "x",
-    }
+    values = {"type": "string", "enum": ["x", "größer"], "default": "x"}
+    field = {**values, "title": "a\nb", "description": "c\x1b[2J", "enumNames": ["X\u202e", "y"]}
     choice = {"type": "string", "oneOf": [{"const": "x", "title": "X\n1."}]}
     asked = elicitation("shop", RUN, {"message": "?", "requestedSchema": form(a=field, b=choice)})
     shown = asked["requestedSchema"]["properties"]
-    assert shown["a"] == {
-        **field,
-        "title": "a\\nb",
-        "description": "c\\x1b[2J",
-        "enumNames": ["X\\u202e", "y"],
-    }
+    visible = {"title": "a\\nb", "description": "c\\x1b[2J", "enumNames": ["X\\u202e", "y"]}
+    assert shown["a"] == {**values, **visible}
     assert shown["b"]["oneOf"] == [{"const": "x", "title": "X\\n1."}]
 
 
@@ -137,20 +126,15 @@ def test_what_is_no_plain_address_is_refused(url: Json) -> None:
 
 
 def test_a_model_is_told_who_asks_and_nothing_hidden() -> None:
-    content: Json = {"type": "text", "text": "a\u202eb\x1b\n\n \n\n\n\nc\r\nd"}
-    params: dict[str, Json] = {
-        "messages": [{"role": "user", "content": content}],
-        "systemPrompt": "Be brief.",
-        "maxTokens": 5,
-        "includeContext": "allServers",
-    }
+    def messages(text: str) -> Json:
+        return [{"role": "user", "content": {"type": "text", "text": text}}]
+
+    params: dict[str, Json] = {"systemPrompt": "Be brief.", "maxTokens": 5}
+    params |= {"messages": messages("a\u202eb\x1b\n\n \n\n\n\nc\r\nd"), "includeContext": "all"}
+    origin = "(The MCP server shop asks this through mcp-code-bridge, in run 5f0c9a2b.)"
     assert sampling_request("shop", RUN, params) == {
-        "messages": [
-            {"role": "user", "content": {"type": "text", "text": "a\\u202eb\\x1b\n\nc\nd"}}
-        ],
-        "systemPrompt": (
-            "(The MCP server shop asks this through mcp-code-bridge, in run 5f0c9a2b.)\nBe brief."
-        ),
+        "messages": messages("a\\u202eb\\x1b\n\nc\nd"),
+        "systemPrompt": f"{origin}\nBe brief.",
         "maxTokens": 5,
     }
 
@@ -168,32 +152,13 @@ def test_a_sampling_request_beyond_its_bounds_is_refused(params: dict[str, Json]
         sampling_request("shop", RUN, params)
 
 
-def test_whether_the_model_may_be_asked_is_a_question_that_shows_what() -> None:
-    content: Json = [{"type": "image"}, {"type": "text", "text": "Pay\nme\x1b"}]
-    asked = may_sample("shop", {"messages": [{"role": "user", "content": content}]})
-    assert asked["message"].startswith("Let server shop ask your model?")
-    assert "\n    the last: Pay\\nme\\x1b" in asked["message"]
-    assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["call", "run", "no"]
-
-
 def test_a_policy_decides_on_questions_for_each_server() -> None:
     assert ServerQuestions().decide("shop", "elicitation") == "allow"
-    spec = parse_policy(
-        {
-            "elicitation": "deny",
-            "sampling": "ask",
-            "servers": {"shop": {"elicitation": "allow"}, "s*": {"sampling": "deny"}},
-        },
-        "p",
-    )
-    asked = ServerQuestions(spec)
+    servers = {"shop": {"elicitation": "allow"}, "s*": {"sampling": "deny"}}
+    policy = {"elicitation": "deny", "sampling": "ask", "servers": servers}
+    asked = ServerQuestions(parse_policy(policy, "p"))
     assert asked.decide("shop", "elicitation") == "allow"
     assert asked.decide("shop", "sampling") == asked.decide("other", "sampling") == "ask"
-    denied: list[tuple[str, Asking]] = [
-        ("sea", "elicitation"),
-        ("sea", "sampling"),
-        ("other", "elicitation"),
-    ]
-    for name, asking in denied:
+    for name, asking in (("sea", "elicitation"), ("sea", "sampling"), ("other", "elicitation")):
         with pytest.raises(CannotAskError, match=f"denies {asking} to the server {name}"):
-            asked.decide(name, asking)
+            asked.decide(name, asking)  # type: ignore[arg-type]

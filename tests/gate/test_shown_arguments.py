@@ -20,11 +20,10 @@ from bridge.gate.decision import CallFacts, Decision, arguments_digest, canonica
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.question import question
 from bridge.gate.redaction import Redactor
-from bridge.gate.redaction_shapes import MAX_MASKED, mask
+from bridge.gate.redaction_shapes import MAX_MASKED
 from bridge.model import Json, Plan, Tool
 from bridge.render.plan import plan_text
 from bridge.text import escape_look_alikes
-from tests.audit_rig import records
 
 pytestmark = pytest.mark.guarantee("shown-as-sent")
 
@@ -323,14 +322,3 @@ def test_the_digest_is_of_canonical_json(arguments: dict[str, Json], at_once: in
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(canonical_module, "LARGE", at_once)
         assert arguments_digest(arguments) == f"sha256:{whole}"
-
-
-async def test_the_log_on_the_disk_has_the_digest(tmp_path: Path) -> None:
-    audit = RunAudit(AuditLog(tmp_path), "r1", mask=REDACTOR.arguments)
-    call = call_with({"password": "hunter2"})
-    await audit.record_call(1, call, ASK, None)
-    await audit.record_refusal(2, call, ASK, "call_denied")
-    await audit.record_unsent("held", 3, call, ASK)
-    found = records(tmp_path)
-    assert {record["digest"] for record in found} == {arguments_digest(call.arguments)}
-    assert {record["arguments"]["password"] for record in found} == {mask("hunter2")}
