@@ -189,8 +189,7 @@ RESOURCES = (
         "the user",
         "a number for each run",
         "refused with a named error",
-        "tests/callers/test_server_questions.py::"
-        "test_a_flood_of_questions_reaches_nobody_whole_and_writes_little",
+        "tests/callers/test_server_questions.py::test_a_flood_of_questions_is_cut",
     ),
     Resource(
         "calls to a server",

@@ -16,7 +16,6 @@ from bridge.callers.progress import (
     LoggedOutput,
     ProgressReporter,
     RunProgress,
-    told,
 )
 from bridge.clock import Clock
 from bridge.errors import ApprovalRefusedError
@@ -72,11 +71,6 @@ def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str
     for piece in pieces:
         run_progress.wrote(piece)
     assert run_progress.line == line
-
-
-def test_texts_stay_in_their_line_and_their_bound() -> None:
-    assert told("a\nb\x07") == "a b\\x07"
-    assert len(told("\x07" * 1000)) == MAX_TOLD
 
 
 def test_logged_output_is_cut_and_counted() -> None:

@@ -15,6 +15,7 @@ from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskEr
 from bridge.gate.approval import Approval, Approver, Grants, Subject
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.pins import tool_digest
+from bridge.gate.question import list_offered
 from bridge.model import HeldCall, Json, Plan, Tool
 from bridge.settings.policy import PolicySpec, parse_policy
 from tests.waiting import PATIENCE_SECONDS
@@ -45,8 +46,7 @@ class Person:
         return {"action": "accept", "content": {"decision": answer}}
 
     def offered(self) -> list[str]:
-        found: Any = self.asked[-1]["requestedSchema"]
-        return list(found["properties"]["decision"]["enum"])
+        return list(list_offered(self.asked[-1]))
 
     def message(self) -> str:
         return str(self.asked[-1]["message"])

@@ -195,10 +195,6 @@ def _seen(run_id: str = "r1", *flows: FlowRule, policy: bool = True, **more: Any
     )
 
 
-def _gate(seen: GateContext) -> Gate:
-    return Gate(Grant(servers=None, calls=10), _nothing, seen)
-
-
 def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
     for seen in (_seen(), _seen(policy=False)):
         assert ProvenanceTracker(seen).provenance() is None
@@ -262,7 +258,7 @@ async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
 @pytest.mark.parametrize("rule", [DENIED, LETHAL])
 async def test_a_refusal_says_what_brought_the_label_and_whose_it_was(rule: FlowRule) -> None:
     seen = _seen("r2", rule)
-    gate = _gate(seen)
+    gate = Gate(Grant(servers=None, calls=10), _nothing, seen)
     await gate.call("chat", "send", {})
     await ProvenanceTracker(seen).add(
         "memory 'notes'", Provenance(run_id="abc123", labels=frozenset(LABELS))

@@ -41,7 +41,7 @@ ALLOW = Decision(action="allow", rule="no policy")
 ASK = Decision(action="ask", rule="default for writes")
 
 
-def call(tool: str = "create", **arguments: Any) -> CallFacts:
+def call(tool: str = "create", /, **arguments: Any) -> CallFacts:
     return CallFacts(server="tickets", tool=tool, arguments=arguments)
 
 
@@ -119,10 +119,6 @@ PLAN = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 
 Step = str | int
-
-
-def a_call(arguments: dict[str, Any]) -> CallFacts:
-    return CallFacts(server="git", tool="tag", arguments=arguments)
 
 
 def calls(count: int) -> dict[int, str]:
@@ -328,7 +324,7 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
         return {**value, "password": "***"}
 
     arguments = {"to": f"no {text(3, 'id')}!", "n": whole(1), "password": "hunter2"}
-    found, _ = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask)
+    found, _ = shown(call(**arguments), {1: "git.log", 3: "git.tag"}, mask)
     assert found == {
         "to": "no ‹result of #3 git.tag›.id!",
         "n": "‹result of #1 git.log›",
@@ -430,25 +426,25 @@ def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
 
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
     arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
-    found, told = shown(a_call(arguments), calls(60), no_mask)
+    found, told = shown(call(**arguments), calls(60), no_mask)
     assert told
     assert len(json.dumps(found)) < 1_500
     assert "more characters) …xxx" in found["long"]
-    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), calls(120), no_mask)
+    many, _ = shown(call(**{f"k{number}": number for number in range(9_000)}), calls(120), no_mask)
     assert len(json.dumps(many)) < 1_500
     assert str(many["…"]).endswith("more keys)")
-    listed, _ = shown(a_call({"a": list(range(9_000))}), calls(120), no_mask)
+    listed, _ = shown(call(a=list(range(9_000))), calls(120), no_mask)
     assert "more characters" in str(listed["a"])
 
 
 def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
     def length(count: int) -> int:
-        return len(shown(a_call({"a": "x" * 9_000}), calls(count), no_mask)[0]["a"])
+        return len(shown(call(a="x" * 9_000), calls(count), no_mask)[0]["a"])
 
     assert 8_000 < length(1) == length(8) < 8_000 + 60
     assert length(8) > length(100) > length(1_000) >= 64
 
 
 def test_keys_that_are_shown_alike_hide_no_values() -> None:
-    cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), no_mask)
+    cut, _ = shown(call(**{"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), no_mask)
     assert [cut["…"], cut["… (3)"]] == ["seen", "(1 more keys)"]

@@ -27,6 +27,8 @@ TOOL = Tool(
     annotations={"readOnlyHint": True, "note": 1},
 )
 
+OTHER = replace(TOOL, output_schema={"type": "Other."})
+
 A, B = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 
 
@@ -59,68 +61,70 @@ async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Store) ->
     first, other = Pins(file), Pins(file)
     assert first.change(TOOL) == other.change(TOOL) == ""
     await first.keep(TOOL)
-    changed = replace(TOOL, output_schema={"type": "Pushes harder."})
     for pins in (first, other, Pins(file)):
         assert pins.change(TOOL) == ""
-        assert pins.change(changed) == "its output schema changed"
+        assert pins.change(OTHER) == "its output schema changed"
     assert "Pushes" not in _text(file)
 
 
+HINTS = {"readOnlyHint": False, "note": 1, "openWorldHint": True}
+PARAMETERS = TOOL.input_schema["properties"]
+
+
 @pytest.mark.parametrize(
-    ("tool", "said"),
+    ("tool", "changes"),
     [
+        (replace(OTHER, title="Push"), ["its title changed", "its output schema changed"]),
+        (replace(TOOL, annotations={"readOnlyHint": True}), ["its annotations changed"]),
         (
-            replace(TOOL, title="Push", output_schema={}),
-            "its title changed; its output schema changed",
-        ),
-        (replace(TOOL, output_schema={}), "its output schema changed"),
-        (replace(TOOL, annotations={"readOnlyHint": True}), "its annotations changed"),
-        (
-            replace(TOOL, annotations={"readOnlyHint": False, "note": 1, "openWorldHint": True}),
-            "readOnlyHint was true and is false; openWorldHint was not given and is true",
+            replace(TOOL, annotations=HINTS),
+            ["readOnlyHint was true and is false", "openWorldHint was not given and is true"],
         ),
         (
             replace(TOOL, input_schema={**TOOL.input_schema, "required": []}),
-            "its input schema changed",
+            ["its input schema changed"],
         ),
         (
             _with(branch={"type": ["string", "null"]}, to={}),
-            (
-                "its parameter 'branch' was string and is string or null; "
-                "its parameter 'force' is gone; its parameter 'to' is new"
-            ),
+            [
+                "its parameter 'branch' was string and is string or null",
+                "its parameter 'force' is gone",
+                "its parameter 'to' is new",
+            ],
         ),
         (
             _with(branch={"type": "string", "maxLength": 9}, force={}),
-            ("its parameter 'branch' changed; its parameter 'force' was boolean and is of no type"),
+            [
+                "its parameter 'branch' changed",
+                "its parameter 'force' was boolean and is of no type",
+            ],
         ),
         (
-            _with(**TOOL.input_schema["properties"], **{f"p{n}": {} for n in range(8)}),
-            "; ".join(f"its parameter 'p{n}' is new" for n in range(5)) + "; and 3 more",
+            _with(**PARAMETERS, **{f"p{n}": {} for n in range(8)}),
+            [*(f"its parameter 'p{n}' is new" for n in range(5)), "and 3 more"],
         ),
         (
             _with(**{f"p{number}": {} for number in range(61)}),
-            (
-                "its parameter 'branch' is gone; its parameter 'force' is gone; "
-                "its list of parameters is new"
-            ),
+            [
+                *(f"its parameter {n!r} is gone" for n in PARAMETERS),
+                "its list of parameters is new",
+            ],
         ),
     ],
 )
-async def test_what_changed_is_said_in_words(file: Store, tool: Tool, said: str) -> None:
+async def test_what_changed_is_said_in_words(file: Store, tool: Tool, changes: list[str]) -> None:
     await Pins(file).keep(TOOL)
-    assert Pins(file).change(tool) == said
+    assert Pins(file).change(tool) == "; ".join(changes)
 
 
 async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Store) -> None:
-    changed = replace(TOOL, output_schema={"type": "Other."})
     pins = Pins(file)
     await pins.keep(TOOL)
-    await pins.keep(changed)
-    assert pins.change(changed) != ""
-    assert Pins(file).change(changed) != ""
-    await pins.keep(changed, always=True)
-    assert pins.change(changed) == Pins(file).change(changed) == ""
+    await pins.keep(OTHER)
+    assert pins.change(OTHER) != ""
+    assert Pins(file).change(OTHER) != ""
+    await pins.keep(OTHER, always=True)
+    assert pins.change(OTHER) == Pins(file).change(OTHER) == ""
 
 
 async def test_two_projects_may_use_two_versions_of_a_server(file: Store) -> None:
@@ -139,19 +143,17 @@ async def test_two_projects_may_use_two_versions_of_a_server(file: Store) -> Non
 async def test_a_late_bridge_adds_no_definition(file: Store) -> None:
     late = Pins(file)
     assert late.change(TOOL) == ""
-    other = replace(TOOL, output_schema={"type": "Other."})
-    await Pins(file).keep(other)
+    await Pins(file).keep(OTHER)
     await late.keep(TOOL)
     assert late.change(TOOL) == "its output schema changed"
     assert Pins(file).change(TOOL) == "its output schema changed"
 
 
 async def test_of_two_bridges_at_the_same_moment_one_is_first(file: Store) -> None:
-    other = replace(TOOL, output_schema={"type": "Other."})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Pins(file).keep, TOOL)
-        tasks.start_soon(Pins(file).keep, other)
-    assert sorted(bool(Pins(file).change(tool)) for tool in (TOOL, other)) == [False, True]
+        tasks.start_soon(Pins(file).keep, OTHER)
+    assert sorted(bool(Pins(file).change(tool)) for tool in (TOOL, OTHER)) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -220,12 +222,6 @@ async def test_unwritten_pins_stay(file: Store, monkeypatch: pytest.MonkeyPatch)
     assert list(json.loads(_text(file))["servers"]["git"]) == ["pull", "push"]
 
 
-async def test_without_a_file_nothing_is_remembered() -> None:
-    pins = Pins()
-    await pins.keep(TOOL)
-    assert pins.change(replace(TOOL, title="x")) == ""
-
-
 SCHEMA = TOOL.input_schema
 ZONE = {"type": "string", "enum": ["a", "b"], "default": "ls,wc", "description": "As in Europe"}
 ABOUT: Json = {"type": "string"}
@@ -276,13 +272,12 @@ async def test_full_pins_ask_about_every_change(file: Store) -> None:
 
 @pytest.mark.guarantee("starts")
 async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file: Store) -> None:
-    changed = replace(TOOL, output_schema={"type": "Pushes elsewhere."})
     pins = Pins(file)
     await pins.keep(TOOL, A)
-    assert pins.change(changed, A) == "its output schema changed"
-    assert pins.change(changed, B) == ""
+    assert pins.change(OTHER, A) == "its output schema changed"
+    assert pins.change(OTHER, B) == ""
     renamed = replace(TOOL, server="hub")
-    assert pins.change(replace(changed, server="hub"), A) == "its output schema changed"
+    assert pins.change(replace(OTHER, server="hub"), A) == "its output schema changed"
     assert Pins(file).change(renamed, A) == ""
 
 

@@ -114,7 +114,9 @@ def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
     assert policy.labels("s", "t", writes) == own | {"exfiltration"}
     assert policy.decide(_call(writes)).labels == own | {"exfiltration"}
     assert policy.labels("other", "t", writes) == frozenset()
-    assert _policy(servers={"s": {**server, "trust": False}}, flow=flow).labels("s", "t", reads) == own
+    assert (
+        _policy(servers={"s": {**server, "trust": False}}, flow=flow).labels("s", "t", reads) == own
+    )
 
 
 def test_a_definition_that_changes_is_judged_again() -> None:
@@ -366,13 +368,9 @@ def test_whatever_is_decided_when_all_is_known_was_foreseen(
     assert (final.action, final.rule) in {(each.action, each.rule) for each in foreseen}
 
 
-@pytest.mark.parametrize("labels", [{"private-data"}, {"private-data", "untrusted-input"}])
-def test_flow_rules_are_told_with_what_would_lead_to_them(labels: set[str]) -> None:
-    flow = Flow(_of_rules().spec.flows)
-    before = [(CallFacts(server="mail", tool="read"), frozenset(labels))]
-    found = flow_decision(flow, _call(), frozenset({"exfiltration"}), before)
-    if len(labels) == 1:
-        assert found is None
-    else:
-        assert found is not None
-        assert (found.action, found.led) == ("ask", ("mail.read",))
+def test_flow_rules_are_forecast_with_their_causes() -> None:
+    flow, found = Flow(_of_rules().spec.flows), []
+    for labels in (frozenset({"private-data"}), frozenset({"private-data", "untrusted-input"})):
+        before = [(CallFacts(server="mail", tool="read"), labels)]
+        found.append(flow_decision(flow, _call(), frozenset({"exfiltration"}), before))
+    assert [each and (each.action, each.led) for each in found] == [None, ("ask", ("mail.read",))]

@@ -128,9 +128,7 @@ _VALUES = st.recursive(
 )
 _ARGUMENTS = st.dictionaries(_KEYS, _VALUES, max_size=3)
 _WANTED = st.one_of(_TEXTS, st.sampled_from([True, False, 0, 1, 1.0, 1.5, -3, 10**40]))
-_GLOBS = st.sampled_from(["main", "main*", "*@a", "m?in", "*", "*a*", "[1]", "x*a"]).filter(
-    lambda glob: "[" not in glob
-)
+_GLOBS = st.sampled_from(["main", "main*", "*@a", "m?in", "*", "*a*", "x*a"])
 
 
 def _tests() -> st.SearchStrategy[tuple[str, Any]]:

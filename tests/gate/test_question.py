@@ -56,12 +56,6 @@ def _call(**arguments: Json) -> CallFacts:
     return CallFacts(server="github", tool="create_issue", arguments=arguments, definition=TOOL)
 
 
-def _message(call: CallFacts, *asks: Decision) -> str:
-    choices: list[Holds] = ["call", "run", "session", "always"]
-    asked = question(call, asks or (DEFAULT,), choices, call.arguments)
-    return str(asked["message"])
-
-
 FULL = ["call", "run", "session", "always", "no"]
 
 
@@ -195,7 +189,8 @@ def test_every_size_has_a_bound() -> None:
     assert len(shown(wide, 400)) < 2000
     assert len(shown(10**4000, 400)) < 500
     many: dict[str, Json] = {f"{'n' * 50}{number}": "\U000e0041" * 10_000 for number in range(1000)}
-    message = _message(CallFacts(server="s", tool="t", arguments=many))
+    call = CallFacts(server="s", tool="t", arguments=many)
+    message = str(question(call, [DEFAULT], ["call"], many)["message"])
     # Each character that hides takes ten to be shown, of which two are.
     assert len(message) < 3 * (2400 + 25 * 120)
     assert f"and {1000 - 25} more arguments" in message

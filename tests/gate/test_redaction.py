@@ -235,18 +235,10 @@ def test_formats_are_searched_in_linear_time() -> None:
 
 _PIECES = st.sampled_from(
     [
-        SECRET,
-        SECRET[:6],
-        SECRET[6:],
-        "ghp_" + "a1" * 12,
-        "ghp_",
-        "a1" * 12,
-        "\n",
-        "x",
-        "://u:p@h",
-        "@",
+        *(SECRET, SECRET[:6], SECRET[6:], "ghp_" + "a1" * 12, "ghp_", "a1" * 12, "\n", "x", "@"),
+        *("://u:p@h", "AKIA" + "Z9" * 8, "Bearer ", "aB3dE5gH7jK9mN1p", "\ud800"),
+        "-----BEGIN PRIVATE KEY-----",
     ]
-    + ["AKIA" + "Z9" * 8, "Bearer ", "aB3dE5gH7jK9mN1p", "-----BEGIN PRIVATE KEY-----", "\ud800"]
 )
 _TEXTS = st.lists(_PIECES, max_size=4).map("".join)
 _KEYS = _TEXTS.filter(lambda key: not names_secret(key))

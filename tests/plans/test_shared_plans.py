@@ -14,7 +14,6 @@ from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.model import Plan, Provenance, Tool
 from bridge.plans import plan_store
-from bridge.plans import plan_store as kept_plans
 from bridge.plans.plan_store import Plans, StoredPlan
 from bridge.store import ServerUrl, owner_digest
 from bridge.store.postgresql import ServerStore
@@ -191,7 +190,7 @@ async def test_a_plan_expires(tmp_path: Path) -> None:
     time = FakeClock()
     plans = Plans(store_at(tmp_path), time)
     plan, other = await keep(plans), await keep(plans)
-    time.now += kept_plans.PLAN_SECONDS - 1
+    time.now += plan_store.PLAN_SECONDS - 1
     await plans.take(other.plan_id, "me", run_id="r2")
     time.now += 1
     with raises_code("unknown_plan", match="expired 30 minutes after it was made"):
@@ -215,7 +214,7 @@ async def test_a_failed_or_spoiled_or_empty_run_has_no_plan_to_apply(tmp_path: P
 async def test_the_oldest_of_an_owner_make_room(tmp_path: Path) -> None:
     plans = Plans(store_at(tmp_path))
     others = await keep(plans, owner="you")
-    mine = [await keep(plans) for _ in range(kept_plans.MAX_PLANS + 1)]
+    mine = [await keep(plans) for _ in range(plan_store.MAX_PLANS + 1)]
     with raises_code("unknown_plan", match="newer plans took its place"):
         await plans.take(mine[0].plan_id, "me", run_id="r")
     await plans.take(mine[1].plan_id, "me", run_id="r")
@@ -231,6 +230,6 @@ async def test_the_oldest_of_an_owner_make_room(tmp_path: Path) -> None:
 
 async def test_all_owners_together_are_bounded_too(tmp_path: Path) -> None:
     plans = Plans(store_at(tmp_path))
-    for number in range(kept_plans.MAX_ALL_PLANS + 1_000 + 10):
+    for number in range(plan_store.MAX_ALL_PLANS + 1_000 + 10):
         await keep(plans, owner=f"o{number}")
-    assert repr(plans) == (f"<Plans kept={kept_plans.MAX_ALL_PLANS} remembered={1_000}>")
+    assert repr(plans) == (f"<Plans kept={plan_store.MAX_ALL_PLANS} remembered={1_000}>")

@@ -201,15 +201,6 @@ async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare:
     assert not elsewhere.exists() or not elsewhere.read_bytes()
 
 
-async def test_without_a_record_or_a_directory_there_is_no_file(tmp_path: Path) -> None:
-    AuditLog(tmp_path / "audit").close()
-    assert not (tmp_path / "audit").exists()
-    log = AuditLog(None)
-    assert await log.append(note("one")) == ""
-    log.later(note("two"))
-    log.close()
-
-
 async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now=FakeClock(NOON))
     log.later(note("one"))
@@ -423,15 +414,11 @@ def test_whatever_is_done_to_any_file_is_found(
     assert verify(directory).problems
 
 
-async def _make_small(directory: Path) -> None:
-    log = AuditLog(directory, now=FakeClock())
+@pytest.fixture
+async def directory(tmp_path: Path) -> Path:
+    log = AuditLog(tmp_path / "audit", now=FakeClock())
     await write(log, "one", "two", "three", "four")
     log.close()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    anyio.run(_make_small, tmp_path / "audit")
     return tmp_path / "audit"
 
 
@@ -530,7 +517,7 @@ async def test_changes_under_a_running_bridge_show(
     assert records(directory)[-1]["run"] == "three"
 
 
-def test_a_hash_is_found_where_its_record_is_or_nowhere(directory: Path) -> None:
+async def test_a_hash_is_found_where_its_record_is_or_nowhere(directory: Path) -> None:
     head = verify(directory).head
     assert str(verify(directory, head).expected) == f"{FILE}, line 4: record 4."
     assert str(verify(directory, head[:16]).expected).startswith(f"{FILE}, line 4")

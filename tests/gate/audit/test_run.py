@@ -301,27 +301,20 @@ async def test_a_run_has_a_limit_of_records(
 
 @pytest.mark.guarantee("audit-floods")
 async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
-    async def make(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        return {"content": []}
-
-    log = AuditLog(tmp_path)
-    run = RunAudit(log, "r1")
-    gate = Gate(Grant(servers=frozenset({"shop"}), calls=100), make, GateContext(audit=run))
-    await run.record_start({})
+    shop = _Shop(AuditLog(tmp_path))
+    run = RunAudit(shop.log, "r1")
+    gate = Gate(Grant(servers=frozenset({"shop"}), calls=100), shop.call, GateContext(audit=run))
     await gate.call("shop", "read", {})
     for number in range(150):
         with pytest.raises(RefusedError):
             await gate.call("mail", "send", {"number": number})
     await run.record_end({"status": "success"})
-    log.close()
     assert sum(count.count for count in gate.tally.refused) == 150
-    counting = count_calls(records(tmp_path), ["server"])
-    groups = {key[0]: count for key, count in counting.groups.items()}
-    assert (groups["shop"]["made"], groups["mail"]["refused"]) == (1, 150)
+    groups = count_calls(records(tmp_path), ["server"]).groups
+    assert (groups["shop",]["made"], groups["mail",]["refused"]) == (1, 150)
     shown = [record for record in about(tmp_path, "r1") if record["kind"] == "refused"]
-    denied, beyond = shown[-2:]
-    assert (denied["call"], denied["times"]) == (100, 99 - WHOLE_RECORDS)
-    assert (beyond["call"], beyond["times"]) == (100, 51)
+    counts = [(record["call"], record["times"]) for record in shown[-2:]]
+    assert counts == [(100, 99 - WHOLE_RECORDS), (100, 51)]
     assert sum(record.get("times", 1) for record in shown) == 150
 
 
