@@ -14,13 +14,17 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio.to_thread
 
 from bridge.model import Json, Tool, short_digest
 from bridge.store import Store
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +35,6 @@ MAX_DEFINITIONS = 4
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
-
-_FORM = 2  # The version of the document.
 
 _KIND = "pins"
 
@@ -139,17 +141,28 @@ class _New:
     always: bool
 
 
-_Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
-"""Digest of a server's definition and tool, to the allowed definitions of the tool, latest last."""
-
-_Servers = dict[str, dict[str, bool]]
-"""Server names to digests of definitions, latest last, and whether a person always allows them."""
+_Starts = dict[str, dict[str, bool]]
 
 
 @dataclass(frozen=True)
 class _Stored:
-    tools: _Pinned = field(default_factory=dict)
-    servers: _Servers = field(default_factory=dict)
+    """The stored document.
+
+    Attributes:
+        servers: Allowed definitions, latest last, by digest of the server's definition and by tool.
+        starts: Server names to digests of definitions, and whether a person always allows them.
+    """
+
+    form: Literal[2]
+    servers: dict[str, dict[str, tuple[_Pin, ...]]]
+    starts: _Starts
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.servers.values()))
+
+
+_EMPTY = _Stored(2, {}, {})
 
 
 class Pins:
@@ -162,10 +175,10 @@ class Pins:
         self.fully = fully
         # A shared store has one state: see `refresh`.
         self._state: tuple[int, ...] | None = None
-        self._stored = _Stored()
+        self._stored = _EMPTY
         self._damage = ""
         self._unstored: dict[tuple[str, str], _New] = {}
-        self._unstored_servers: _Servers = {}
+        self._unstored_servers: _Starts = {}
 
     def change(self, tool: Tool, server_definition: str = "") -> str:
         """Describe the change of a tool since it was first allowed; empty if there is none."""
@@ -179,7 +192,7 @@ class Pins:
         before = self._before(tool, server_definition)
         if before:
             return _difference(before[-1].facts, _facts(tool))
-        if len(self._stored.tools) >= MAX_TOOLS:
+        if self._stored.count >= MAX_TOOLS:
             return (
                 f"{MAX_TOOLS:,} tools are remembered, which is all there is room for, and this is "
                 "none of them"
@@ -219,7 +232,7 @@ class Pins:
             return ""
         if self._damage:
             return self._damage
-        known = self._stored.servers.get(server)
+        known = self._stored.starts.get(server)
         if known is None or definition in known:
             return ""
         were = ", ".join(short_digest(digest) for digest in list(known)[-5:])
@@ -229,14 +242,14 @@ class Pins:
         if self._kept is None:
             return False
         self._refresh_now()
-        known = self._stored.servers.get(server, {}) | self._unstored_servers.get(server, {})
+        known = self._stored.starts.get(server, {}) | self._unstored_servers.get(server, {})
         return known.get(definition, False)
 
     async def keep_server(self, server: str, definition: str, *, always: bool = False) -> None:
         """Remember the definition of a starting server, or a person's permanent approval."""
         if self._kept is None or self.is_approved(server, definition):
             return
-        known = server in self._stored.servers or server in self._unstored_servers
+        known = server in self._stored.starts or server in self._unstored_servers
         if not always and (known or self.server_change(server, definition)):
             return
         self._unstored_servers.setdefault(server, {})[definition] = always
@@ -244,7 +257,7 @@ class Pins:
             await self._store()
 
     def _before(self, tool: Tool, server_definition: str) -> tuple[_Pin, ...]:
-        return self._stored.tools.get((server_definition or tool.server, tool.name), ())
+        return self._stored.servers.get(server_definition or tool.server, {}).get(tool.name, ())
 
     def _known(self, tool: Tool, server_definition: str) -> _Pin | None:
         digests, full = _digests(tool), self.fully(tool.server)
@@ -291,13 +304,14 @@ class Pins:
                 del self._unstored[key]
 
 
-def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
+def _add(store: Store, news: Mapping[tuple[str, str], _New], starts: _Starts) -> _Stored | None:
     """Add to the stored pins and return all, or None after an error. Blocks."""
     try:
         # A loss after a power cut would make every tool new.
         with store.writing(durable=True) as kept:
-            stored = _merge(_parse_document(kept.get(_KIND, "", "")), news, servers)
-            kept.put(_KIND, "", "", _document(stored))
+            stored = _merge(_parse_document(kept.get(_KIND, "", "")), news, starts)
+            # pydantic cannot write lone surrogates, which a server may put into a tool's name.
+            kept.put(_KIND, "", "", json.dumps(asdict(stored), separators=(",", ":")).encode())
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("tools that are allowed cannot be remembered: %s", error)
         return None
@@ -366,55 +380,38 @@ def _read(store: Store) -> tuple[_Stored, str]:
         else "store.db in the bridge's state directory cannot be read; once that file is removed "
         "all tools count as new"
     )
-    return _Stored(), f"what it was when it was allowed is not known, because {place}"
+    return _EMPTY, f"what it was when it was allowed is not known, because {place}"
+
+
+@cache
+def _adapter() -> TypeAdapter[_Stored]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(_Stored)
 
 
 def _parse_document(data: bytes | None) -> _Stored:
-    if data is None:
-        return _Stored()
-    document = json.loads(data)
-    try:
-        if document["form"] != _FORM:
-            raise ValueError("it is of another version")
-        tools = {
-            (server, tool): tuple(
-                _Pin(
-                    digest=str(pin["digest"]),
-                    schema=str(pin["schema"]),
-                    texts=tuple(map(str, pin["texts"])),
-                    facts={name: (str(said), str(of)) for name, (said, of) in pin["facts"].items()},
-                )
-                for pin in pins
-            )
-            for server, tools in document["servers"].items()
-            for tool, pins in tools.items()
-        }
-        servers = {
-            name: {str(digest): always is True for digest, always in known.items()}
-            for name, known in document["starts"].items()
-        }
-        return _Stored(tools, servers)
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise ValueError(f"it is not what a bridge writes: {error}") from None
+    return _EMPTY if data is None else _adapter().validate_python(json.loads(data))
 
 
-def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
+def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], starts: _Starts) -> _Stored:
     """Return both. Where another bridge was first, only permanent approvals are added."""
-    tools, known = dict(stored.tools), dict(stored.servers)
-    for name, definitions in servers.items():
+    servers = {name: dict(tools) for name, tools in stored.servers.items()}
+    merged = replace(stored, servers=servers, starts=dict(stored.starts))
+    for name, definitions in starts.items():
         for definition, always in definitions.items():
-            before = known.get(name, {})
+            before = merged.starts.get(name, {})
             if before and not always:
                 continue
             others = {digest: said for digest, said in before.items() if digest != definition}
             # Projects put their directories into a server's arguments.
-            known[name] = dict(list({**others, definition: always}.items())[-20:])
-    for key, new in news.items():
-        pins = tools.get(key, ())
+            merged.starts[name] = dict(list({**others, definition: always}.items())[-20:])
+    for (server, tool), new in news.items():
+        pins = servers.get(server, {}).get(tool, ())
         if pins and not new.always:
             continue
-        if not pins and len(tools) >= MAX_TOOLS:
-            logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
+        if not pins and merged.count >= MAX_TOOLS:
+            logger.warning("%d tools are remembered; no room for %s.%s", MAX_TOOLS, server, tool)
             continue
         # Replaces the definition that differs in its texts only.
         earlier = new.pin.schema, new.pin.texts[:-1]
@@ -424,13 +421,5 @@ def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
             if old.digest != new.pin.digest
             and (old.schema, old.texts[1 - MAX_DEFINITIONS :]) != earlier
         ]
-        tools[key] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
-    return _Stored(tools, known)
-
-
-def _document(stored: _Stored) -> bytes:
-    servers: dict[str, dict[str, Json]] = {}
-    for (server, tool), pins in sorted(stored.tools.items()):
-        servers.setdefault(server, {})[tool] = [vars(pin) for pin in pins]
-    document = {"form": _FORM, "servers": servers, "starts": stored.servers}
-    return json.dumps(document, separators=(",", ":")).encode()
+        servers.setdefault(server, {})[tool] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
+    return merged
