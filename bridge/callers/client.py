@@ -309,9 +309,9 @@ class RunCaller:
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
 
-    def queued(self, ahead: int | None) -> None:
+    def report_queue(self, ahead: int | None) -> None:
         """Report how many runs start before this one; None when it may start."""
-        self.progress.queued(ahead)
+        self.progress.set_queue(ahead)
         if self.is_followed:
             self._following.notice()
 
@@ -328,7 +328,7 @@ class RunCaller:
         elif self.is_followed:
             self._following.wrote(stream, data)
 
-    def followed(self, handler: Handler) -> Handler:
+    def report_calls(self, handler: Handler) -> Handler:
         """Return a handler that also reports tool calls to the client."""
         if not self.is_followed and not self.is_shown:
             return handler

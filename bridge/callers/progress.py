@@ -41,7 +41,7 @@ class RunProgress:
         self._unended = ""
         self._ahead: int | None = None
 
-    def queued(self, ahead: int | None) -> None:
+    def set_queue(self, ahead: int | None) -> None:
         """Set the number of runs that start before this one; None when it may start."""
         self._ahead = ahead
         self.changes += 1

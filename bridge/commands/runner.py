@@ -241,7 +241,7 @@ class Commands:
             if progress is not None:
                 report = partial(_report, progress, run_progress)
                 await stack.enter_async_context(background_task(report))
-            await stack.enter_async_context(self._queue.slot(principal, run_progress.queued))
+            await stack.enter_async_context(self._queue.slot(principal, run_progress.set_queue))
             plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
             shown, stdin = plan.redactor.text, _stdin(request.stdin)
             backend = await self._backend(profile)

@@ -213,7 +213,7 @@ class Execution(Program):
         clear = run.gate.context.marks.of("")
         super().__init__(
             guest,
-            run.caller.followed(self._handle),
+            run.caller.report_calls(self._handle),
             run.limits,
             collector=Collector(run.limits, run=run.caller, artifacts=artifacts, clear=clear),
             waited=place.waited,

@@ -136,7 +136,7 @@ class Runner:
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[Take]:
         packages = self._parts.packages
-        async with self._queue.slot(run.request.owner, run.caller.queued) as slot:
+        async with self._queue.slot(run.request.owner, run.caller.report_queue) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge:
@@ -164,7 +164,7 @@ class Runner:
                     gate = run.gate.in_session(turn.flow)
                     place = Place(sandbox=turn.sandbox, waited=turn.waited, session=turn)
                     # The turn comes first: a run with a slot never waits for its session.
-                    async with self._queue.slot(run.request.owner, run.caller.queued):
+                    async with self._queue.slot(run.request.owner, run.caller.report_queue):
                         yield replace(run, gate=gate, packages=turn.packages), place
                     self._parts.packages.compile_later(turn.packages)
 

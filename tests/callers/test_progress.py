@@ -1,4 +1,4 @@
-"""What is told of a run while it continues, and how often."""
+"""Progress reports of a run: their content and how often a client gets them."""
 
 from __future__ import annotations
 
@@ -152,11 +152,11 @@ async def test_calls_are_counted_for_those_who_follow() -> None:
         return run.progress.call_text()
 
     run = RunCaller(FakeClient(), Clock())
-    answer = await run.followed(handler)("call_tool", {"server": "git", "tool": "log"})
+    answer = await run.report_calls(handler)("call_tool", {"server": "git", "tool": "log"})
     assert answer == "calling git.log"
-    assert await run.followed(handler)("list_servers", {}) == ""
+    assert await run.report_calls(handler)("list_servers", {}) == ""
     quiet = RunCaller(FakeClient(wants_progress=False), Clock())
-    assert quiet.followed(handler) is handler
+    assert quiet.report_calls(handler) is handler
 
 
 async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:

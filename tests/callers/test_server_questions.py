@@ -187,7 +187,7 @@ def test_what_is_only_shown_of_a_form_is_made_visible() -> None:
     assert shown["b"]["oneOf"] == [{"const": "x", "title": "X\\n1."}]
 
 
-def _nested(levels: int) -> Json:
+def _nest(levels: int) -> Json:
     value: Json = "x"
     for _ in range(levels):
         value = [value]
@@ -201,7 +201,7 @@ def _nested(levels: int) -> Json:
         (form(a={"enum": ["x"] * (200 + 1)}), "201 members; at most 200"),
         (form(a={"oneOf": [{"const": "x"}] * (200 + 1)}), "201 members; at most 200"),
         (form(a={"title": "x" * (MAX_TEXT_CHARS + 1)}), "1,001 characters; at most 1,000"),
-        (form(a=_nested(8)), "nested more than 8 levels"),
+        (form(a=_nest(8)), "nested more than 8 levels"),
         (form(**{"n" * (MAX_NAME_CHARS + 1): {}}), "too long or cannot be shown"),
         (form(**{"a\nb": {}}), "'a\\\\\\\\nb', which is too long or cannot be shown"),
         (form(a={"enum": ["x\u202e"]}), "with characters that cannot be shown"),

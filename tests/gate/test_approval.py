@@ -45,14 +45,14 @@ class Person:
             return answer
         return {"action": "accept", "content": {"decision": answer}}
 
-    def offered(self) -> list[str]:
+    def list_choices(self) -> list[str]:
         return list(list_offered(self.asked[-1]))
 
     def message(self) -> str:
         return str(self.asked[-1]["message"])
 
 
-async def _gathered(approver: Approver, count: int, call: CallFacts = CALL) -> list[object]:
+async def _gather(approver: Approver, count: int, call: CallFacts = CALL) -> list[object]:
     outcomes: list[object] = [None] * count
 
     async def one(number: int) -> None:
@@ -71,7 +71,7 @@ async def _gathered(approver: Approver, count: int, call: CallFacts = CALL) -> l
 
 async def test_yes_to_one_call_is_yes_to_no_other() -> None:
     person = Person("call")
-    outcomes = await _gathered(Approver(person, owner="me"), 3)
+    outcomes = await _gather(Approver(person, owner="me"), 3)
     assert outcomes == [Approval(holds="call")] * 3
     assert ["number=0" in str(asked["message"]) for asked in person.asked] == [True, False, False]
 
@@ -79,7 +79,7 @@ async def test_yes_to_one_call_is_yes_to_no_other() -> None:
 async def test_one_question_answers_for_all_calls_of_a_run() -> None:
     person = Person("run")
     approver = Approver(person, owner="me")
-    outcomes = await _gathered(approver, 40)
+    outcomes = await _gather(approver, 40)
     assert outcomes == [Approval(holds="run"), *[Approval(holds="run", earlier=True)] * 39]
     assert len(person.asked) == 1
     other = replace(CALL, tool="pull", definition=None)
@@ -91,7 +91,7 @@ async def test_no_is_said_once_in_a_run() -> None:
     for answer in ("no", {"action": "decline"}, {"action": "cancel"}):
         person = Person(answer)
         approver = Approver(person, owner="me")
-        first, *others = await _gathered(approver, 5)
+        first, *others = await _gather(approver, 5)
         assert len(person.asked) == 1
         assert isinstance(first, ApprovalRefusedError)
         said = "gave no answer" if answer == {"action": "cancel"} else "declined"
@@ -133,7 +133,7 @@ async def test_who_has_no_name_is_offered_nothing_that_outlives_the_run(tmp_path
     approver = Approver(person)
     with pytest.raises(ApprovalRefusedError):
         await approver.approve(CALL, [DEFAULT])
-    assert person.offered() == ["call", "run", "no"]
+    assert person.list_choices() == ["call", "run", "no"]
 
 
 def test_answers_for_a_session_have_an_end_and_a_number() -> None:
@@ -237,7 +237,7 @@ async def test_always_is_offered_only_where_a_rule_can_say_it(
     person = Person("always")
     with pytest.raises(ApprovalRefusedError):
         await Approver(person, owner="me", policy=spec).approve(call, asks)
-    assert person.offered() == ["call", "run", "session", "no"]
+    assert person.list_choices() == ["call", "run", "session", "no"]
     assert _text(spec) == POLICY
 
 
@@ -272,7 +272,7 @@ async def test_a_plan_is_approved_of_as_a_whole() -> None:
     person = Person("apply")
     approver = Approver(person, owner="me")
     assert await approver.approve_plan(_plan("allow", "ask"), "1. git.push", [1]) == Approval()
-    assert person.offered() == ["apply", "no"]
+    assert person.list_choices() == ["apply", "no"]
     for answer in ("no", "run", {"action": "decline"}, {"action": "cancel"}):
         with pytest.raises(ApprovalRefusedError, match="whether to apply the plan"):
             await Approver(Person(answer)).approve_plan(_plan("allow"), "1. git.push", [1])

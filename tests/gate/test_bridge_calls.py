@@ -57,7 +57,7 @@ class Notes:
         if retry_of:
             replay = Replay(self.journals.find(retry_of, "me"), reads, run_id=name)
         oversight = GateContext(journal=self.journals.begin(name, "me", replay), replay=replay)
-        self.gates.append(Gate(Grant(servers=None, calls=5), _nothing, oversight))
+        self.gates.append(Gate(Grant(servers=None, calls=5), _do_nothing, oversight))
         return BridgeCalls(oversight, self.gates[-1])
 
     async def answer(self, params: Mapping[str, Json]) -> Json:
@@ -65,7 +65,7 @@ class Notes:
         return len(self.made)
 
 
-async def _nothing(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+async def _do_nothing(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
     return {}
 
 
@@ -117,7 +117,7 @@ async def test_what_failed_is_done_again_and_what_was_cut_off_is_not() -> None:
 
 def _own(calls: int = 5, **parts: Any) -> tuple[BridgeCalls, Gate]:
     oversight = GateContext(**parts)
-    gate = Gate(Grant(servers=None, calls=calls), _nothing, oversight)
+    gate = Gate(Grant(servers=None, calls=calls), _do_nothing, oversight)
     return BridgeCalls(oversight, gate), gate
 
 
@@ -187,7 +187,7 @@ def _spec(*flows: FlowRule) -> PolicySpec:
     return PolicySpec(present=True, defaults=OPEN, servers=(SENDS,), flows=flows)  # type: ignore[arg-type]
 
 
-def _seen(run_id: str = "r1", *flows: FlowRule, policy: bool = True, **more: Any) -> GateContext:
+def _context(run_id: str = "r1", *flows: FlowRule, policy: bool = True, **more: Any) -> GateContext:
     spec = _spec(*flows) if policy else PolicySpec()
     journal = RunJournal(run_id)
     return GateContext(
@@ -196,12 +196,12 @@ def _seen(run_id: str = "r1", *flows: FlowRule, policy: bool = True, **more: Any
 
 
 def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
-    for seen in (_seen(), _seen(policy=False)):
+    for seen in (_context(), _context(policy=False)):
         assert ProvenanceTracker(seen).provenance() is None
-    plain = _seen(policy=False)
+    plain = _context(policy=False)
     plain.flow_state.add_call("web", "fetch", frozenset())
     assert ProvenanceTracker(plain).provenance() is None
-    seen = _seen()
+    seen = _context()
     seen.flow_state.add_call("web", "fetch", frozenset())
     assert ProvenanceTracker(seen).provenance() == Provenance(
         run_id="r1", servers=frozenset({"web"})
@@ -210,7 +210,7 @@ def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
 
 async def test_labels_outlive_a_run_for_which_there_was_no_policy() -> None:
     """Who takes the policy out for one program has not cleaned what it passes on."""
-    seen = _seen("r2", policy=False)
+    seen = _context("r2", policy=False)
     tracker = ProvenanceTracker(seen)
     await tracker.add("memory 'a'", Provenance(run_id="r1", labels=frozenset(LABELS)))
     passed = tracker.provenance()
@@ -238,7 +238,7 @@ CALLS = st.lists(
 async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
     calls: list[tuple[str, frozenset[str]]], rule: FlowRule, hops: int
 ) -> None:
-    seen = _seen("r0", rule)
+    seen = _context("r0", rule)
     for server, labels in calls:
         seen.flow_state.add_call(server, "read", labels)
     out = frozenset({EXFILTRATION})
@@ -247,7 +247,7 @@ async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
         kept = ProvenanceTracker(seen).provenance()
         # As a store has it.
         kept = None if kept is None else Provenance.of(json.loads(json.dumps(kept.document())))
-        seen = _seen(f"r{hop + 1}", rule)
+        seen = _context(f"r{hop + 1}", rule)
         await ProvenanceTracker(seen).add("memory 'a'", kept)
     later = Flow((rule,)).decide(seen.flow_state, "chat", out)
     assert (later is None) == (own is None)
@@ -257,8 +257,8 @@ async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
 
 @pytest.mark.parametrize("rule", [DENIED, LETHAL])
 async def test_a_refusal_says_what_brought_the_label_and_whose_it_was(rule: FlowRule) -> None:
-    seen = _seen("r2", rule)
-    gate = Gate(Grant(servers=None, calls=10), _nothing, seen)
+    seen = _context("r2", rule)
+    gate = Gate(Grant(servers=None, calls=10), _do_nothing, seen)
     await gate.call("chat", "send", {})
     await ProvenanceTracker(seen).add(
         "memory 'notes'", Provenance(run_id="abc123", labels=frozenset(LABELS))
@@ -293,7 +293,7 @@ def test_a_thing_found_often_is_one_thing() -> None:
 
 
 async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:
-    seen = _seen("r2", DENIED, audit=RunAudit(AuditLog(tmp_path), "r2"))
+    seen = _context("r2", DENIED, audit=RunAudit(AuditLog(tmp_path), "r2"))
     tracker = ProvenanceTracker(seen)
     servers, labels = frozenset({"crm", "a"}), frozenset({PRIVATE_DATA})
     for _ in range(3):
@@ -311,7 +311,7 @@ async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:
 
 
 async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
-    seen = _seen("r2", LETHAL)
+    seen = _context("r2", LETHAL)
     name = "a\n\x1b[2J\u202e\udc80', crm.read, " + "x" * 500
     await ProvenanceTracker(seen).add(
         f"memory {name}", Provenance(run_id="f" * 40, labels=frozenset(LABELS))
@@ -330,7 +330,7 @@ async def test_a_second_try_does_not_get_what_is_not_recorded(tmp_path: Path) ->
     place = tmp_path / "audit"
     place.write_text("no directory")
     audit = RunAudit(AuditLog(place), "r2")
-    tracker = ProvenanceTracker(_seen("r2", DENIED, audit=audit))
+    tracker = ProvenanceTracker(_context("r2", DENIED, audit=audit))
     made = Provenance(run_id="r1", labels=frozenset({PRIVATE_DATA}))
     for _ in range(2):
         with pytest.raises(AuditError):

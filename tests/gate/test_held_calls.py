@@ -350,14 +350,14 @@ def test_what_was_held_is_looked_at_again_when_it_is_applied() -> None:
 def test_a_way_of_odd_steps_is_no_placeholder() -> None:
     for path in ([True], [1.5], [None], [["a"]], {"id": 1}):
         with raises_code("held_result", match="was cut or changed"):
-            find_referred({"a": forged(path)}, PLAN, 1)
+            find_referred({"a": forge(path)}, PLAN, 1)
     whole_way = [0, "a b", "é", -1]
-    assert find_referred({"a": forged(whole_way)}, PLAN, 1) == {1}
-    shown_way = readable(forged(whole_way), {1: "a.b"})
+    assert find_referred({"a": forge(whole_way)}, PLAN, 1) == {1}
+    shown_way = readable(forge(whole_way), {1: "a.b"})
     assert shown_way == '‹result of #1 a.b›[0]["a b"].é[-1]'
 
 
-def forged(path: Any) -> str:
+def forge(path: Any) -> str:
     core = f"{PLAN}n1p{json.dumps(path).encode().hex()}"
     return text(1).replace(f"{PLAN}n1pk{checksum(f'{PLAN}n1p')}", f"{core}k{checksum(core)}")
 

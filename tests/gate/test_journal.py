@@ -111,7 +111,7 @@ class Reference:
             return "refuse"
         return "make"
 
-    def unused(self) -> list[Sent]:
+    def list_unused(self) -> list[Sent]:
         left = Counter(self.asked)
         found: list[Sent] = []
         for one in self.sent:
@@ -130,7 +130,7 @@ OUTCOMES = st.sampled_from(["ok", "ok", "ok", "tool-error", "refused", "not-sent
 PROGRAM = st.lists(st.tuples(WISHES, OUTCOMES), max_size=12)
 
 
-def replayed(replay: Replay, wish: Wish) -> dict[str, Json] | Literal["make", "refuse"]:
+def answer_or_verdict(replay: Replay, wish: Wish) -> dict[str, Json] | Literal["make", "refuse"]:
     tool, value, effect = wish
     try:
         found = replay.answer(call(tool, {"n": value}), effect)
@@ -165,7 +165,7 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
             for wish, outcome in program:
                 tool, value, effect = wish
                 if replay is not None and reference is not None:
-                    found = replayed(replay, wish)
+                    found = answer_or_verdict(replay, wish)
                     assert found == reference.answer(wish)
                     if found == "refuse":
                         continue
@@ -186,7 +186,7 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
             sent = own
         elif not late or journals.find(origin, "me") is journal:
             # Else it made no write of its own, and the next retry begins where this one did.
-            sent = own + reference.unused()
+            sent = own + reference.list_unused()
 
 
 def test_an_unknown_write_is_refused_however_often_it_is_asked_for() -> None:

@@ -384,7 +384,9 @@ class Shop:
     async def buy(self, tool: str = "buy", **arguments: Json) -> dict[str, Json]:
         return await self.gate.call("shop", tool, arguments)
 
-    async def refused(self, error: type[BridgeError], match: str = ".", **arguments: Json) -> None:
+    async def assert_refused(
+        self, error: type[BridgeError], match: str = ".", **arguments: Json
+    ) -> None:
         with pytest.raises(error, match=match):
             await self.buy(**arguments)
         assert self.got == []
@@ -448,13 +450,13 @@ async def test_an_error_or_an_empty_list_counts_as_read(
 
 async def test_what_is_denied_is_recorded_and_not_made(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "deny")
-    await shop.refused(CallDeniedError, r"shop\.buy is not allowed \(rule 'x'\)")
+    await shop.assert_refused(CallDeniedError, r"shop\.buy is not allowed \(rule 'x'\)")
     assert [found.why for found in shop.gate.tally.refused] == ["deny: rule 'x'"]
 
 
 async def test_a_policy_denies_unlisted_tools(tmp_path: Path) -> None:
     shop = Shop(tmp_path, lists=lambda server: True)
-    await shop.refused(CallDeniedError, "unlisted tool: shop lists no such tool", tool="BUY")
+    await shop.assert_refused(CallDeniedError, "unlisted tool: shop lists no such tool", tool="BUY")
     await Shop(tmp_path).buy("BUY")
 
 
@@ -471,27 +473,29 @@ async def test_every_reason_to_ask_is_in_one_question(tmp_path: Path) -> None:
 async def test_a_rule_that_allows_does_not_outweigh_a_flow_rule_that_denies(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "allow" + FLOW % "deny")
     shop.context.flow_state.add_call("shop", "look", frozenset())
-    await shop.refused(CallDeniedError, "flow rule 'y'")
+    await shop.assert_refused(CallDeniedError, "flow rule 'y'")
 
 
 async def test_a_changed_tool_is_asked_about(tmp_path: Path) -> None:
     pins = Pins(Store(tmp_path / "state"))
     await pins.keep(replace(TOOL, output_schema={"type": "null"}))
     shop = Shop(tmp_path, pins=pins, approver=Approver())
-    await shop.refused(ApprovalNeededError, CHANGED)
+    await shop.assert_refused(ApprovalNeededError, CHANGED)
     definitions = [TOOL, replace(TOOL, title="Buy all")]
 
     async def define(server: str, tool: str) -> Tool:
         return definitions.pop(0)
 
     shop = Shop(tmp_path, OPEN + RULE % "ask", define=define)
-    await shop.refused(ApprovalRefusedError, "was changed by its server while a person was asked")
+    await shop.assert_refused(
+        ApprovalRefusedError, "was changed by its server while a person was asked"
+    )
 
 
 async def test_a_persons_no_is_recorded_and_nothing_is_made(tmp_path: Path) -> None:
     shop = Shop(tmp_path, OPEN + RULE % "ask")
     shop.answer = "no"
-    await shop.refused(ApprovalRefusedError)
+    await shop.assert_refused(ApprovalRefusedError)
 
 
 async def test_a_used_budget_refuses_after_approval(tmp_path: Path) -> None:
@@ -499,7 +503,7 @@ async def test_a_used_budget_refuses_after_approval(tmp_path: Path) -> None:
     budget = RunBudget(policy.budgets)
     budget.spend("shop")
     shop = Shop(tmp_path, OPEN + RULE % "ask", budget=budget)
-    await shop.refused(CallBudgetError)
+    await shop.assert_refused(CallBudgetError)
     assert len(shop.asked) == 1
     assert [found.why for found in shop.gate.tally.refused] == ["budget"]
 
@@ -551,7 +555,7 @@ async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path
     with raises_code("held_result", match="held call is going to return"):
         await reading.buy(a=f"HELDRESULT{held.plan}")
     denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=held)
-    await denying.refused(CallDeniedError)
+    await denying.assert_refused(CallDeniedError)
     # A request that is not a tool call reads, whatever the policy says of its server.
     contents: dict[str, Any] = {"contents": []}
 
@@ -571,6 +575,6 @@ async def test_a_replayed_call_counts_for_the_flow(tmp_path: Path) -> None:
     assert kinds(shop.place) == ["replayed"]
     assert shop.context.flow_state.has_used("shop".__eq__)
     assert shop.outcomes() == ["ok"]
-    await shop.refused(OutcomeUnknownError, n=2)
+    await shop.assert_refused(OutcomeUnknownError, n=2)
     assert (shop.gate.calls, shop.asked) == (0, [])
     assert [found.why for found in shop.gate.tally.unknown] == ["not repeated"]

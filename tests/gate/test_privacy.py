@@ -52,7 +52,7 @@ def vault(kept: Kept | None = None, **others: Any) -> Vault:
     return Vault(Privacy(**spec), kept)
 
 
-def hidden(found: Vault, text: str) -> str:
+def hide(found: Vault, text: str) -> str:
     told = found.hide("crm", text)
     assert isinstance(told, str)
     return told
@@ -81,7 +81,7 @@ words = st.text("abcxyz ,;:()<>\"'\n\t\\/é", max_size=20)
 def test_what_is_hidden_comes_back(pieces: list[tuple[str, str]], end: str) -> None:
     text = "".join(f"{word} {one} " for word, one in pieces) + end
     found = vault()
-    told = hidden(found, text)
+    told = hide(found, text)
     for _, one in pieces:
         assert one not in told
     assert found.reveal("mail", {"text": told}) == {"text": text}
@@ -124,7 +124,7 @@ def test_the_same_thing_has_one_token_however_it_is_written() -> None:
         (IBAN, IBAN.replace(" ", "")),
         (CARD, CARD.replace(" ", "-")),
     ):
-        assert hidden(found, one) == hidden(found, again) != hidden(other, one)
+        assert hide(found, one) == hide(found, again) != hide(other, one)
 
 
 def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
@@ -142,7 +142,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
             "structuredContent": {EMAIL: {"card": 4111111111111111, "id": 17, "ok": True}},
         },
     )
-    mail = hidden(found, EMAIL)
+    mail = hide(found, EMAIL)
     assert json.loads(told["content"][0]["text"]) == {"mail": mail}
     assert told["content"][1]["data"] == blob
     card = told["structuredContent"][mail]["card"]
@@ -154,7 +154,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
 
 def test_a_token_is_found_however_an_address_writes_it() -> None:
     found = vault()
-    mail, phone = hidden(found, EMAIL), hidden(found, PHONE)
+    mail, phone = hide(found, EMAIL), hide(found, PHONE)
     assert found.reveal("mail", {"a": mail.upper(), "b": f"mailto:{quote(mail)}"}) == {
         "a": EMAIL,
         "b": f"mailto:{quote(EMAIL, safe='')}",
@@ -164,7 +164,7 @@ def test_a_token_is_found_however_an_address_writes_it() -> None:
 
 def test_only_some_servers_get_the_data() -> None:
     found = vault()
-    arguments = {"to": [hidden(found, EMAIL)]}
+    arguments = {"to": [hide(found, EMAIL)]}
     assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {EMAIL}"}
     assert found.reveal("mail", arguments) == found.reveal("crm", arguments) == {"to": [EMAIL]}
     assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {arguments['to'][0]}"}
@@ -185,7 +185,7 @@ def test_no_guess_is_confirmed_by_its_token() -> None:
 
 
 def test_a_token_of_somebody_else_is_refused() -> None:
-    foreign = hidden(vault(), EMAIL)
+    foreign = hide(vault(), EMAIL)
     with pytest.raises(InvalidRequestError, match="stands for nothing that is known here"):
         vault().reveal("mail", {"to": f"Ann <{foreign}>"})
     with pytest.raises(InvalidRequestError, match="Read the data again"):
@@ -194,8 +194,8 @@ def test_a_token_of_somebody_else_is_refused() -> None:
 
 def test_a_part_of_a_token_is_refused() -> None:
     found = vault()
-    name, _, domain = hidden(found, EMAIL).partition("@")
-    for part in (name, f"x@{domain}", hidden(found, IBAN)[:12]):
+    name, _, domain = hide(found, EMAIL).partition("@")
+    for part in (name, f"x@{domain}", hide(found, IBAN)[:12]):
         with pytest.raises(InvalidRequestError, match="Pass the token on whole"):
             found.reveal("mail", {"to": part})
 
@@ -211,7 +211,7 @@ def test_errors_are_hidden_too() -> None:
     error = ToolCallError(f"no {EMAIL}", server="crm", rpc_code=-1, data={"who": EMAIL})
     found = vault()
     found.hide_error("crm", error)
-    mail = hidden(found, EMAIL)
+    mail = hide(found, EMAIL)
     assert (error.message, error.data, str(error)) == (f"no {mail}", {"who": mail}, f"no {mail}")
 
 
@@ -221,7 +221,7 @@ def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPa
     now = 0.0
     kept = Kept(lambda: now)
     found = vault(kept)
-    first, second = hidden(found, "a@example.org"), hidden(found, "b@example.org")
+    first, second = hide(found, "a@example.org"), hide(found, "b@example.org")
     now = MAX_SECONDS - 1
     assert found.reveal("mail", {"x": first}) == {"x": "a@example.org"}
     now = MAX_SECONDS + 1
@@ -236,7 +236,7 @@ def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPa
 def test_owners_have_vaults_of_their_own() -> None:
     vaults = Vaults()
     spec = Privacy(detect=ALL)
-    mail = hidden(vaults.of("ann", spec), EMAIL)
+    mail = hide(vaults.of("ann", spec), EMAIL)
     assert vaults.of("ann", Privacy()).reveal("x", {"a": mail}) == {"a": EMAIL}
     with pytest.raises(InvalidRequestError):
         vaults.of("bob", spec).reveal("x", {"a": mail})
@@ -255,7 +255,7 @@ def test_a_deep_result_is_not_passed_on() -> None:
 
 def test_a_number_stands_for_a_card_however_that_was_written() -> None:
     found = vault()
-    hidden(found, "4111-1111-1111-1111")
+    hide(found, "4111-1111-1111-1111")
     told = found.hide("crm", {"card": 4111111111111111})
     assert told != {"card": 4111111111111111}
     assert found.reveal("mail", told) == {"card": 4111111111111111}

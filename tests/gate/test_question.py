@@ -138,7 +138,7 @@ _HOSTILE = st.text(max_size=400) | st.sampled_from(
 )
 
 
-def _hidden(character: str) -> bool:
+def _is_hidden(character: str) -> bool:
     if unicodedata.category(character) == "Zs":
         return character != " "
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
@@ -160,7 +160,7 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
     assert lines[-1].startswith(f"{indent}Arguments digest: ")
     assert all(line.startswith("      ") for line in lines[2:-1])
     assert indent or not _MARKDOWN.search("".join(lines))
-    assert not any(_hidden(character) for line in lines for character in line)
+    assert not any(_is_hidden(character) for line in lines for character in line)
     assert " " * 9 not in text.replace("    ", "", 1)
 
 
@@ -228,27 +228,29 @@ HELD = HeldCall(
 )
 
 
-def asked(arguments: dict[str, Json], *asks: Decision) -> str:
+def write_call(arguments: dict[str, Json], *asks: Decision) -> str:
     """Return a question about a call, and its answers."""
     choices: list[Holds] = ["call", "run", "session", "always"]
-    return written(question(_call(**arguments), asks, choices, arguments))
+    return write_question(question(_call(**arguments), asks, choices, arguments))
 
 
-def written(params: Mapping[str, Json]) -> str:
+def write_question(params: Mapping[str, Json]) -> str:
     names = params["requestedSchema"]["properties"]["decision"]["enumNames"]
     return f"{params['message']}\n{names}"
 
 
-def planned(calls: Sequence[HeldCall], shown: str = "", whole: Sequence[int] = ()) -> str:
-    return written(plan_question(Plan(plan_id="a", seconds=1, calls=tuple(calls)), shown, whole))
+def write_plan(calls: Sequence[HeldCall], shown: str = "", whole: Sequence[int] = ()) -> str:
+    return write_question(
+        plan_question(Plan(plan_id="a", seconds=1, calls=tuple(calls)), shown, whole)
+    )
 
 
-def needed(*asks: Decision) -> str:
+def refuse_call(*asks: Decision) -> str:
     call = CallFacts(server="git", tool="push", definition=TOOL)
-    return refused(lambda approver: approver.approve(call, asks))
+    return refuse(lambda approver: approver.approve(call, asks))
 
 
-def refused(approve: Callable[[Approver], object]) -> str:
+def refuse(approve: Callable[[Approver], object]) -> str:
     async def run() -> str:
         try:
             await approve(Approver())  # type: ignore[misc]
@@ -259,9 +261,9 @@ def refused(approve: Callable[[Approver], object]) -> str:
     return anyio.run(run)
 
 
-def plan_needed(*calls: HeldCall) -> str:
+def refuse_plan(*calls: HeldCall) -> str:
     plan = Plan(plan_id="a", seconds=1, calls=calls)
-    return refused(lambda approver: approver.approve_plan(plan, "", [1]))
+    return refuse(lambda approver: approver.approve_plan(plan, "", [1]))
 
 
 MANY = [replace(HELD, number=number, tool=f"t{number}") for number in range(30)]
@@ -270,28 +272,28 @@ MANY[20] = replace(MANY[20], effect="destructive")
 
 def cases() -> Mapping[str, str]:
     return {
-        "a call with arguments that its tool does not describe": asked(
+        "a call with arguments that its tool does not describe": write_call(
             {"body": "one\ntwo", "title": "It breaks", "repo": "o/r", "n": [1, {"a": True}]},
             DEFAULT,
             FLOW,
         ),
-        "a call without arguments": asked({}, DEFAULT),
-        "a long call": asked({"title": "/srv/x/newdir", "body": "line\n" * 1000}, DEFAULT),
-        "a tool that changed": asked({}, ALTERED),
-        "a plan": planned(
+        "a call without arguments": write_call({}, DEFAULT),
+        "a long call": write_call({"title": "/srv/x/newdir", "body": "line\n" * 1000}, DEFAULT),
+        "a tool that changed": write_call({}, ALTERED),
+        "a plan": write_plan(
             MANY, "\n".join(f"{n}. s.t{n}(\x1b[2J)" for n in range(65)), range(40, 70)
         ),
-        "a plan of one call": planned([HELD], "#1 s.open", [1]),
-        "a plan of one call that is cut": planned([HELD], "#1 s.open"),
-        "a call that a rule asks about": needed(RULE),
-        "a call that a flow rule asks about": needed(FLOW),
-        "a call that a default and a flow rule ask about": needed(DEFAULT, FLOW),
-        "a changed tool": needed(ALTERED),
-        "a changed tool that a default asks about": needed(DEFAULT, ALTERED),
-        "a plan that the policy allows": plan_needed(replace(HELD, action="allow")),
-        "a plan that needs a person": plan_needed(replace(HELD, action="allow"), HELD, HELD),
-        "a plan of many tools": plan_needed(*MANY[:7]),
-        "a plan with a changed tool": plan_needed(replace(HELD, rule=CHANGED)),
+        "a plan of one call": write_plan([HELD], "#1 s.open", [1]),
+        "a plan of one call that is cut": write_plan([HELD], "#1 s.open"),
+        "a call that a rule asks about": refuse_call(RULE),
+        "a call that a flow rule asks about": refuse_call(FLOW),
+        "a call that a default and a flow rule ask about": refuse_call(DEFAULT, FLOW),
+        "a changed tool": refuse_call(ALTERED),
+        "a changed tool that a default asks about": refuse_call(DEFAULT, ALTERED),
+        "a plan that the policy allows": refuse_plan(replace(HELD, action="allow")),
+        "a plan that needs a person": refuse_plan(replace(HELD, action="allow"), HELD, HELD),
+        "a plan of many tools": refuse_plan(*MANY[:7]),
+        "a plan with a changed tool": refuse_plan(replace(HELD, rule=CHANGED)),
     }
 
 

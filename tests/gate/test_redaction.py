@@ -33,7 +33,7 @@ def redactor(*known: str) -> Redactor:
     return Redactor(dict.fromkeys(known or (SECRET,), "TOKEN of shop"))
 
 
-def based(encode: Callable[[bytes], bytes], before: int) -> Callable[[str], str]:
+def encode_at(encode: Callable[[bytes], bytes], before: int) -> Callable[[str], str]:
     def form(secret: str) -> str:
         return encode(b"x" * before + secret.encode() + b"yz").decode()
 
@@ -50,8 +50,8 @@ FORMS: dict[str, Callable[[str], str]] = {
     "json twice": lambda secret: json.dumps(json.dumps(secret)),
     "slashes": lambda secret: json.dumps(secret).replace("/", "\\/"),
     "hex": lambda secret: secret.encode().hex(),
-    **{f"base64 at {n}": based(base64.b64encode, n) for n in range(3)},
-    **{f"url base64 at {n}": based(base64.urlsafe_b64encode, n) for n in range(3)},
+    **{f"base64 at {n}": encode_at(base64.b64encode, n) for n in range(3)},
+    **{f"url base64 at {n}": encode_at(base64.urlsafe_b64encode, n) for n in range(3)},
 }
 
 
@@ -100,7 +100,7 @@ def test_in_a_large_text_it_is_found_wherever_it_stands(
     others: list[str], secret: str, before: int, after: int
 ) -> None:
     known = redactor(*others, secret)
-    for form in (secret, based(base64.b64encode, 1)(secret), secret.encode().hex()):
+    for form in (secret, encode_at(base64.b64encode, 1)(secret), secret.encode().hex()):
         text = "~" * before + form + "~" * after
         cleared = known.text(text)
         assert cleared != text
@@ -304,7 +304,7 @@ SECRETS = {"hunter2-hunter2": "A", "hunter2-hunter2-longer": "B", "xyzzyxyzzy": 
 REDACTOR = Redactor(SECRETS)
 
 
-def streamed(pieces: list[bytes], redactor: Redactor = REDACTOR) -> bytes:
+def stream_pieces(pieces: list[bytes], redactor: Redactor = REDACTOR) -> bytes:
     stream = redactor.stream()
     return b"".join([*(stream.feed(piece) for piece in pieces), stream.finish()])
 
@@ -326,8 +326,8 @@ texts = st.lists(st.one_of(forms, st.text(alphabet="hxyz-\n é", max_size=12)), 
 @given(texts, st.lists(st.integers(0, 2000), max_size=12))
 def test_no_secret_survives_wherever_a_text_is_cut(parts: list[str], places: list[int]) -> None:
     data = "".join(parts).encode()
-    assert streamed(cut(data, places)) == REDACTOR.redact_bytes(data)
-    assert streamed([bytes([byte]) for byte in data]) == REDACTOR.redact_bytes(data)
+    assert stream_pieces(cut(data, places)) == REDACTOR.redact_bytes(data)
+    assert stream_pieces([bytes([byte]) for byte in data]) == REDACTOR.redact_bytes(data)
 
 
 def test_a_line_is_told_when_it_is_written() -> None:
@@ -362,10 +362,10 @@ def test_secrets_that_begin_or_overlap_each_other_leave_no_rest(places: list[int
     known = dict.fromkeys(("hunter2", "hunter2-production", "duction-and-more"), "K")
     text = b"a hunter2 b hunter2-production c hunter2-production-and-more hunter"
     shown = b"a [redacted: K] b [redacted: K] c [redacted: K] hunter"
-    assert streamed(cut(text, places), Redactor(known)) == shown
+    assert stream_pieces(cut(text, places), Redactor(known)) == shown
 
 
 def test_a_secret_that_is_no_text_is_found_as_well() -> None:
     secret = b"\xffnot-utf-8".decode("utf-8", "surrogateescape")
-    found = streamed([b"<\xffnot-", b"utf-8> %FFnot-utf-8"], Redactor({secret: "K"}))
+    found = stream_pieces([b"<\xffnot-", b"utf-8> %FFnot-utf-8"], Redactor({secret: "K"}))
     assert found == b"<[redacted: K]> [redacted: K]"

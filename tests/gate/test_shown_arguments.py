@@ -46,13 +46,13 @@ def call_with(arguments: dict[str, Json]) -> CallFacts:
     return CallFacts(server="web", tool="open", arguments=arguments, definition=TOOL)
 
 
-def asked(call: CallFacts) -> str:
+def ask(call: CallFacts) -> str:
     """Return the question about a call."""
     shown = REDACTOR.arguments(dict(call.arguments), call.schema)
     return str(question(call, [ASK], ["call"], shown)["message"])
 
 
-def planned(*calls: CallFacts) -> str:
+def plan(*calls: CallFacts) -> str:
     holding = HeldCalls(REDACTOR.arguments)
     for call in calls:
         holding.hold(call, ASK, [ASK])
@@ -69,7 +69,7 @@ class KeptLog(AuditLog):
         return "head"
 
 
-def logged(call: CallFacts) -> dict[str, Any]:
+def log(call: CallFacts) -> dict[str, Any]:
     log = KeptLog()
     audit = RunAudit(log, "r1", mask=REDACTOR.arguments)
     anyio.run(audit.record_call, 1, call, ASK, None)
@@ -79,7 +79,7 @@ def logged(call: CallFacts) -> dict[str, Any]:
 def everywhere(arguments: dict[str, Json]) -> list[str]:
     """Return what is shown of a call in each place, with the escapes of JSON."""
     call = call_with(arguments)
-    return [asked(call), planned(call), json.dumps(logged(call)["arguments"], ensure_ascii=False)]
+    return [ask(call), plan(call), json.dumps(log(call)["arguments"], ensure_ascii=False)]
 
 
 KEY = "-----BEGIN PRIVATE KEY-----"
@@ -132,7 +132,7 @@ def test_no_mask_hides_what_a_reader_has_to_see(name: str, value: str, seen: str
 @pytest.mark.parametrize("size", [900, 5_000, 60_000])
 def test_what_stands_behind_much_else_is_shown(size: int) -> None:
     call = call_with({"url": f"echo {'x' * size}; {EVIL}"})
-    for text in (asked(call), planned(call)):
+    for text in (ask(call), plan(call)):
         assert EVIL in text
 
 
@@ -158,7 +158,7 @@ def test_names_that_only_look_like_a_tools_are_visible_as_such() -> None:
     odd: dict[str, Json] = {"url": "u", "urӏ": 1, "url\u200b": 2, "сору": 3, "größe": 4, "x = 5": 6}
     call = CallFacts(server="wеb", tool="opеn", arguments=odd, definition=TOOL)
     note = " (the tool describes no such argument) = "
-    for text in (asked(call), planned(call)):
+    for text in (ask(call), plan(call)):
         assert '"w\\u0435b"."op\\u0435n"' in text
         assert 'url = "u"' in text
         for line in (
@@ -219,13 +219,13 @@ def test_what_is_cut_or_masked_alike_is_told_apart_by_a_digest() -> None:
     for one, other in pairs:
         calls = [call_with({"url": value}) for value in (one, other)]
         digests = [arguments_digest(call.arguments) for call in calls]
-        assert [logged(call)["digest"] for call in calls] == digests
-        for shown in (asked, planned):
+        assert [log(call)["digest"] for call in calls] == digests
+        for shown in (ask, plan):
             texts = [shown(call) for call in calls]
             for text, digest in zip(texts, digests, strict=True):
                 assert digest.removeprefix("sha256:")[:16] in text
             assert texts[0] != texts[1]
-        both = planned(*calls)
+        both = plan(*calls)
         assert all(digest.removeprefix("sha256:")[:16] in both for digest in digests)
 
 
@@ -297,7 +297,7 @@ _ARGUMENTS = st.dictionaries(
 def test_two_calls_are_never_shown_alike(one: dict[str, Json], other: dict[str, Json]) -> None:
     calls = call_with(one), call_with(other)
     alike = arguments_digest(one) == arguments_digest(other)
-    for shown in (asked, planned, logged):
+    for shown in (ask, plan, log):
         first, second = shown(calls[0]), shown(calls[1])
         # In which order a program names them is no difference to a server.
         assert alike or first != second

@@ -29,7 +29,7 @@ from tests.plans.plan_rig import (
     audited,
     planned,
     statuses,
-    traced,
+    trace_plan,
 )
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, tools_recorded
@@ -127,7 +127,7 @@ async def test_a_no_uses_a_plan_up(bench: Bench) -> None:
             await applied(engine, plan, FakeClient(), owner="me")
         with raises_code("unknown_plan", match="did not approve"):
             await applied(engine, plan, FakeClient(answer=approve), owner="me")
-        outcomes, ended = traced(bench.settings, plan.plan_id)
+        outcomes, ended = trace_plan(bench.settings, plan.plan_id)
         assert (outcomes, ended["reason"]) == ({}, "policy")
         assert recorded(bench.log) == []
 
@@ -377,7 +377,7 @@ await mcp_log.create(title="never")
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
                 await pool.call_tool("work-shop", "meet", {"count": 2, "party": "b"})
-        outcomes, ended = traced(bench.settings, plan.plan_id)
+        outcomes, ended = trace_plan(bench.settings, plan.plan_id)
         assert outcomes == {1: "ok", 2: "ok"}
         assert ended["reason"] == "cancelled"
         with raises_code("unknown_plan", match="2 of 3 calls done; it was cancelled"):
@@ -392,7 +392,7 @@ async def test_a_silent_call_ends_unknown(engine: Engine, settings: Settings, lo
         tasks.start_soon(applied, engine, plan)
         await until(lambda: "slow" in tools_recorded(log))
         tasks.cancel_scope.cancel()
-    assert traced(settings, plan.plan_id)[0] == {1: "unknown"}
+    assert trace_plan(settings, plan.plan_id)[0] == {1: "unknown"}
     with raises_code("unknown_plan", match="0 of 2 calls done; #1 .* happened or not"):
         await applied(engine, plan)
     assert tools_recorded(log) == ["slow"]
@@ -410,7 +410,7 @@ async def test_a_plan_of_a_bridge_that_has_ended_is_told_from_the_audit_log(benc
     async with bench.opened() as engine:
         _, used = await planned(engine, f"{THREE}await mcp_log.fail()\nawait mcp_log.fail()")
         await applied(engine, used)
-    assert traced(bench.settings, used.plan_id)[0] == {
+    assert trace_plan(bench.settings, used.plan_id)[0] == {
         **dict.fromkeys((1, 2, 3), "ok"),
         4: "tool-error",
     }

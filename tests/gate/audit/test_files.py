@@ -214,10 +214,10 @@ async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> N
 
 @pytest.mark.guarantee("audit-floods")
 async def test_a_full_log_refuses_calls_and_keeps_records(tmp_path: Path) -> None:
-    """Whoever floods it must not get rid of what it knows; how things ended is still written."""
+    """A flood must not remove earlier records. The ends of calls and runs are still written."""
     log = AuditLog(tmp_path, now=FakeClock(), quota=5000)
     await log.append({"kind": "call", "run": "first"})
-    refused = await _flooded(log)
+    refused = await _flood(log)
     assert 10 < len(refused) < 40
     assert {error.code for error in refused} == {"audit_unavailable"}
     assert "MCP_BRIDGE_AUDIT_BYTES" in refused[0].remedy
@@ -227,7 +227,7 @@ async def test_a_full_log_refuses_calls_and_keeps_records(tmp_path: Path) -> Non
     assert sum(path.stat().st_size for path in log_paths(tmp_path)) < 6000
     log.close()
     # Nor has the next bridge room for it, or begins a file.
-    assert len(await _flooded(AuditLog(tmp_path, now=FakeClock(), quota=5000), 3)) == 3
+    assert len(await _flood(AuditLog(tmp_path, now=FakeClock(), quota=5000), 3)) == 3
     assert len(log_paths(tmp_path)) == 1
     whole(tmp_path)
 
@@ -266,15 +266,15 @@ async def test_a_caller_that_has_used_up_its_share_is_refused_alone(tmp_path: Pa
 async def test_a_full_log_goes_on_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=2, quota=5000)
-    assert await _flooded(log)
+    assert await _flood(log)
     clock.now += 4 * DAY
-    assert not await _flooded(log, 2)
+    assert not await _flood(log, 2)
     log.close()
     assert "retention" in kinds(tmp_path)
     whole(tmp_path)
 
 
-async def _flooded(log: AuditLog, records: int = 40) -> list[AuditError]:
+async def _flood(log: AuditLog, records: int = 40) -> list[AuditError]:
     refused = []
     for number in range(records):
         try:
@@ -311,13 +311,13 @@ def log_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def _named(files: dict[str, bytes]) -> list[str]:
+def _older_files(files: dict[str, bytes]) -> list[str]:
     """Return all files but the newest, whose end nothing else knows."""
     return sorted(files)[:-1]
 
 
 def _change_a_byte(files: dict[str, bytes], chance: random.Random) -> None:
-    name = chance.choice(_named(files))
+    name = chance.choice(_older_files(files))
     data = bytearray(files[name])
     # What is after the last newline was never a record.
     data[chance.randrange(data.rindex(b"\n") + 1)] ^= chance.randrange(1, 256)
@@ -333,13 +333,13 @@ def _add_a_byte(files: dict[str, bytes], chance: random.Random) -> None:
 
 
 def _cut_the_end(files: dict[str, bytes], chance: random.Random) -> None:
-    name = chance.choice(_named(files))
+    name = chance.choice(_older_files(files))
     # What is after the last newline was never a record.
     files[name] = files[name][: chance.randrange(files[name].rindex(b"\n") + 1)]
 
 
 def _remove_a_file(files: dict[str, bytes], chance: random.Random) -> None:
-    del files[chance.choice(_named(files))]
+    del files[chance.choice(_older_files(files))]
 
 
 def _exchange_files(files: dict[str, bytes], chance: random.Random) -> None:
@@ -376,7 +376,7 @@ def _insert_a_line(lines: list[bytes], chance: random.Random) -> None:
 
 
 def _remove_a_line(files: dict[str, bytes], chance: random.Random) -> None:
-    name = chance.choice(_named(files))
+    name = chance.choice(_older_files(files))
     lines = files[name].splitlines(keepends=True)
     del lines[chance.randrange(files[name].count(b"\n"))]
     files[name] = b"".join(lines)
@@ -427,7 +427,7 @@ def _rewrite(directory: Path, change: Callable[[list[bytes]], list[bytes]]) -> N
     path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
 
 
-def _forged(lines: list[bytes], count: int) -> list[bytes]:
+def _forge(lines: list[bytes], count: int) -> list[bytes]:
     """Return records that are right in themselves in place of the first ones."""
     made, last = [], before_first(FILE)
     for number in range(count):
@@ -453,10 +453,10 @@ def _forged(lines: list[bytes], count: int) -> list[bytes]:
                 "line 4: record 4 does not follow record 2",
             ],
         ),
-        (lambda lines: _forged(lines, 1), ["line 2: record 2 does not follow record 1"]),
+        (lambda lines: _forge(lines, 1), ["line 2: record 2 does not follow record 1"]),
         # The next file says how this one ended.
         (
-            lambda lines: _forged(lines, 4),
+            lambda lines: _forge(lines, 4),
             ["line 4: record 4 is not the one that 2026-09-21-000002.jsonl names"],
         ),
         (lambda lines: lines[:2], [": record 4, which 2026-09-21-000002.jsonl names, is missing"]),

@@ -45,12 +45,12 @@ from tests.audit_rig import (
 )
 
 
-def _masked(value: Any, schema: Any) -> Any:
+def _mask(value: Any, schema: Any) -> Any:
     return {key: "***" if key == "token" else item for key, item in value.items()}
 
 
 async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
-    run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1", mask=_masked, policy="sha256:p")
+    run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1", mask=_mask, policy="sha256:p")
     start: dict[str, Any] = {"principal": "me", "code": "sha256:c", "servers": ["shop"]}
     await run.record_start({**start, "owner": ""})
     asked: dict[str, Any] = {"rule": "rule 'no force'", "reason": "why", "effect": "destructive"}
@@ -212,11 +212,11 @@ async def test_arguments_that_cannot_be_searched_are_not_recorded(tmp_path: Path
 DENIED = Decision(action="deny", rule="rule 'no force'")
 
 
-def _refused(directory: Path) -> list[dict[str, Any]]:
+def _refusals(directory: Path) -> list[dict[str, Any]]:
     return [record for record in records(directory) if record["kind"] == "refused"]
 
 
-async def _flooded(directory: Path, calls: list[Any]) -> RunAudit:
+async def _flood(directory: Path, calls: list[Any]) -> RunAudit:
     log = AuditLog(directory)
     run = RunAudit(log, "r1")
     await run.record_start({})
@@ -229,8 +229,8 @@ async def _flooded(directory: Path, calls: list[Any]) -> RunAudit:
 
 @pytest.mark.guarantee("audit-floods")
 async def test_equal_refusals_are_recorded_a_few_times_and_counted(tmp_path: Path) -> None:
-    await _flooded(tmp_path, [a_call(number=number) for number in range(4000)])
-    found = _refused(tmp_path)
+    await _flood(tmp_path, [a_call(number=number) for number in range(4000)])
+    found = _refusals(tmp_path)
     assert [record["arguments"] for record in found[:WHOLE_RECORDS]] == [
         {"number": number} for number in range(WHOLE_RECORDS)
     ]
@@ -247,8 +247,8 @@ async def test_equal_refusals_are_recorded_a_few_times_and_counted(tmp_path: Pat
 @pytest.mark.guarantee("audit-floods")
 async def test_refusals_of_other_kinds_do_not_hide_among_a_flood(tmp_path: Path) -> None:
     flood = [a_call("write"), a_call("delete"), a_call("write")] * 500
-    await _flooded(tmp_path, [*flood, a_call("steal", what="all")])
-    found = _refused(tmp_path)
+    await _flood(tmp_path, [*flood, a_call("steal", what="all")])
+    found = _refusals(tmp_path)
     by_tool: Counter[str] = Counter()
     for record in found:
         by_tool[record["tool"]] += record.get("times", 1)
@@ -262,8 +262,8 @@ async def test_refusals_of_other_kinds_do_not_hide_among_a_flood(tmp_path: Path)
 async def test_refusals_have_a_limit(tmp_path: Path, length: int) -> None:
     text = "é" * length
     calls = [a_call(f"tool{number}{text}", text=text) for number in range(700)]
-    await _flooded(tmp_path, calls)
-    found = _refused(tmp_path)
+    await _flood(tmp_path, calls)
+    found = _refusals(tmp_path)
     written = sum(path.stat().st_size for path in log_paths(tmp_path))
     assert written < 50 * WHOLE_RECORDS * 4096
     assert sum(record.get("times", 1) for record in found) == 700
@@ -408,7 +408,7 @@ async def test_calls_are_counted_by_what_they_have_in_common(tmp_path: Path) -> 
     ]
 
 
-def living(directory: Path) -> list[Path]:
+def live_files(directory: Path) -> list[Path]:
     return list(directory.glob(f"*{ALIVE}"))
 
 
@@ -478,6 +478,6 @@ async def test_a_second_crash_loses_no_end(tmp_path: Path, monkeypatch: pytest.M
 async def test_a_bridge_that_closes_its_log_leaves_nothing_to_look_at(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, replica="a")
     await two_runs(log)
-    assert len(living(tmp_path)) == 1
+    assert len(live_files(tmp_path)) == 1
     log.close()
-    assert not living(tmp_path)
+    assert not live_files(tmp_path)
