@@ -11,6 +11,7 @@ import codecs
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import anyio
 
@@ -164,27 +165,27 @@ class LoggedOutput:
         return text
 
 
+@dataclass(eq=False)
 class ProgressReporter:
     """Reports one run to its client while `run` is active.
 
     Every `idle_seconds` it sends a report even if the state is unchanged.
     """
 
-    def __init__(
-        self, run_progress: RunProgress, report: Report, log: Log | None, idle_seconds: float
-    ) -> None:
-        self._run_progress = run_progress
-        self._report = report
-        self._log = log
-        self._idle_seconds = idle_seconds
+    run_progress: RunProgress
+    report: Report
+    log: Log | None
+    idle_seconds: float
+
+    def __post_init__(self) -> None:
         self._logged = {"stdout": LoggedOutput(), "stderr": LoggedOutput()}
         self._told = 0
         self._news = anyio.Event()
 
     def wrote(self, stream: str, data: bytes) -> None:
         if stream == "stdout":
-            self._run_progress.wrote(data)
-        if self._log is not None:
+            self.run_progress.wrote(data)
+        if self.log is not None:
             self._logged[stream].add(data)
         self.notice()
 
@@ -195,25 +196,25 @@ class ProgressReporter:
         while True:
             # Most runs end before the first report.
             await anyio.sleep(REPORT_SECONDS)
-            with anyio.move_on_after(self._idle_seconds) as idle:
+            with anyio.move_on_after(self.idle_seconds) as idle:
                 await self._news.wait()
             self._news = anyio.Event()
             await self.send(idle=idle.cancelled_caught)
 
     async def conclude(self) -> None:
         """Send the last state of a run if the client received an earlier one."""
-        if self._told and self._told != self._run_progress.changes:
+        if self._told and self._told != self.run_progress.changes:
             # The result waits for this report.
             with anyio.move_on_after(1.0):
                 await self.send()
 
     async def send(self, *, idle: bool = False) -> None:
-        if idle or self._run_progress.changes != self._told:
-            self._told = self._run_progress.changes
-            await self._report()
-        if self._log is not None:
+        if idle or self.run_progress.changes != self._told:
+            self._told = self.run_progress.changes
+            await self.report()
+        if self.log is not None:
             for stream, logged in self._logged.items():
                 text = logged.take()
                 if text:
                     level = "info" if stream == "stdout" else "notice"
-                    await self._log(level, "run_python", text)
+                    await self.log(level, "run_python", text)

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -104,6 +104,7 @@ class Grants:
         return self._now() < self._until.get((owner, subject), float("-inf"))
 
 
+@dataclass(eq=False)
 class Approver:
     """Asks a person about the calls of one run, one question at a time.
 
@@ -115,23 +116,15 @@ class Approver:
         policy: The policy whose file gets an "always"; None if the person may not change it.
     """
 
-    def __init__(
-        self,
-        ask: Ask | None = None,
-        *,
-        grants: Grants | None = None,
-        owner: str = "",
-        mask: Mask = no_mask,
-        policy: PolicySpec | None = None,
-    ) -> None:
-        self._ask = ask
-        self._grants = grants or Grants()
-        self._owner = owner
-        self._mask = mask
-        self._policy = policy
-        self._turn = anyio.Lock()
-        self._run: dict[Subject, Holds] = {}
-        self._refused: set[Subject] = set()
+    ask: Ask | None = None
+    _: KW_ONLY
+    grants: Grants = field(default_factory=Grants)
+    owner: str = ""
+    mask: Mask = no_mask
+    policy: PolicySpec | None = None
+    _turn: anyio.Lock = field(default_factory=anyio.Lock, init=False)
+    _run: dict[Subject, Holds] = field(default_factory=dict, init=False)
+    _refused: set[Subject] = field(default_factory=set, init=False)
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
         """Return a person's approval for all decisions that ask, after one question at most."""
@@ -168,7 +161,7 @@ class Approver:
             (ask, subject)
             for ask in asks
             if (subject := _subject(call, ask)) not in self._run
-            and not (self._owner and self._grants.holds(self._owner, subject))
+            and not (self.owner and self.grants.holds(self.owner, subject))
         ]
         for ask, subject in missing:
             if subject in self._refused:
@@ -185,7 +178,7 @@ class Approver:
         open_asks = [ask for ask, _ in missing]
         choices = self._choices(call, open_asks)
         arguments = dict(call.arguments)
-        shown = await offload(arguments, partial(self._mask, arguments, call.schema))
+        shown = await offload(arguments, partial(self.mask, arguments, call.schema))
         asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
         choices = [each for each in choices if each in list_offered(asked)]
         try:
@@ -214,15 +207,15 @@ class Approver:
         )
 
     async def _elicit(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
-        if self._ask is None:
+        if self.ask is None:
             raise CannotAskError("There is no client that could show a question.")
-        return await self._ask(asked)
+        return await self.ask(asked)
 
     def _choices(self, call: CallFacts, asks: Sequence[Decision]) -> list[Holds]:
         choices: list[Holds] = ["call", "run"]
-        if self._owner:
+        if self.owner:
             choices.append("session")
-        writable = self._policy is not None and self._policy.path is not None
+        writable = self.policy is not None and self.policy.path is not None
         by_flow = any(ask.rule.startswith(FLOW) for ask in asks)
         if writable and call.definition is not None and not by_flow:
             choices.append("always")
@@ -237,10 +230,10 @@ class Approver:
         if holds == "always" and rules:
             note = await self._write(call, rules[0])
             if note:
-                holds = "session" if self._owner else "run"
+                holds = "session" if self.owner else "run"
         subjects = [subject for _, subject in missing]
         if holds == "session":
-            self._grants.add(self._owner, subjects)
+            self.grants.add(self.owner, subjects)
         elif holds != "call":
             # A new rule applies from the next run on.
             self._run.update(dict.fromkeys(subjects, holds))
@@ -248,7 +241,7 @@ class Approver:
 
     async def _write(self, call: CallFacts, rule_text: str) -> str:
         """Write a rule that allows a call, and return the reason of a failure."""
-        policy, definition = self._policy, call.definition
+        policy, definition = self.policy, call.definition
         assert policy is not None
         assert policy.path is not None
         assert definition is not None

@@ -106,7 +106,7 @@ def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
                     raise InvalidRequestError(_CHANGED, code="held_result")
                 continue
             if piece.plan != plan:
-                message = "An argument holds the placeholder of another run, which is no use here."
+                message = "An argument has the placeholder of another run."
                 raise InvalidRequestError(message, code="held_result")
             if not 1 <= piece.number <= held:
                 message = f"There is no held call #{piece.number} yet: this plan holds {held}."
@@ -132,7 +132,7 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
         left -= len(str(value))
         if left < 0:
             raise InvalidRequestError(
-                "With the results of earlier calls put in, the arguments are longer than "
+                "With the results of earlier calls, the arguments are longer than "
                 f"{MAX_RESOLVED:,} characters."
             )
         return value

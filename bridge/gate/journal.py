@@ -50,7 +50,7 @@ _REFUSALS = {
         ),
     ),
     "uncertain": (
-        "was sent and no answer to it came, so it may or may not have happened.",
+        "was sent without an answer, so it may or may not have happened.",
         (
             "Find out with a call that reads. If it happened, leave this call out and retry; if "
             "not, run what is left in a program of its own without `retry_of`."
@@ -256,7 +256,7 @@ class Replay:
                 f"{call} is not made: another retry of the same run, {chain.head}, makes calls of "
                 "its own, perhaps this one."
             )
-            remedy = f"Wait for that one, then go on from it: retry_of={chain.head!r}."
+            remedy = f"Wait for that run, then retry it: retry_of={chain.head!r}."
             raise OutcomeUnknownError(message, remedy=remedy)
         chain.head = self._run_id
         chain.length += 1
@@ -338,7 +338,7 @@ class Journals:
             last = chain.head
             journal = self._runs.get(last, ("", None))[1]
         if journal is None:
-            message = f"Run {run_id} was retried by {last}, whose journal is not kept any more."
+            message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
         if journal.under_way:
             message = f"Run {last} still runs; what it calls is not known yet."

@@ -193,10 +193,7 @@ class Pins:
         if before:
             return _difference(before[-1].facts, _facts(tool))
         if self._stored.count >= MAX_TOOLS:
-            return (
-                f"{MAX_TOOLS:,} tools are remembered, which is all there is room for, and this is "
-                "none of them"
-            )
+            return f"the limit of {MAX_TOOLS:,} remembered tools does not include this one"
         return ""
 
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
@@ -370,7 +367,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
             return _parse_document(kept.get(_KIND, "", "")), ""
     except (OSError, ValueError, RecursionError) as error:
         logger.warning(
-            "what is remembered of tools in %s cannot be read (%s): every tool counts as changed",
+            "the allowed tools in %s cannot be read (%s): every tool counts as changed",
             store.place,
             error,
         )
@@ -380,7 +377,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
         else "store.db in the bridge's state directory cannot be read; once that file is removed "
         "all tools count as new"
     )
-    return _EMPTY, f"what it was when it was allowed is not known, because {place}"
+    return _EMPTY, f"its allowed definition is unknown, because {place}"
 
 
 @cache

@@ -335,7 +335,7 @@ class Gate:
         if pending.own.effect == "read":
             if holding.refers(call.arguments):
                 raise InvalidRequestError(
-                    f"{call} would read something now, with what a held call is going to return. "
+                    f"{call} would read something now, with the future result of a held call. "
                     "A plan can use that only in other held calls.",
                     code="held_result",
                 )

@@ -433,7 +433,7 @@ class PolicyFile:
         # Some editors empty or remove the file while they save.
         if self._policy.spec.present and not (state and state[1] > 0):
             message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
-            remedy = "Restore it; to go on without a policy, leave its [policy] out or start again."
+            remedy = "Restore it. To continue without a policy, remove [policy] or restart."
             raise SettingsError(message, remedy=remedy)
         spec = reload_policy(self._settings)
         if spec == self._policy.spec:

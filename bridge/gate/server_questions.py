@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -30,19 +31,17 @@ _SHOWN = frozenset({"title", "description"})
 """Parts of a form that clients only show."""
 
 
+@dataclass(eq=False)
 class ServerQuestions:
     """The policy on questions of one run's servers, and the count of refused ones."""
 
-    def __init__(
-        self, policy: PolicySpec | None = None, audit: RunAudit | None = None, run_id: str = ""
-    ) -> None:
-        self._policy = policy or PolicySpec()
-        self._audit = audit
-        self._run_id = run_id
-        self.refused = 0
+    policy: PolicySpec = field(default_factory=PolicySpec)
+    audit: RunAudit | None = None
+    run_id: str = ""
+    refused: int = 0
 
     def decide(self, server: str, asking: Asking) -> Action:
-        policy = self._policy
+        policy = self.policy
         own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
         said = None if own is None else getattr(own, asking)
         action: Action = said or getattr(policy, asking)
@@ -56,7 +55,7 @@ class ServerQuestions:
     ) -> dict[str, Json]:
         """Return a question as its client gets it."""
         change = elicitation if asking == "elicitation" else sampling_request
-        return await offload(params, partial(change, server, self._run_id, params))
+        return await offload(params, partial(change, server, self.run_id, params))
 
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
@@ -65,7 +64,7 @@ class ServerQuestions:
         if outcome == "refused":
             self.refused += 1
         # The log has twenty refused questions, and their number in the run's last record.
-        if self._audit is None or self.refused > 20:
+        if self.audit is None or self.refused > 20:
             return
         whole = await offload(params, lambda: digest(canonical(params).encode("ascii")))
         facts: dict[str, Json] = {
@@ -77,7 +76,7 @@ class ServerQuestions:
             "why": one_line(why, MAX_TEXT_CHARS),
         }
         try:
-            await self._audit.record_event("question", facts)
+            await self.audit.record_event("question", facts)
         except AuditError as error:
             message = f"The question cannot be recorded: {error.message}"
             raise CannotAskError(message, server=server) from None

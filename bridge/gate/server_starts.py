@@ -47,6 +47,7 @@ class StartApprover:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
+@dataclass(eq=False)
 class Starts:
     """Decides on starts, asks about them, and records them.
 
@@ -55,28 +56,21 @@ class Starts:
         asker: Returns the approver of the current task; None outside of runs.
     """
 
-    def __init__(
-        self,
-        policy: Callable[[], Policy],
-        audit: AuditLog,
-        pins: Pins,
-        asker: Callable[[], StartApprover | None] = lambda: None,
-    ) -> None:
-        self._policy = policy
-        self._audit = audit
-        self._pins = pins
-        self._asker = asker
-        self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
+    policy: Callable[[], Policy]
+    audit: AuditLog
+    pins: Pins
+    asker: Callable[[], StartApprover | None] = lambda: None
+    _recorded: OrderedDict[tuple[str, ...], None] = field(default_factory=OrderedDict, init=False)
 
     def decide(self, spec: ServerSpec) -> Decision:
-        policy = self._policy()
+        policy = self.policy()
         decision = policy.start(spec.name)
-        approved = self._pins.is_approved(spec.name, spec.definition)
+        approved = self.pins.is_approved(spec.name, spec.definition)
         if decision.action == "ask" and approved:
             decision = Decision(action="allow", rule=decision.rule, reason="a person allowed it")
         if decision.action == "deny" or not (policy.spec.present and policy.spec.pin):
             return decision
-        change = self._pins.server_change(spec.name, spec.definition)
+        change = self.pins.server_change(spec.name, spec.definition)
         # The question must name the change, even if the policy asks about every start.
         return Decision(action="ask", rule=REDEFINED, reason=change) if change else decision
 
@@ -85,7 +79,7 @@ class Starts:
         decision = await self._check_denial(spec)
         if decision.action == "allow":
             return
-        asker = self._asker()
+        asker = self.asker()
         if asker is None:
             why = "No one is asked about servers that no program names."
             raise await self._approval_needed(spec, decision, why)
@@ -101,24 +95,24 @@ class Starts:
             asked_for: Whether a person requested this start with a command.
         """
         decision = await self._check_denial(spec)
-        asker = self._asker()
+        asker = self.asker()
         approval = None if asker is None else asker.given.pop(_key(spec), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
         if decision.action == "ask" and approval is None:
             raise await self._approval_needed(spec, decision)
-        policy = self._policy()
+        policy = self.policy()
         if policy.spec.present and policy.spec.pin and approval is None:
-            await self._pins.keep_server(spec.name, spec.definition)
+            await self.pins.keep_server(spec.name, spec.definition)
             # Another bridge may have stored another definition first.
-            change = self._pins.server_change(spec.name, spec.definition)
+            change = self.pins.server_change(spec.name, spec.definition)
             if change:
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
                 raise await self._approval_needed(spec, decision)
         await self._record(spec, decision, approval)
 
     async def _check_denial(self, spec: ServerSpec) -> Decision:
-        await self._pins.refresh()
+        await self.pins.refresh()
         decision = self.decide(spec)
         if decision.action != "deny":
             return decision
@@ -128,12 +122,12 @@ class Starts:
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
         """Record and store a person's permanent approval of a definition."""
-        await self._audit.append(approved_record(spec, how, "always", self._run))
-        await self._pins.keep_server(spec.name, spec.definition, always=True)
+        await self.audit.append(approved_record(spec, how, "always", self._run))
+        await self.pins.keep_server(spec.name, spec.definition, always=True)
 
     @property
     def _run(self) -> str:
-        asker = self._asker()
+        asker = self.asker()
         return "" if asker is None else asker.run
 
     async def _ask(self, spec: ServerSpec, decision: Decision, asker: StartApprover) -> None:
@@ -201,7 +195,7 @@ class Starts:
             "approval": None if approval is None else approval_fields(approval),
             "why": why,
         }
-        await self._audit.append(without_empty(record))
+        await self.audit.append(without_empty(record))
 
 
 def approved_record(

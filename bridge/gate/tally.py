@@ -145,4 +145,4 @@ class RunBudget:
 
 def _used_up(what: str, budget: str) -> CallBudgetError:
     message = f"This run has {what} it may (budgets.{budget} of the policy)."
-    return CallBudgetError(message, remedy="Do with what there is, or do the rest in another run.")
+    return CallBudgetError(message, remedy="Use the results so far, or continue in another run.")

@@ -100,48 +100,46 @@ class PlanApprover(Approver):
         raise ApprovalNeededError(f"{message} ({reasons}).", remedy=remedy)
 
 
+@dataclass(eq=False)
 class PlanExecutor:
-    def __init__(
-        self, servers: Servers, services: GateServices, plans: Plans, times: Times | None = None
-    ) -> None:
-        self._servers = servers
-        self._services = services
-        self._plans = plans
-        self._times = times or Times()
+    servers: Servers
+    services: GateServices
+    plans: Plans
+    times: Times = field(default_factory=Times)
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
         """Make a plan's calls, after a person has approved exactly those."""
         run_id, kept = request.run_id, await self._take(request)
         begun = False
         try:
-            run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
+            run = self.services.begin(run_id, request, caller, planned_by=kept.run_id)
             approval = await self._get_approval(kept, request, run)
             facts = {**_facts(kept), "approval": approval_fields(approval)}
             async with run.recording(request, kept.servers, facts) as record:
                 begun = True
                 gate = Gate(
                     Grant(servers=frozenset(kept.servers), calls=len(kept.requests)),
-                    self._servers.pool.call_tool,
+                    self.servers.pool.call_tool,
                     run.context,
                 )
-                execution = _Execution(kept, gate, run, approval, self._servers)
+                execution = _Execution(kept, gate, run, approval, self.servers)
                 result = await self._perform(execution, run_id, record)
             return add_receipt(result, gate, run, bytes_returned)
         except ApprovalRefusedError:
             begun = True
             why = f"the client was asked at {now_text()}, and did not approve of it"
-            await self._plans.close(kept, why)
+            await self.plans.close(kept, why)
             raise
         finally:
             if not begun:
                 # The question failed or was cancelled, before any call.
-                await self._plans.give_back(kept)
+                await self.plans.give_back(kept)
 
     async def _take(self, request: ApplyRequest) -> StoredPlan:
         try:
-            return await self._plans.take(request.plan_id, request.owner, run_id=request.run_id)
+            return await self.plans.take(request.plan_id, request.owner, run_id=request.run_id)
         except UnknownError:
-            if not self._services.journals.knows(request.plan_id, request.owner):
+            if not self.services.journals.knows(request.plan_id, request.owner):
                 raise
             message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
             remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
@@ -173,7 +171,7 @@ class PlanExecutor:
         started = time.monotonic()
         cancelled = True
         try:
-            await execution.perform(self._times)
+            await execution.perform(self.times)
             cancelled = False
         finally:
             # A cancelled client gets no result, but the audit log does.
@@ -183,9 +181,9 @@ class PlanExecutor:
                 tool_calls=gate.calls,
                 tool_result_bytes=gate.result_bytes,
             )
-            result = replace(result, usage=usage, timeout_seconds=self._times.apply)
+            result = replace(result, usage=usage, timeout_seconds=self.times.apply)
             record(result)
-            await self._plans.close(
+            await self.plans.close(
                 kept,
                 f"it was applied by the run {run_id}, which ended at {now_text()}: "
                 f"{result.summary.rstrip('.')}",
@@ -244,7 +242,7 @@ class _Execution:
         await self._servers.load([call.server])
         tool = self._servers.inventory.tool(call.server, call.tool)
         if (whole_digest(tool) if tool is not None else "") != request.digest:
-            message = f"{call} is not the tool any more that it was when the plan was made."
+            message = f"{call} has changed since the plan was made."
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:
             return
@@ -253,7 +251,7 @@ class _Execution:
         if wrong is not None:
             # The message may have personal data.
             wrong = self._run.context.vault.conceal(wrong)
-            message = f"{call} does not take what the plan has for it now: {wrong}."
+            message = f"{call} does not accept its arguments now: {wrong}."
             raise InvalidRequestError(message)
 
     async def _make(self, step: PlanStep, arguments: Mapping[str, Json], finish: float) -> None:
@@ -262,7 +260,7 @@ class _Execution:
         covered = PlanApprover(self._approval, request)
         gate.context = replace(self._run.context, flow_state=request.flow, approver=covered)
         before = gate.calls
-        step.fail("It was cut off before its answer came.", "cancelled", "unknown")
+        step.fail("It was cancelled before its answer arrived.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope(shield=True) as shield:
                 tasks.start_soon(_limit_when_cancelled, shield, finish)
@@ -329,13 +327,13 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
         summary = f"{summary}; {stopped.request} {became}"
         status, reason, why = "error", stopped.reason, stopped.error
     elif done < total and execution.late:
-        summary = f"{summary}; there was no time for more"
+        summary = f"{summary}; the time limit was reached"
         status, reason = "timeout", "timeout"
-        why = "The rest was not begun: too much time had passed."
+        why = "The other calls were not made: the time limit was reached."
     elif done < total:
         summary = f"{summary}; it was cancelled" if cancelled else summary
         status, reason = "error", "cancelled"
-        why = "The rest was not begun."
+        why = "The other calls were not made."
     return RunResult(
         run_id=run_id,
         status=status,
@@ -356,15 +354,15 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
     words = {
         "done": "Done",
         "failed": "Failed",
-        "unknown": "Unknown, since no answer came: look before anything is repeated",
+        "unknown": "Without an answer, so check before you repeat it",
         "not done": "Not done",
     }
     lines += [
         f"{words[status]}: {ranges(by_status[status])}." for status in words if status in by_status
     ]
     lines.append(
-        "The plan is used up. To do the rest, run the program again with "
-        f'retry_of="{run_id}", which makes no call again that was made here; or plan again.'
+        "The plan is used up. For the other calls, run the program again with "
+        f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
     )
     return "\n".join(lines)
 

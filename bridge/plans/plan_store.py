@@ -201,7 +201,7 @@ async def _settle(write: Callable[[], None]) -> None:
         try:
             await anyio.to_thread.run_sync(write)
         except OSError as error:
-            logger.warning("how a plan ended cannot be kept: %s", error)
+            logger.warning("the end of a plan cannot be stored: %s", error)
 
 
 def _withdrawn(plan: Plan, why: str) -> Plan:
@@ -212,9 +212,8 @@ def _unknown(plan_id: str, why: str = "") -> UnknownError:
     if why:
         return UnknownError(f"The plan {plan_id} cannot be applied: {why}.", code="unknown_plan")
     remedy = (
-        "Plans are for their makers, for 30 minutes, or until the bridge that has them ends. "
-        "Run the program in plan mode again, after asking the user for what "
-        "`mcp-code-bridge audit show PLAN` says was done of this one."
+        "A plan is valid for its caller, for 30 minutes, or until its bridge ends. Ask the user "
+        "for `mcp-code-bridge audit show PLAN`, which lists its calls, and plan again."
     )
     return UnknownError(
         f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy, code="unknown_plan"

@@ -552,7 +552,7 @@ async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path
     assert kinds(shop.place) == ["held"]
     reading = Shop(tmp_path, 'defaults = { read = "allow" }\n' + READS, held_calls=held)
     assert await reading.buy() == DONE
-    with raises_code("held_result", match="held call is going to return"):
+    with raises_code("held_result", match="future result of a held call"):
         await reading.buy(a=f"HELDRESULT{held.plan}")
     denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=held)
     await denying.assert_refused(CallDeniedError)

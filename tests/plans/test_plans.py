@@ -111,7 +111,7 @@ if made.id > 3:
         passed = "made = await mcp_log.create(title='a')\nawait mcp_log.read_note(topic=made.title)"
         result, plan = await planned(engine, passed)
         assert result.status == "success"
-        assert "with what a held call is going to return" in plan.stopped
+        assert "with the future result of a held call" in plan.stopped
         assert len(recorded(bench.log)) == 2
         result, plan = await planned(engine, "await mcp_log.list_notes()")
         assert (plan.plan_id, plan.calls) == ("", ())
@@ -319,7 +319,7 @@ await mcp_log.create(title="two", parent=first.id)
             r"has no \.titel: it has the keys id, title, url",
             "validation",
         ),
-        ("create(title=first.id)", r"does not take what the plan has for it.*title", "validation"),
+        ("create(title=first.id)", r"does not accept its arguments now.*title", "validation"),
         ("refuse()", "is refused", "exception"),
         ("die()", "", "exception"),
     ],
@@ -351,7 +351,7 @@ async def test_a_tool_that_changed_stops_a_plan(engine: Engine, log: Path) -> No
     await engine.run(RunRequest(code=changes))
     done = await applied(engine, plan)
     assert statuses(done) == ["failed"]
-    assert "not the tool any more" in done.error
+    assert "has changed since the plan" in done.error
     changes = changes.replace("Now", "And now")
     _, plan = await planned(engine, f"{changes}\nawait mcp_log.create(title='a')")
     done = await applied(engine, plan)

@@ -387,7 +387,7 @@ class AuditLog:
                 f"over HTTP have {half:,} of its {self.quota:,} bytes"
             )
         elif owner and used >= self.quota:
-            message = f"The audit log has the {self.quota:,} bytes that it may have"
+            message = f"The audit log has reached its limit of {self.quota:,} bytes"
         else:
             return
         remedy = (

@@ -183,7 +183,7 @@ async def test_sync_records_cancelled_calls_completely(tmp_path: Path) -> None:
         "mkdir -m 700 audit; mkfifo -m 600 audit/2026-09-21-000001.jsonl",
         "mkdir other; ln -s other audit",
         "mkdir -m 770 audit",
-        "mkdir -m 700 audit; touch audit/2026-09-21-000001.jsonl; chmod 666 audit/*",
+        "mkdir -m 700 audit; touch audit/2026-09-21-000001.jsonl; chmod 602 audit/*",
     ],
 )
 async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare: str) -> None:
