@@ -136,15 +136,14 @@ def phones(text: str) -> Iterator[DetectedData]:
             if not same.startswith(PHONE_PREFIX) and 8 <= len(same) <= 15:
                 yield DetectedData(start, found.end(), "phone", same)
     for found in find_in_portions(_AMERICAN, text):
-        if found[0].replace(" ", "").isdigit() and _in_numbers(text, *found.span()):
+        start, end = found.span()
+        before, after = _BESIDE_DIGITS
+        if found[0].replace(" ", "").isdigit() and (
+            before.search(text, max(0, start - 9), start) or after.match(text, end, end + 9)
+        ):
             continue
         same = _NO_DIGITS.sub("", found[0])[-10:]
-        yield DetectedData(found.start(), found.end(), "phone", f"1{same}")
-
-
-def _in_numbers(text: str, start: int, end: int) -> bool:
-    before, after = _BESIDE_DIGITS
-    return bool(before.search(text, max(0, start - 9), start) or after.match(text, end, end + 9))
+        yield DetectedData(start, end, "phone", f"1{same}")
 
 
 _IBAN_LENGTHS: Mapping[str, int] = {
@@ -322,17 +321,13 @@ def make_token(kind: Kind, number: int) -> str:
     if kind == "phone":
         return f"+{PHONE_PREFIX}{number % 10**11:011d}"
     if kind == "iban":
-        return _iban(f"{number % 10**18:018d}")
+        rest = f"{IBAN_BANK}{number % 10**18:018d}"
+        return f"{IBAN_COUNTRY}{98 - _remainder(f'{rest}{IBAN_COUNTRY}00'):02d}{rest}"
     if kind == "card":
         body = f"{CARD_PREFIX}{number % 10**14:014d}"
         return f"{body}{-luhn_sum(f'{body}0') % 10}"
     first = 241 + number % 7
     return f"{first}.{number >> 3 & 255}.{number >> 11 & 255}.{number >> 19 & 255}"
-
-
-def _iban(digits: str) -> str:
-    rest = f"{IBAN_BANK}{digits}"
-    return f"{IBAN_COUNTRY}{98 - _remainder(f'{rest}{IBAN_COUNTRY}00'):02d}{rest}"
 
 
 _ESCAPED = r"(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})"
