@@ -1,8 +1,6 @@
-"""The client that asked for a run, while the run continues.
+"""The client of a run.
 
-Owns the bounds on what servers may send it: how many questions, for how long, how often progress
-and messages. Servers' questions go through `RunCaller.ask`; the bridge's own, such as whether a
-call is allowed, through `RunCaller.elicit`.
+Owns the limits on what servers may send to it: questions, waiting time, progress and messages.
 """
 
 from __future__ import annotations
@@ -31,7 +29,8 @@ from bridge.upstream.client_features import ANSWER_SECONDS, Method
 logger = logging.getLogger(__name__)
 
 MAX_QUESTIONS = 100
-"""Questions of servers in one run, and as many of the bridge itself, which no server can use up."""
+"""Questions of servers in one run. The bridge's own questions have a separate limit of this size.
+"""
 
 MAX_WAIT_SECONDS = 1800.0
 """For which servers may stop a run's clock in all; no question is asked after that."""
@@ -62,7 +61,7 @@ class Client(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """Equal for requests of one client, and only for them."""
+        """A key that equal clients share."""
 
     @property
     def wants_progress(self) -> bool:
@@ -70,7 +69,7 @@ class Client(Protocol):
 
     @property
     def log_level(self) -> str:
-        """The least level of messages that it wants; empty for none."""
+        """The least severe level that the client wants; empty for no messages."""
 
     @property
     def wants_output(self) -> bool:
@@ -78,14 +77,14 @@ class Client(Protocol):
 
     @property
     def program(self) -> str:
-        """Its name and version, as it gives them; empty for a person at a terminal."""
+        """Its name and version; empty for a person at a terminal."""
 
     @property
     def visits(self) -> bool:
         """Whether it can open a URL for its user."""
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Report the seconds since the start, which grow, and an estimate of those at the end."""
+        """Report the seconds since the start, and an estimate of the total."""
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Pass on a message."""
@@ -108,7 +107,7 @@ class OutputViewer(Protocol):
         """Show the progress of a run that begins."""
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Show what the program wrote; the program waits meanwhile."""
+        """Show the program's output. The program waits meanwhile."""
 
 
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
@@ -119,10 +118,10 @@ Redact = Callable[[str, Json], Json]
 
 
 class RunCaller:
-    """A run's client, for the servers that the run calls; see `upstream.client_features.Caller`.
+    """A run's client, for the servers that the run calls.
 
-    `redact_for_person` takes secrets out of what a person is asked, `redact_for_client` also
-    personal data out of what the client gets.
+    `redact_for_person` removes secrets from questions. `redact_for_client` also removes personal
+    data.
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
@@ -168,13 +167,12 @@ class RunCaller:
     @property
     def log_level(self) -> str:
         level = "" if self._client is None else self._client.log_level
-        # Servers get it, and may refuse calls with any other.
+        # Servers may refuse calls with other levels.
         return level if level in LEVELS else ""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         """Ask the client on behalf of a server."""
         if method == "roots/list":
-            # No person is asked.
             self._check(server, self._questions)
             self._questions += 1
             return {"roots": [] if self._client is None else await self._client.roots()}
@@ -231,9 +229,9 @@ class RunCaller:
             self._sampled.add(server)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user on the bridge's own behalf, such as whether a call is allowed.
+        """Ask the user a question of the bridge itself, while the run's clock stops.
 
-        The run's clock stops meanwhile. No answer in time counts as "cancel".
+        Without an answer in time, returns the action "cancel".
         """
         self._check("", self._own_questions)
         if self._client is None:
@@ -251,13 +249,13 @@ class RunCaller:
             self._asking.remove("a question of the bridge")
         if limit.cancelled_caught:
             return {"action": "cancel"}
-        answer.pop("automatic", None)  # The bridge's own word.
+        answer.pop("automatic", None)  # Only the bridge may set this field.
         program, seconds = self._client.program, anyio.current_time() - began
         answerer = answered_by(program, answer.get("action"), seconds) if program else ""
         if answerer and answer["action"] != "accept":
             message = f"No person saw the question: {answerer} answered it, with "
             raise CannotAskError(f"{message}{answer['action']!r}.", automatic=True)
-        # Who lets a client accept has allowed it; the audit log says so.
+        # The user configured this client to accept; the audit log records it.
         return answer | {"automatic": answerer} if answerer else answer
 
     def _check(self, server: str, asked: int) -> None:
@@ -272,7 +270,7 @@ class RunCaller:
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
     ) -> None:
-        """Report a call's progress to the client, unless it just had a report."""
+        """Report a call's progress to the client, at most once in `REPORT_SECONDS`."""
         now = anyio.current_time()
         if self._reporting or now - self._reported < REPORT_SECONDS:
             return
@@ -294,7 +292,7 @@ class RunCaller:
             self.progress,
             self._report_progress,
             self._log_output if client is not None and client.wants_output else None,
-            # Well inside the 60 s after which clients give up on a silent call.
+            # Clients end a silent call after 60 s.
             idle_seconds=2.0,
         )
 
@@ -311,9 +309,9 @@ class RunCaller:
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
 
-    def queued(self, ahead: int | None) -> None:
-        """Report how many runs begin before this one; None once it may begin."""
-        self.progress.queued(ahead)
+    def report_queue(self, ahead: int | None) -> None:
+        """Report how many runs start before this one; None when it may start."""
+        self.progress.set_queue(ahead)
         if self.is_followed:
             self._following.notice()
 
@@ -330,8 +328,8 @@ class RunCaller:
         elif self.is_followed:
             self._following.wrote(stream, data)
 
-    def followed(self, handler: Handler) -> Handler:
-        """Return a handler that also reports calls of tools to the client."""
+    def report_calls(self, handler: Handler) -> Handler:
+        """Return a handler that also reports tool calls to the client."""
         if not self.is_followed and not self.is_shown:
             return handler
         return partial(self._answer_call, handler)
@@ -369,7 +367,7 @@ class RunCaller:
     async def _progress(self, text: str, share: float | None = None) -> None:
         if self._client is None:
             return
-        # The protocol wants each to be greater than the one before.
+        # The protocol requires increasing values.
         self._last = max(anyio.current_time() - self._started, self._last + 0.001)
         total = self._last / share if share else None
         await self._client.progress(self._last, text, total)
@@ -380,13 +378,13 @@ class RunCaller:
         now = anyio.current_time()
         self._logs = min(MAX_LOGS, self._logs + (now - self._logs_at) * LOGS_PER_SECOND)
         self._logs_at = now
-        if self._logs < 1 or self._logging >= 16:  # not received by the client yet
+        if self._logs < 1 or self._logging >= 16:  # The client has not received these.
             logger.debug("a message of server %r was dropped: too many", server)
             return
         self._logs -= 1
         self._logging += 1
         try:
-            # Cut only after redaction, so that half a secret is not left.
+            # Cut after redaction, which does not recognize half a secret.
             name = str(self.redact_for_client(server, name))
             data = self.redact_for_client(server, data)
             text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
@@ -408,14 +406,14 @@ def is_wanted(level: str, least: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(least)
 
 
-AUTOMATIC_SECONDS = 0.15  # No person reads and answers a question in less.
+AUTOMATIC_SECONDS = 0.15  # No person answers a question faster.
 
 HEADLESS_SECONDS = 2.0
-"""The same for a client that is known to answer so without a terminal, on a busy machine."""
+"""The limit for clients that are known to answer without a user, on a busy machine."""
 
 
 class Headless(NamedTuple):
-    """A mode of a client in which it answers questions itself, first seen in a version."""
+    """A client's non-interactive mode, which answers questions itself from this version on."""
 
     command: str
     since: tuple[int, ...]
@@ -427,11 +425,12 @@ _HEADLESS: Mapping[str, Headless] = {
     "codex-mcp-client": Headless("codex exec", (0, 169), "decline"),
     "copilot-cli": Headless("copilot -p", (1, 0), "decline"),
 }
-"""By the beginning of the client's name; docs/clients.md has the measurements."""
+"""Modes by the prefix of the client's name. docs/clients.md has the measurements."""
 
 
 def answered_by(client: str, action: object, seconds: float) -> str:
-    """Return what answered a question instead of a person; empty if a person may have."""
+    """Return the program that answered a question, or an empty string if a person may have
+    answered."""
     name, _, version = client.partition(" ")
     numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     mode = next((mode for each, mode in _HEADLESS.items() if name.startswith(each)), None)

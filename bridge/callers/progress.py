@@ -1,9 +1,8 @@
-"""How a run is getting on, and what a client learns of that, and how often.
+"""A run's progress, and its reports to the client.
 
-All texts come from the program: each has a bound and holds nothing that a terminal obeys. Output,
-calls and reports come at any rate; a report has only the present state, and only its own task waits
-for a client. A report's number is the seconds that have passed, because it has to grow; its total
-is `seconds * total / done`, so that a client's bar shows the program's share.
+All texts come from the program, so they are cut and have no control characters. Reports have the
+current state only, so that the program never waits for the client. The value of a report is the
+time in seconds, because it must grow; its total gives a client's bar the program's share.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ import codecs
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import anyio
 
 from bridge.gate.tally import Tally
 from bridge.text import counted, visible
 
-MAX_TOLD = 200  # Characters of a program's own report, of a line that it writes, of a tool's name.
+MAX_TOLD = 200  # Characters of one text.
 
 
 class RunProgress:
-    """What is known of one run; `total` is 0 where the program does not know it.
+    """The progress of one run.
 
-    `line` is what it wrote last, and `changes` a number that grows with all of this.
+    `total` is 0 if the program does not know it. `line` is the last line of output. `changes`
+    counts the updates.
     """
 
     def __init__(self) -> None:
@@ -41,19 +42,19 @@ class RunProgress:
         self._unended = ""
         self._ahead: int | None = None
 
-    def queued(self, ahead: int | None) -> None:
-        """Take in how many runs are to begin before this one; None once it may begin."""
+    def set_queue(self, ahead: int | None) -> None:
+        """Set the number of runs that start before this one; None when it may start."""
         self._ahead = ahead
         self.changes += 1
 
     @property
     def call(self) -> str:
-        """The call that is under way, of several the one that began last; empty for none."""
+        """The name of the latest running tool call; empty for none."""
         return next(reversed(self._under_way.values()), "")
 
     @property
     def share(self) -> float | None:
-        """The share of the work that is done, from 0 to 1; None if the program reports none."""
+        """The done share, from 0 to 1; None if the program does not report one."""
         if not self._reported or self.total <= 0:
             return None
         return min(max(self.done / self.total, 0.0), 1.0)
@@ -67,7 +68,7 @@ class RunProgress:
         self.changes += 1
 
     def wrote(self, data: bytes) -> None:
-        # Bars are drawn again and again in one line, so that the last one counts.
+        # A progress bar rewrites its line. The last version counts.
         recent = self._unended + data[-4 * MAX_TOLD :].decode("utf-8", "replace")
         lines = recent.replace("\r", "\n").split("\n")
         self._unended = lines[-1][-4 * MAX_TOLD :]
@@ -94,7 +95,7 @@ class RunProgress:
         return " · ".join(part for part in parts if part)
 
     def queue_text(self) -> str:
-        """Return what it waits for before it begins: "waiting: 3 runs ahead of this one"."""
+        """Return a text such as "waiting: 3 runs ahead of this one", or an empty string."""
         if self._ahead is None:
             return ""
         if self._ahead == 0:
@@ -102,14 +103,14 @@ class RunProgress:
         return f"waiting: {counted(self._ahead, 'run')} ahead of this one"
 
     def own_text(self) -> str:
-        """Return what the program says: "3 of 10, loading", or nothing."""
+        """Return the program's report such as "3 of 10, loading", or an empty string."""
         if not self._reported:
             return ""
         count = f"{self.done:g}" if self.total <= 0 else f"{self.done:g} of {self.total:g}"
         return f"{count}, {self.message}" if self.message else count
 
     def call_text(self) -> str:
-        """Return what it waits for: "calling git.log (3 of 10 done)", or nothing."""
+        """Return a text such as "calling git.log (3 of 10 done)", or an empty string."""
         if not self.call:
             return ""
         if self.calls == 1:
@@ -118,22 +119,23 @@ class RunProgress:
 
 
 def told(text: str, most: int = MAX_TOLD) -> str:
-    """Return a text that stays in its line and within its bound."""
-    # Cut first: what is written out has several characters for one.
+    """Return a text on one line, cut to `most` characters, with control characters escaped."""
+    # Cut first: an escape is longer than its character.
     shown = visible(text[: most + 1].replace("\n", " "), keep="")
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-REPORT_SECONDS = 0.25  # Between reports; what happens sooner is in the next one.
+REPORT_SECONDS = 0.25  # Between two reports.
 MAX_PIECE = 4000  # Characters of a program's output in one log message.
-MAX_LOGGED = 256 * 1024  # In all messages of a run; a client puts them into a window.
+MAX_LOGGED = 256 * 1024  # In all messages of a run: a client keeps them in its context.
 
 Report = Callable[[], Awaitable[None]]
 Log = Callable[[str, str, str], Awaitable[None]]
 
 
 class LoggedOutput:
-    """Output on its way into log messages: gathered, cut and counted. Pure."""
+    """Output that waits for the next log message, with a limit for each message and for the run.
+    Pure."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -144,7 +146,7 @@ class LoggedOutput:
     def add(self, data: bytes) -> None:
         if self._room <= 0:
             return
-        # The rest of a flood is not even decoded.
+        # Decoding a flood takes too long.
         text = self._decoder.decode(data[: 4 * MAX_PIECE])
         room = MAX_PIECE - len(self._text)
         self._text += text[:room]
@@ -163,27 +165,27 @@ class LoggedOutput:
         return text
 
 
+@dataclass(eq=False)
 class ProgressReporter:
-    """Tells a client of one run, as long as `run` continues.
+    """Reports one run to its client while `run` is active.
 
-    `report` reports what stands, or, every `idle_seconds`, that the run continues.
+    Every `idle_seconds` it sends a report even if the state is unchanged.
     """
 
-    def __init__(
-        self, run_progress: RunProgress, report: Report, log: Log | None, idle_seconds: float
-    ) -> None:
-        self._run_progress = run_progress
-        self._report = report
-        self._log = log
-        self._idle_seconds = idle_seconds
+    run_progress: RunProgress
+    report: Report
+    log: Log | None
+    idle_seconds: float
+
+    def __post_init__(self) -> None:
         self._logged = {"stdout": LoggedOutput(), "stderr": LoggedOutput()}
         self._told = 0
         self._news = anyio.Event()
 
     def wrote(self, stream: str, data: bytes) -> None:
         if stream == "stdout":
-            self._run_progress.wrote(data)
-        if self._log is not None:
+            self.run_progress.wrote(data)
+        if self.log is not None:
             self._logged[stream].add(data)
         self.notice()
 
@@ -192,27 +194,27 @@ class ProgressReporter:
 
     async def run(self) -> None:
         while True:
-            # At first, too: most runs are over by then.
+            # Most runs end before the first report.
             await anyio.sleep(REPORT_SECONDS)
-            with anyio.move_on_after(self._idle_seconds) as idle:
+            with anyio.move_on_after(self.idle_seconds) as idle:
                 await self._news.wait()
             self._news = anyio.Event()
             await self.send(idle=idle.cancelled_caught)
 
     async def conclude(self) -> None:
-        """Send the last report of a run that is over, to a client that got an earlier one."""
-        if self._told and self._told != self._run_progress.changes:
-            # The result waits behind it.
+        """Send the last state of a run if the client received an earlier one."""
+        if self._told and self._told != self.run_progress.changes:
+            # The result waits for this report.
             with anyio.move_on_after(1.0):
                 await self.send()
 
     async def send(self, *, idle: bool = False) -> None:
-        if idle or self._run_progress.changes != self._told:
-            self._told = self._run_progress.changes
-            await self._report()
-        if self._log is not None:
+        if idle or self.run_progress.changes != self._told:
+            self._told = self.run_progress.changes
+            await self.report()
+        if self.log is not None:
             for stream, logged in self._logged.items():
                 text = logged.take()
                 if text:
                     level = "info" if stream == "stdout" else "notice"
-                    await self._log(level, "run_python", text)
+                    await self.log(level, "run_python", text)

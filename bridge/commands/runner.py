@@ -238,7 +238,7 @@ class Commands:
             if progress is not None:
                 report = partial(_report, progress, run_progress)
                 await stack.enter_async_context(background_task(report))
-            await stack.enter_async_context(self._queue.slot(principal, run_progress.queued))
+            await stack.enter_async_context(self._queue.slot(principal, run_progress.set_queue))
             plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
             shown, stdin = plan.redactor.text, _stdin(request.stdin)
             backend = await self._backend(profile)
@@ -255,7 +255,7 @@ class Commands:
                 "env": {name: shown(value) for name, value in request.env.items()},
             }
             audit = self._audit_of(run_id, principal)
-            await audit.commanded(begun, partial(_masked_options, request))
+            await audit.record_command(begun, partial(_masked_options, request))
             end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:

@@ -1,8 +1,7 @@
-"""Asking a person whether a call may be made; the questions' wording is `bridge.gate.question`'s.
+"""Asks a person whether a call may be made. `bridge.gate.question` has the wording.
 
-A call's arguments are only shown, never obeyed. An answer is about the tool as it is defined now
-and the rules that ask. Errors quote neither arguments nor a client's answer: the person saw
-personal data, of which the program has only tokens.
+An answer applies to the tool as it is defined now, and to the rules that ask. Errors quote neither
+arguments nor answers: the person sees personal data, of which the program has only tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -19,15 +18,15 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
-from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
+from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, no_mask
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
     TITLES,
     Holds,
     because,
+    call_name,
     led_by,
     list_offered,
-    named,
     one_line,
     plan_question,
     question,
@@ -42,7 +41,7 @@ from bridge.settings.policy_edit import NewRule, add_rule, rule_for
 logger = logging.getLogger(__name__)
 
 Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
-"""Asks the client: MCP's `elicitation/create` parameters to its `ElicitResult`; raises
+"""Sends MCP's `elicitation/create` parameters and returns its `ElicitResult`, or raises
 `CannotAskError`."""
 
 _IN_TERMINAL = (
@@ -55,10 +54,7 @@ FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a too
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """A person's approval.
-
-    `note` is for the record, such as why it is valid for a shorter time than was chosen.
-    """
+    """A person's approval. `note` is for the record, such as why it is valid for a shorter time."""
 
     holds: Holds = "call"
     earlier: bool = False
@@ -68,7 +64,7 @@ class Approval:
 
 @dataclass(frozen=True)
 class Subject:
-    """What an answer is about."""
+    """The scope of an answer."""
 
     server: str
     tool: str
@@ -78,7 +74,7 @@ class Subject:
 
 
 class Grants:
-    """Answers that apply beyond a run, by owner."""
+    """Answers that outlive a run, by owner."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -86,7 +82,7 @@ class Grants:
         self._policy = PolicySpec()
 
     def keep_to(self, policy: PolicySpec) -> None:
-        """Drop the answers to rules that have changed."""
+        """Remove the answers to rules that changed."""
         if policy is self._policy:
             return
         before, now = _by_title(self._policy), _by_title(policy)
@@ -96,11 +92,11 @@ class Grants:
                 del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
-        """Keep answers for a working day; bridges run for weeks."""
+        """Keep answers for a working day."""
         for subject in subjects:
             self._until[owner, subject] = self._now() + 12 * 3600
             self._until.move_to_end((owner, subject))
-        # Of all callers; the oldest go, and are asked for again.
+        # Callers over HTTP fill this. The oldest answers go.
         while len(self._until) > 2000:
             self._until.popitem(last=False)
 
@@ -108,42 +104,33 @@ class Grants:
         return self._now() < self._until.get((owner, subject), float("-inf"))
 
 
+@dataclass(eq=False)
 class Approver:
-    """Asks a person about the calls of one run; one question at a time.
+    """Asks a person about the calls of one run, one question at a time.
 
-    Raises `ApprovalNeededError` if no person can be asked; it says how the call can be allowed.
+    Raises `ApprovalNeededError`, which says how to allow the call, if no person can be asked.
     Raises `ApprovalRefusedError` if the person refused or did not answer.
 
     Args:
-        owner: Of answers for the session. Callers without a name cannot be told apart, so no answer
-            of theirs applies to another run.
-        policy: To whose file an "always" may be written; None if the person may not change it.
+        owner: Of answers for the session. The answers of callers without a name apply to one run.
+        policy: The policy whose file gets an "always"; None if the person may not change it.
     """
 
-    def __init__(
-        self,
-        ask: Ask | None = None,
-        *,
-        grants: Grants | None = None,
-        owner: str = "",
-        mask: Mask = unmasked,
-        policy: PolicySpec | None = None,
-    ) -> None:
-        self._ask = ask
-        self._grants = grants or Grants()
-        self._owner = owner
-        self._mask = mask
-        self._policy = policy
-        self._turn = anyio.Lock()
-        # Bounded by the questions that a run may ask.
-        self._run: dict[Subject, Holds] = {}
-        self._refused: set[Subject] = set()
+    ask: Ask | None = None
+    _: KW_ONLY
+    grants: Grants = field(default_factory=Grants)
+    owner: str = ""
+    mask: Mask = no_mask
+    policy: PolicySpec | None = None
+    _turn: anyio.Lock = field(default_factory=anyio.Lock, init=False)
+    _run: dict[Subject, Holds] = field(default_factory=dict, init=False)
+    _refused: set[Subject] = field(default_factory=set, init=False)
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return a person's approval of a call for all decisions that ask, in one question."""
+        """Return a person's approval for all decisions that ask, after one question at most."""
         if self._find_missing(call, asks):
             async with self._turn:
-                # An answer that came while this call waited may cover it too.
+                # An answer to an earlier question may cover this call.
                 missing = self._find_missing(call, asks)
                 if missing:
                     return await self._decide(call, missing)
@@ -174,13 +161,13 @@ class Approver:
             (ask, subject)
             for ask in asks
             if (subject := _subject(call, ask)) not in self._run
-            and not (self._owner and self._grants.holds(self._owner, subject))
+            and not (self.owner and self.grants.holds(self.owner, subject))
         ]
         for ask, subject in missing:
             if subject in self._refused:
                 raise ApprovalRefusedError(
-                    f"{named(call)} was not called: an earlier call of it was not allowed in this "
-                    f"run ({one_line(ask.rule, 200)}), and is not asked again.",
+                    f"{call_name(call)} was not called: an earlier call of it was not allowed in "
+                    f"this run ({one_line(ask.rule, 200)}), and is not asked again.",
                     remedy=DO_NOT_EVADE,
                 )
         return missing
@@ -191,7 +178,7 @@ class Approver:
         open_asks = [ask for ask, _ in missing]
         choices = self._choices(call, open_asks)
         arguments = dict(call.arguments)
-        shown = await offload(arguments, partial(self._mask, arguments, call.schema))
+        shown = await offload(arguments, partial(self.mask, arguments, call.schema))
         asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
         choices = [each for each in choices if each in list_offered(asked)]
         try:
@@ -199,7 +186,7 @@ class Approver:
         except CannotAskError as error:
             reasons = "; ".join(because(ask) for ask in open_asks)
             message = (
-                f"{named(call)} needs a person's approval ({reasons}).{led_by(open_asks)} "
+                f"{call_name(call)} needs a person's approval ({reasons}).{led_by(open_asks)} "
                 f"{error.why} It was not called."
             )
             remedy = _remedy(call, [ask.rule for ask in open_asks])
@@ -208,27 +195,27 @@ class Approver:
         if holds := next((choice for choice in choices if choice == decision), None):
             held = await self._hold(call, missing, holds)
             return replace(held, note=held.note or _note(answer))
-        # Else a person who refuses one call would be asked about each of the others.
+        # Otherwise each further call would ask again.
         self._refused.update(subject for _, subject in missing)
         rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)
         said = "declined" if decision else "gave no answer"
         raise ApprovalRefusedError(
-            f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
+            f"The client was asked whether {call_name(call)} may be called ({rules}), and {said}."
             f"{led_by(open_asks)}",
             remedy="It was not called. Further calls of it are refused in this run without asking. "
             f"{DO_NOT_EVADE}",
         )
 
     async def _elicit(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
-        if self._ask is None:
+        if self.ask is None:
             raise CannotAskError("There is no client that could show a question.")
-        return await self._ask(asked)
+        return await self.ask(asked)
 
     def _choices(self, call: CallFacts, asks: Sequence[Decision]) -> list[Holds]:
         choices: list[Holds] = ["call", "run"]
-        if self._owner:
+        if self.owner:
             choices.append("session")
-        writable = self._policy is not None and self._policy.path is not None
+        writable = self.policy is not None and self.policy.path is not None
         by_flow = any(ask.rule.startswith(FLOW) for ask in asks)
         if writable and call.definition is not None and not by_flow:
             choices.append("always")
@@ -237,30 +224,30 @@ class Approver:
     async def _hold(
         self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]], holds: Holds
     ) -> Approval:
-        """Keep an approval for as long as the person chose."""
+        """Keep an approval for the chosen time."""
         note = ""
         rules = [ask.rule for ask, _ in missing if ask.rule != CHANGED]
         if holds == "always" and rules:
             note = await self._write(call, rules[0])
             if note:
-                holds = "session" if self._owner else "run"
+                holds = "session" if self.owner else "run"
         subjects = [subject for _, subject in missing]
         if holds == "session":
-            self._grants.add(self._owner, subjects)
+            self.grants.add(self.owner, subjects)
         elif holds != "call":
-            # A rule that was written applies from the next run on.
+            # A new rule applies from the next run on.
             self._run.update(dict.fromkeys(subjects, holds))
         return Approval(holds=holds, note=note)
 
     async def _write(self, call: CallFacts, rule_text: str) -> str:
-        """Write a rule that allows a call; return why it could not be written, or nothing."""
-        policy, definition = self._policy, call.definition
+        """Write a rule that allows a call, and return the reason of a failure."""
+        policy, definition = self.policy, call.definition
         assert policy is not None
         assert policy.path is not None
         assert definition is not None
         today = datetime.now(UTC).astimezone().date().isoformat()
         new = NewRule(
-            name=f"{named(call)[:60]} allowed {today}",
+            name=f"{call_name(call)[:60]} allowed {today}",
             server=call.server,
             tool=call.tool,
             digest=tool_digest(definition),
@@ -295,10 +282,10 @@ def _subject(call: CallFacts, ask: Decision) -> Subject:
 
 
 def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalNeededError:
-    """Return the error on a plan; no call asks if the client declined one that is allowed."""
+    """Return the error on a plan. If the client declined an allowed plan, no call asks."""
     kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
     shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:5]]
-    parts = [f"{named(call)} ({one_line(rule, 200)})" for call, rule in shown]
+    parts = [f"{call_name(call)} ({one_line(rule, 200)})" for call, rule in shown]
     if len(kinds) > 5:
         parts.append(f"{len(kinds) - 5:,} more")
     message = (

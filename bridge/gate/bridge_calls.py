@@ -1,7 +1,6 @@
-"""Requests that the bridge answers itself and whose effect outlives a run: memories, skills.
+"""Requests that the bridge answers itself and that outlive a run: memories, skills.
 
-They are journaled, decided on and recorded like calls to servers. No server gets them: a policy's
-defaults that ask do not apply, but rules that name them and rules that deny do.
+They are journaled, judged and recorded like calls. Default rules that ask do not apply to them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bridge.errors import (
 from bridge.gate.approval import Approval
 from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
 from bridge.gate.journal import OWN
-from bridge.gate.pipeline import Gate, denied
+from bridge.gate.pipeline import Gate, denial
 from bridge.gate.policy import DEFAULTS
 from bridge.gate.services import GateContext
 from bridge.model import Effect, Json, Provenance
@@ -32,7 +31,7 @@ from bridge.text import valid_text, visible
 
 
 class BridgeCalls:
-    """One run's requests to the bridge itself."""
+    """="""
 
     def __init__(self, context: GateContext, gate: Gate) -> None:
         self._context = context
@@ -46,7 +45,7 @@ class BridgeCalls:
         effect: Effect,
         answer: Callable[[Mapping[str, Json]], Awaitable[Json]],
     ) -> Json:
-        """Return the answer; if the run that this one retries has it recorded, that."""
+        """Return the answer, or the recorded one of the run that this run retries."""
         journal = self._context.journal
         call = CallFacts(server=OWN, tool=method, arguments=params)
         known = None
@@ -64,7 +63,7 @@ class BridgeCalls:
         try:
             found = await answer(params)
         except Exception:
-            # A failure has changed nothing; a cancelled request is of unknown outcome.
+            # A failed request changed nothing. A cancelled one is unknown.
             journal.settle(entry, "not-sent", None)
             raise
         journal.settle(entry, "ok", {"answer": found})
@@ -79,11 +78,11 @@ class BridgeCalls:
         ask: Decision | None = None,
         fix: str = "",
     ) -> AsyncIterator[None]:
-        """Permit and record a change, which is made inside this context.
+        """Permit and record a change that the body of this context makes.
 
         Args:
-            ask: A decision that applies next to the policy's, to ask or to deny.
-            fix: Remedy where no person can be asked.
+            ask: A decision in addition to the policy's.
+            fix: Remedy if no person can be asked.
         """
         context = self._context
         self._gate.admit()
@@ -98,13 +97,13 @@ class BridgeCalls:
         approval: Approval | None = None
         try:
             if decision.action == "deny":
-                raise denied(call, decision, fix)
+                raise denial(call, decision, fix)
             wanted = [replace(one, effect=effect) for one in found if one.action == "ask"]
             if wanted:
                 approval = await context.approver.approve(call, wanted)
         except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
             self._tally.count("refused", call, f"{decision.action}: {decision.rule}")
-            await context.audit.refused(number, call, decision, error.code)
+            await context.audit.record_refusal(number, call, decision, error.code)
             if ask is not None and fix and isinstance(error, ApprovalNeededError):
                 message = (
                     f"{call} needs a person's approval ({decision.rule}: {decision.reason}), and "
@@ -112,48 +111,48 @@ class BridgeCalls:
                 )
                 raise ApprovalNeededError(message, remedy=fix) from None
             raise
-        await context.audit.calling(number, call, decision, approval, "")
+        await context.audit.record_call(number, call, decision, approval, "")
         try:
             yield
         except BaseException as error:
             outcome: Outcome = "not-sent" if isinstance(error, BridgeError) else "unknown"
             with anyio.CancelScope(shield=True):
-                await context.audit.called(number, outcome, size=0, ms=0)
+                await context.audit.record_outcome(number, outcome, size=0, ms=0)
             raise
-        await context.audit.called(number, "ok", size=0, ms=0)
+        await context.audit.record_outcome(number, "ok", size=0, ms=0)
 
 
 class ProvenanceTracker:
-    """The provenance of what one run keeps, and of what it reads that was kept.
+    """The provenance of the things that one run reads and keeps.
 
-    Counting raises `AuditError` if it cannot be recorded; the program must not get the thing then.
+    Raises `AuditError` if it cannot record a read. The program must then not get the thing.
     """
 
     def __init__(self, context: GateContext) -> None:
         self._context = context
 
     def provenance(self) -> Provenance | None:
-        """Return the provenance of what the run keeps; None if no flow rule could apply to it."""
+        """Return the provenance of things that the run keeps; None if no flow rule could apply."""
         context = self._context
         found = context.flow_state.provenance(context.journal.run_id)
         if found is None or context.policy.spec.present or found.labels or found.anything:
             return found
-        # Only servers, and no policy. A run may have found labels of an earlier policy.
+        # Only labels matter without a policy: they may come from an earlier one.
         return None
 
     async def add(self, what: str, provenance: Provenance | None) -> None:
-        """Count something that was kept as read, before the program gets it ("memory 'notes'")."""
+        """Count a kept thing as read before the program gets it ("memory 'notes'")."""
         if provenance is None:
             return
         by = f"run {provenance.run_id}" if provenance.run_id else "an unknown run"
-        # A program names what it keeps; the URI of a run's output has 54 characters.
+        # A program chooses the name. The URI of a run's output has 54 characters.
         shown = visible(valid_text(what[:61]), keep="")
         if len(shown) > 60:
             shown = f"{shown[:59]}…"
         await self._note(f"{shown} (saved by {by})", shown, provenance)
 
     async def add_store(self, what: str, provenance: Provenance | None) -> None:
-        """Count what a store holds as read, unless this run has read all of it."""
+        """Count a store's things as read, unless this run has read them."""
         if provenance is not None and not self._context.flow_state.knows(provenance):
             await self.add(what, provenance)
 
@@ -164,7 +163,7 @@ class ProvenanceTracker:
     async def _note(self, name: str, what: str, provenance: Provenance) -> None:
         context = self._context
         # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
-        # so that a program that tries again does not get what could not be recorded.
+        # so that a second try does not return an unrecorded thing.
         if not context.flow_state.knows(provenance):
-            await context.audit.found(what, provenance)
+            await context.audit.record_read(what, provenance)
         context.flow_state.add_provenance(name, provenance)

@@ -1,14 +1,14 @@
 """The conditions of rules on the arguments of a call. Pure.
 
-The program that a rule restricts makes the arguments, so a test may be undecided. An undecided
-condition does not hold in a rule that allows, and holds in any other. A test cannot decide on:
+The restricted program writes the arguments, so a test may be undecided. An undecided condition
+fails in a rule that allows, and holds in other rules. A test cannot decide on:
 
-- a value of another kind, such as "true" or 1 for a truth value: many servers convert them;
-- the inside of a text that holds JSON, unless the tool's schema says that it is a text;
-- what is beyond `WORK`, such as the rest of a huge list.
+- a value of another kind, such as "true" or 1 for a boolean: many servers convert them;
+- a text that holds JSON, unless the tool's schema says that it is a text;
+- the values beyond the limit `WORK`.
 
-Lists are searched item by item, with "*" or without. In a rule that allows, every item has to pass,
-and one without the path fails. In any other rule one item is enough.
+Lists are searched item by item, with "*" or without. A rule that allows needs a match in each item,
+and fails without the path. Other rules need one item.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from bridge.model import Json, Tool
 from bridge.settings import globs, lexical
 from bridge.settings.policy import Condition
 
-WORK = 20_000  # Values looked at for one decision, which takes tens of milliseconds.
-CHARS_PER_WORK = 256  # Of a text; comparing so many takes about as long as the way to a value.
+WORK = 20_000  # Values per decision, which take tens of milliseconds.
+CHARS_PER_WORK = 256  # Characters that take as long to compare as a value takes to find.
 
 _SCALARS = (bool, int, float)
 
@@ -34,7 +34,7 @@ Judge = Callable[[Json], bool | None]
 
 
 class ConditionMark:
-    """Stands for a value that cannot be tested."""
+    """A value that cannot be tested."""
 
     def __init__(self, said: str) -> None:
         self.said: Final = said
@@ -47,7 +47,7 @@ TOO_MUCH = ConditionMark("holds more than is looked at for one decision")
 
 
 class Work:
-    """The budget of values that may still be looked at for a decision."""
+    """The number of values that a decision may still test."""
 
     def __init__(self, left: int = WORK) -> None:
         self.left = left
@@ -69,7 +69,7 @@ class ConditionCheck:
     """A compiled condition.
 
     Args:
-        every: Whether all values have to pass, and an undecided one does not.
+        every: Whether all values must pass. An undecided one then fails.
     """
 
     def __init__(self, condition: Condition, *, every: bool) -> None:
@@ -88,7 +88,8 @@ class ConditionCheck:
     def weigh(
         self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
     ) -> tuple[bool, Json, bool | None]:
-        """Return whether the condition holds, by which value (or the last), and its verdict."""
+        """Return whether the condition holds, the value that decided (or the last), and its
+        verdict."""
         value: Json = MISSING
         verdict: bool | None = False
         for value in self._values(arguments, tool, work):
@@ -108,7 +109,7 @@ class ConditionCheck:
         return f"{place} is {show(value)}, which {judged} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
-        """Return why the condition is undecided; empty if it is not. Does not quote the value."""
+        """Return why the condition is undecided, without the value; empty if it is decided."""
         _, value, verdict = self.weigh(arguments, tool, Work())
         place = ".".join(self._path)
         if isinstance(value, ConditionMark):
@@ -123,16 +124,16 @@ class ConditionCheck:
         if self._presence is not None:
             return (value is not MISSING) is self._presence
         if value is MISSING or value is None:
-            # Null is how a program leaves out what it may leave out.
+            # A program may send null for a missing argument.
             return False
         return self._judge(value)
 
     def _values(
         self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
     ) -> Iterator[Json]:
-        """Yield what stands at the path, or why nothing does; at least one thing."""
+        """Yield the values at the path, or a mark for a missing one."""
         path, end = self._path, len(self._path)
-        # With what leads to it: how much of the path, and the name of an argument itself.
+        # With the depth in the path and the name of the argument.
         waiting: list[tuple[Json, int, str | None]] = [(arguments, 0, None)]
         while waiting:
             value, at, name = waiting.pop()
@@ -165,7 +166,7 @@ class ConditionCheck:
             done = at == end and not names
             for index, item in enumerate(items):
                 if done and (type(item) in _SCALARS or is_short_text(item)):
-                    # Nothing of it is left to be looked into.
+                    # The path goes into a plain value.
                     yield item
                 else:
                     waiting.append((item, at, names[index] if names else None))
@@ -173,7 +174,7 @@ class ConditionCheck:
     def _leaf(
         self, value: Json, whole: bool, name: str | None, tool: Tool | None, work: Work
     ) -> Json:
-        """Return what is judged where a path ends, or can go no further."""
+        """Return the value to test where the path ends."""
         if value is MISSING:
             return MISSING
         if not whole:
@@ -188,7 +189,7 @@ class ConditionCheck:
 
 
 def _holds_json(text: str) -> bool:
-    """Return whether a text is a list or an object to a server that reads arguments as JSON."""
+    """Return whether a server may read a text as a JSON list or object."""
     if not re.match(r"[ \t\r\n]*[\[{]", text):
         return False
     if len(text) > 64 * 1024:
@@ -228,7 +229,7 @@ def judge_of(condition: Condition) -> Judge:
 
 
 def _one_of(options: Sequence[Json]) -> Judge:
-    # By kind: to Python True is 1, and in one set they would be the same.
+    # By kind, because True equals 1 in Python.
     texts = frozenset(option for option in options if type(option) is str)
     flags = frozenset(option for option in options if type(option) is bool)
     numbers = frozenset(option for option in options if type(option) in (int, float))
@@ -278,7 +279,7 @@ _KINDS = {bool: "a boolean", str: "a text", int: "a number", float: "a number", 
 
 
 def show(value: Json) -> str:
-    """Return a value as an explanation has it: one line of bounded length."""
+    """Return a value on one line of limited length."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple):

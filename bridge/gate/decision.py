@@ -1,4 +1,4 @@
-"""Calls to be decided on, decisions and outcomes as values; canonical JSON and digests. Pure."""
+"""The values of the gate: calls, decisions, outcomes, canonical JSON and digests. Pure."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
 UNLISTED = "unlisted tool"  # The rule that denies tools that their server does not list.
 
 CHANGED = "changed tool"
-"""The rule that asks about a tool that has changed since it was allowed; see `gate.pins`."""
+"""The rule that asks about a tool that changed since it was allowed; see `gate.pins`."""
 
 REDEFINED = "changed server"
-"""The rule that asks about a server whose definition has changed since it was allowed."""
+"""The rule that asks about a server whose definition changed since it was allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
-    """A call to be decided on, with its arguments as the server would get them.
+    """A call to decide on, with the arguments that the server would get.
 
-    `server_definition` is the digest of its server's definition; empty if that is not known. `own`
-    tells whether a file of the user's, not of a project, defines the server.
+    `server_definition` is the digest of its server's definition, or empty. `own` tells whether the
+    user's file, and not a project's, defines the server.
     """
 
     server: str
@@ -48,21 +48,21 @@ class CallFacts:
 
     @property
     def schema(self) -> Mapping[str, Json]:
-        """The schema of the tool's arguments; empty if it is not known."""
+        """The schema of the tool's arguments, or an empty one."""
         return {} if self.definition is None else self.definition.input_schema
 
     @property
     def says_it_reads(self) -> bool:
         return self.own and self.definition is not None and self.definition.says_it_reads
 
-    def unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
+    def find_unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
         known = self.schema.get("properties")
         if not isinstance(known, Mapping):
             return ()
         return tuple(name for name in names if name not in known)
 
 
-def unmasked(value: Json, schema: Json = None) -> Json:
+def no_mask(value: Json, schema: Json = None) -> Json:
     return value
 
 
@@ -70,8 +70,8 @@ def unmasked(value: Json, schema: Json = None) -> Json:
 class Decision:
     """Whether a call is allowed, asked about or denied, and why.
 
-    `rule` is shown and recorded ("rule 'no force'"). `led` names earlier calls because of which a
-    flow rule decided.
+    `rule` is shown and recorded ("rule 'no force'"). `led` names the earlier calls that made a flow
+    rule decide.
     """
 
     action: Action
@@ -94,13 +94,12 @@ def strictest(first: Decision, *others: Decision | None) -> Decision:
 
 
 Outcome = Literal["ok", "tool-error", "refused", "not-sent", "unknown"]
-"""Answered; answered that it failed; refused by the server at protocol level; never sent; or sent
+"""Answered; failed in the tool; refused by the server at protocol level; never sent; or sent
 without an answer."""
 
 REFUSALS = frozenset({-32600, -32601, -32602, -32020, -32021, -32022, -32042})
-"""Codes of requests that were not acted on: malformed, no such method, wrong parameters; wrong
-headers, a capability or a version that is missing; and an address that the user has to visit
-first."""
+"""Codes of requests that the server did not act on: malformed, unknown method, wrong parameters,
+headers, capability or version, and an address that the user has to visit first."""
 
 
 def outcome_of(result: Mapping[str, Json]) -> Outcome:
@@ -108,16 +107,16 @@ def outcome_of(result: Mapping[str, Json]) -> Outcome:
 
 
 def outcome_after(error: BaseException) -> Outcome:
-    """Return the outcome of a call that ended with an error; "unknown" for unforeseen ones."""
+    """Return the outcome of a call that raised an error; "unknown" for unexpected ones."""
     if isinstance(error, UsageError | RefusedError):
-        # The bridge's own: no such server, or a tool that the configuration leaves out.
+        # An error of the bridge, before the call.
         return "not-sent"
     if not isinstance(error, UpstreamError) or error.doubtful:
         return "unknown"
     if isinstance(error, ToolCallError):
         return "refused" if error.rpc_code in REFUSALS else "tool-error"
     if isinstance(error, CannotAskError):
-        # It answered with a question instead of a result.
+        # The server asked a question instead.
         return "refused"
     return "not-sent"
 
@@ -127,11 +126,11 @@ _encoded = json_text.encoder(ascii_only=True, sort_keys=True)
 _PIECES = json.JSONEncoder(
     allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
 )
-"""Writes the same in pieces."""
+"""="""
 
 
 def canonical(value: Json) -> str:
-    """Return a value as canonical JSON; numbers that cannot be written become texts."""
+    """Return a value as canonical JSON. Numbers that JSON does not have become texts."""
     try:
         return _encoded(value)
     except ValueError:
@@ -143,7 +142,7 @@ def _finite(value: Json, depth: int = 0) -> Json:
         raise RecursionError("nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    # Python refuses to write much larger ones as digits.
+    # Python does not write much larger integers as digits.
     if type(value) is int and value.bit_length() > 8192:
         return hex(value)
     if isinstance(value, Mapping):
@@ -158,7 +157,7 @@ def digest(data: bytes) -> str:
 
 
 def arguments_digest(arguments: Mapping[str, Json]) -> str:
-    """Return the digest of all of a call's arguments; empty if they are nested too deeply."""
+    """Return the digest of a call's arguments; empty if they are nested too deeply."""
     value = dict(arguments)
     try:
         try:
@@ -172,7 +171,7 @@ def arguments_digest(arguments: Mapping[str, Json]) -> str:
 def _digest(value: Json) -> str:
     if estimated_size(value, LARGE) <= LARGE:
         return digest(_encoded(value).encode("ascii"))
-    # To encode a large value at once blocks all else: see `bridge.offload`.
+    # Encoding a large value at once blocks the event loop.
     whole = hashlib.sha256()
     for piece in _PIECES.iterencode(value):
         whole.update(piece.encode("ascii"))

@@ -1,7 +1,7 @@
 """Flow rules: which calls may follow which. Pure.
 
-A call counts as read when it is sent. Its result cannot be in the arguments of an earlier call. So
-a call is judged by the calls sent before it, however long it then waits for a person.
+A call counts as read when it is sent, since an earlier call cannot have its result. So the calls
+sent before a call decide on it, however long it waits for a person.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
 
 Calls = dict[str, int]
-"""Counts of calls by tool: the first tools by name, the others together under the empty name."""
+"""Counts of calls by tool. The empty name counts further tools."""
 
 
 @dataclass(kw_only=True, eq=False)
 class FlowState:
-    """The servers called and labels read so far, by calls and by things that had been kept.
+    """The servers called and labels read so far, by calls and by kept things.
 
     Kept things of `unknown` provenance may have any label, from any server.
     """
@@ -36,7 +36,7 @@ class FlowState:
             _add(self.labels.setdefault(label, {}), name)
 
     def add_provenance(self, name: str, provenance: Provenance) -> bool:
-        """Record that something kept, and all that its run read, was read; return if it is new."""
+        """Record that a kept thing was read, and return whether its provenance is new."""
         new = not self.knows(provenance)
         calls = [self.unknown] if provenance.anything else []
         calls += [self.servers.setdefault(server, {}) for server in sorted(provenance.servers)]
@@ -47,7 +47,7 @@ class FlowState:
         return new
 
     def provenance(self, run_id: str) -> Provenance | None:
-        """Return the provenance of what a run keeps now; None if nothing was read."""
+        """Return the provenance of things that a run keeps now; None if it read nothing."""
         if not (self.labels or self.servers or self.unknown):
             return None
         return Provenance(
@@ -65,19 +65,19 @@ class FlowState:
         )
 
     def absorb(self, other: FlowState) -> None:
-        """Add what was noted elsewhere, such as in the run that made a plan."""
+        """Add the calls of another state, such as that of the run that made a plan."""
         _absorb(self.unknown, other.unknown)
         for mine, theirs in ((self.servers, other.servers), (self.labels, other.labels)):
             for name, calls in theirs.items():
                 _absorb(mine.setdefault(name, {}), calls)
 
     def document(self) -> dict[str, Json]:
-        """Return it as JSON, for a session that is saved."""
+        """="""
         return asdict(self)
 
     @classmethod
     def of(cls, document: Json) -> FlowState:
-        """Return the state of a document; for an invalid one, a state in which all was read."""
+        """Return the state of a document. An invalid document means that everything was read."""
         state = cls()
         try:
             state.labels = {str(name): _calls(calls) for name, calls in document["labels"].items()}
@@ -91,14 +91,14 @@ class FlowState:
     def read(self, labels: Iterable[str]) -> bool:
         return bool(self.unknown) or all(label in self.labels for label in labels)
 
-    def used(self, servers: Matcher) -> bool:
+    def has_used(self, servers: Matcher) -> bool:
         return bool(self.unknown) or any(servers(server) for server in self.servers)
 
-    def led(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
+    def list_causes(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
         found = [(label, self.labels.get(label, {})) for label in labels]
         if servers is not None:
             found += [(server, calls) for server, calls in self.servers.items() if servers(server)]
-        # Any of these may have been the reason.
+        # Any of these may be the reason.
         found.append(("of unknown origin", self.unknown))
         shown: dict[str, None] = {}
         for what, calls in found:
@@ -109,7 +109,7 @@ class FlowState:
 
 
 def _add(calls: Calls, name: str, count: int = 1) -> None:
-    # A server invents names without end.
+    # A server can invent any number of names.
     if name not in calls and len(calls) >= 5:
         name = ""
     calls[name] = calls.get(name, 0) + count
@@ -127,7 +127,7 @@ def _calls(document: Json) -> Calls:
 
 
 class _CompiledFlowRule:
-    """A flow rule with its matchers compiled."""
+    """="""
 
     def __init__(self, rule: FlowRule) -> None:
         self.rule = rule
@@ -140,24 +140,24 @@ class _CompiledFlowRule:
 
     def begun(self, state: FlowState) -> bool:
         return state.read(self.after) and (
-            self.after_servers is None or state.used(self.after_servers)
+            self.after_servers is None or state.has_used(self.after_servers)
         )
 
 
 class Flow:
-    """The flow rules. The first one that applies to a call decides on it."""
+    """The flow rules. The first matching rule decides."""
 
     def __init__(self, rules: Sequence[FlowRule] = ()) -> None:
         self._rules = tuple(_CompiledFlowRule(rule) for rule in rules)
 
     def watches(self, state: FlowState) -> bool:
         return bool(state.labels or state.unknown) or any(
-            ready.after_servers is not None and state.used(ready.after_servers)
+            ready.after_servers is not None and state.has_used(ready.after_servers)
             for ready in self._rules
         )
 
     def judges(self, server: str, labels: frozenset[str]) -> bool:
-        """Return whether a rule may ever apply to such a call."""
+        """Return whether a rule could apply to such a call."""
         return any(ready.about(server, labels) for ready in self._rules)
 
     def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
@@ -169,6 +169,6 @@ class Flow:
                     rule=f"flow rule '{ready.rule.name}'",
                     reason=ready.rule.reason,
                     labels=labels,
-                    led=state.led(ready.after, ready.after_servers),
+                    led=state.list_causes(ready.after, ready.after_servers),
                 )
         return None

@@ -1,8 +1,7 @@
-"""The calls that a run in plan mode holds back, and placeholders for their results in arguments.
+"""Holds back the calls of a run in plan mode, and resolves placeholders for their results.
 
-In a text a result stands as Python's `str` writes it; alone it keeps its type. Nothing is quoted: a
-text whose marks were quoted is refused. So the policy decides on the arguments with the results put
-in. `bridge.guest.protocol.placeholders` has the format of a mark.
+In a text, a result is inserted as Python's `str` writes it. Alone, it keeps its type. A text with a
+quoted mark is refused, so that the policy judges the arguments that are sent.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bridge.errors import InvalidRequestError, RefusedError
-from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, unmasked
+from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, no_mask
 from bridge.gate.flow import FlowState
 from bridge.gate.pins import whole_digest
 from bridge.guest.protocol.placeholders import (
@@ -33,15 +32,14 @@ from bridge.guest.protocol.placeholders import (
 from bridge.model import Effect, HeldCall, Json
 from bridge.text import distinct_key
 
-# Bounds on what a program puts into a plan.
-MAX_DEPTH = 100  # Levels of arguments, which are walked recursively later; frames allow more.
+# Limits on a program's plan.
+MAX_DEPTH = 100  # Levels of arguments, which recursive code walks; frames allow more.
 MAX_RESOLVED = 16 * 1024 * 1024
-"""Put into the arguments of one call in all, as long as a frame from a program may be. One result
-can stand in a text many times over."""
+"""Characters of results in the arguments of one call. A text can have one result many times."""
 
 Step = str | int
 
-Shape = Mapping[str, Json]  # What stands for a result, as `bridge.rpc.values.shape_value` gives it.
+Shape = Mapping[str, Json]
 
 _CORE = (
     f"{PREFIX}(?P<core>(?P<plan>[0-9a-f]{{16}})n(?P<number>[0-9]{{1,6}})"
@@ -76,7 +74,7 @@ _KEY = (
 
 
 class Mark(NamedTuple):
-    """What one placeholder stands for: a part of what call `number` of run `plan` will return."""
+    """A placeholder: a part of the result of call `number` of run `plan`."""
 
     plan: str
     number: int
@@ -84,16 +82,16 @@ class Mark(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """What a call has returned; errors name it ("#3 github.create_issue")."""
+    """The result of a call, with the name of the call for errors ("#3 github.create_issue")."""
 
     call: str
     shape: Shape
 
 
 def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
-    """Return the numbers of the calls whose results arguments are made with.
+    """Return the numbers of the calls whose results the arguments use.
 
-    The run's own 16 digits are `plan`, and it holds so many calls now.
+    `plan` has the run's 16 digits; it holds `count` calls now.
     """
     found: set[int] = set()
     for text, is_key, depth in _texts(arguments):
@@ -108,7 +106,7 @@ def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
                     raise InvalidRequestError(_CHANGED, code="held_result")
                 continue
             if piece.plan != plan:
-                message = "An argument holds the placeholder of another run, which is no use here."
+                message = "An argument has the placeholder of another run."
                 raise InvalidRequestError(message, code="held_result")
             if not 1 <= piece.number <= held:
                 message = f"There is no held call #{piece.number} yet: this plan holds {held}."
@@ -122,7 +120,7 @@ def mentions(arguments: Json, plan: str) -> bool:
 
 
 def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) -> dict[str, Json]:
-    """Return arguments with the results in place of what stands for them."""
+    """Return arguments with results in place of placeholders."""
     left = MAX_RESOLVED
 
     def of(mark: Mark) -> Json:
@@ -134,7 +132,7 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
         left -= len(str(value))
         if left < 0:
             raise InvalidRequestError(
-                "With the results of earlier calls put in, the arguments are longer than "
+                "With the results of earlier calls, the arguments are longer than "
                 f"{MAX_RESOLVED:,} characters."
             )
         return value
@@ -143,20 +141,20 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
 
 
 def readable(value: Json, names: Mapping[int, str]) -> Json:
-    """Return arguments, which were checked before, with labels in place of placeholders."""
+    """Return checked arguments with labels in place of placeholders."""
     return _replace_marks(
         value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path)
     )
 
 
 def add_labels(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
-    def named(match: re.Match[str]) -> str:
+    def replace_mark(match: re.Match[str]) -> str:
         mark = _read(match)
         known = mark is not None and mark.plan == plan and mark.number in names
         return label(mark.number, names[mark.number], mark.path) if mark and known else match[0]
 
     if isinstance(value, str):
-        return _QUOTED.sub(named, value)
+        return _QUOTED.sub(replace_mark, value)
     if depth > 200:
         return value
     if isinstance(value, list):
@@ -165,7 +163,7 @@ def add_labels(value: Json, plan: str, names: Mapping[int, str], depth: int = 0)
         if value.keys() == {WHOLE}:
             return add_labels(value[WHOLE], plan, names, depth + 1)
         return {
-            _QUOTED.sub(named, key): add_labels(item, plan, names, depth + 1)
+            _QUOTED.sub(replace_mark, key): add_labels(item, plan, names, depth + 1)
             for key, item in value.items()
         }
     return value
@@ -223,12 +221,12 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
 
 
 def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:
-    """Yield each text in arguments, whether it is a key, and how deep it stands."""
+    """Yield each text in arguments, whether it is a key, and its depth."""
     stack: list[tuple[Json, int]] = [(arguments, 0)]
     while stack:
         value, depth = stack.pop()
         if isinstance(value, Mapping) and WHOLE in value:
-            # Something else around a mark, or in its place, is as a change to it.
+            # Other content around a mark counts as a changed mark.
             yield (PREFIX if _alone(value) is None else str(value[WHOLE])), False, depth
         elif isinstance(value, Mapping):
             for key, item in value.items():
@@ -247,7 +245,7 @@ def _pieces(text: str) -> list[str | Mark]:
     position = 0
     for match in _MARK.finditer(text):
         mark = _read(match)
-        # One whose check does not fit is left for a literal, where it is seen.
+        # A mark with a wrong checksum stays visible as text.
         if mark is not None:
             pieces += [text[position : match.start()], mark]
             position = match.end()
@@ -262,7 +260,7 @@ def _pieces(text: str) -> list[str | Mark]:
 
 
 def _alone(value: Mapping[str, Json]) -> Mark | None:
-    """Return what an object stands for that has to stand for something."""
+    """Return the mark in an object that must be a placeholder."""
     text = value[WHOLE]
     match = _MARK.fullmatch(text) if len(value) == 1 and isinstance(text, str) else None
     return None if match is None else _read(match)
@@ -281,7 +279,7 @@ def _read(match: re.Match[str]) -> Mark | None:
 
 
 def _replace_marks(value: Json, of: Callable[[Mark], Json]) -> Json:
-    """Return arguments with something in place of each mark, `MAX_DEPTH` deep at most."""
+    """Return arguments with each mark replaced, at most `MAX_DEPTH` levels deep."""
     if isinstance(value, str):
         pieces = _pieces(value)
         return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
@@ -299,7 +297,7 @@ def _replace_marks(value: Json, of: Callable[[Mark], Json]) -> Json:
 
 _NAMES = {str: "a text", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
 
-_BINARY = object()  # Replaces a value that is not JSON.
+_BINARY = object()
 
 
 def _plain(shape: Json) -> Json:
@@ -326,25 +324,25 @@ def _cut(text: str, room: int) -> str:
     return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
 
 
-# A program can hold back calls without end.
-MAX_CALLS = 1_000  # In one plan: as many as a person can approve in a list.
-MAX_CHARACTERS = 8 * 1024 * 1024  # Of all their arguments, as JSON.
+# Limits on a program.
+MAX_CALLS = 1_000  # In one plan, which a person has to read.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Of all arguments, as JSON.
 
 
 class HeldPlaceholder(dict[str, Json]):
-    """The wire shape of a placeholder, which a program gets for a call that is held back."""
+    """The placeholder that a program gets for a held call."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRequest:
-    """One held call.
+    """A held call.
 
     Attributes:
-        call: With placeholders, and tokens in place of personal data, in its arguments.
-        asked: The rules that want a person's approval of it.
-        digest: Of its tool's definition; empty if its server lists no such tool.
-        uses: Numbers of the calls whose results it is made with.
-        flow: What had been called, and held, before it.
+        call: The call with placeholders, and with tokens for personal data.
+        asked: The rules that require a person's approval.
+        digest: Of the tool's definition; empty if the server lists no such tool.
+        uses: Numbers of the calls whose results it uses.
+        flow: The calls before it, made or held.
     """
 
     number: int
@@ -361,13 +359,12 @@ class HeldRequest:
 
 
 class HeldCalls:
-    """The calls that one run in plan mode holds back.
+    """The held calls of one run in plan mode.
 
-    `plan` has the random digits that mark the run's placeholders. `spoiled` says why the plan must
-    not be applied.
+    `plan` has the random digits in the run's placeholders. `spoiled` says why the plan is invalid.
     """
 
-    def __init__(self, mask: Mask = unmasked) -> None:
+    def __init__(self, mask: Mask = no_mask) -> None:
         self.plan = secrets.token_hex(8)
         self.spoiled = ""
         self._mask = mask
@@ -379,7 +376,7 @@ class HeldCalls:
 
     @property
     def stale(self) -> str:
-        """Names and counts of the reads from servers for which a call was already held back."""
+        """Counts of reads, by name, from servers for which an earlier call was held back."""
         parts = [f"{count:,} × {name}" for name, count in list(self._stale.items())[:5]]
         others = sum(list(self._stale.values())[5:])
         return ", ".join([*parts, f"{others:,} of other tools"] if others else parts)
@@ -437,17 +434,17 @@ class HeldCalls:
         )
         return HeldPlaceholder(held={"plan": self.plan, "number": number, "call": str(call)})
 
-    def reading(self, call: CallFacts) -> None:
-        """Record a call that reads: held calls to its server might have changed what it finds."""
+    def record_read(self, call: CallFacts) -> None:
+        """Record a read: held calls to its server could have changed its result."""
         if call.server in self._changing:
             self._stale[str(call)[:256]] += 1
 
     def spoil(self, why: str) -> None:
-        """Forbid applying the plan: the program got an error for one of its calls."""
+        """Invalidate the plan, because the program got an error for one of its calls."""
         self.spoiled = self.spoiled or why
 
     def shown(self) -> tuple[HeldCall, ...]:
-        """Return the calls for people and models; slow the first time, so call it in a thread."""
+        """Return the calls for people and models. The first call is slow and needs a thread."""
         if len(self._shown) == self.count:
             return self._shown
         names = self._names()
@@ -468,7 +465,7 @@ class HeldCalls:
             effect=request.effect,
             action=request.decision.action,
             rule=" and ".join(sorted(request.asked)) or request.decision.rule,
-            unlisted=call.unlisted(arguments),
+            unlisted=call.find_unlisted(arguments),
             cut=cut,
             digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
         )

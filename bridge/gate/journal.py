@@ -1,11 +1,9 @@
-"""Calls and answers of runs, so that a retry need not repeat them. Kept in memory only.
+"""Calls and answers of runs in memory, so that a retry does not repeat them.
 
-A retry's call is answered like the same call of the run before: the first, second and so on with
-this server, tool and arguments. The order of keys does not matter, but 1, 1.0 and true differ. A
-call that its server refused is made again; one of unknown outcome only if it reads.
-
-A retry takes the whole record over, so that its own retries repeat nothing either. Only one chain
-of retries may continue a run: two at once would each make the remaining calls.
+The retry of a run gets the recorded answers of equal calls in their order: same server, tool and
+arguments, where 1, 1.0 and true differ. The gate sends a refused call again, and a call of unknown
+outcome only if it reads. A retry takes over all records. Only one chain of retries may continue a
+run, since two would each make the remaining calls.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from bridge.offload import estimated_size
 
 logger = logging.getLogger(__name__)
 
-MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result that is kept; a larger one is read again.
+MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result; the journal does not keep larger ones.
 
-ENTRY_BYTES = 1024  # Of an entry without its result, rounded up.
+ENTRY_BYTES = 1024  # Of an entry without its result.
 
 OWN = OWN_SERVER
 """In a server's place, for what the bridge itself was asked and keeps. It is never read again: an
@@ -52,7 +50,7 @@ _REFUSALS = {
         ),
     ),
     "uncertain": (
-        "was sent and no answer to it came, so it may or may not have happened.",
+        "was sent without an answer, so it may or may not have happened.",
         (
             "Find out with a call that reads. If it happened, leave this call out and retry; if "
             "not, run what is left in a program of its own without `retry_of`."
@@ -68,7 +66,7 @@ _REFUSALS = {
 
 @dataclass(eq=False, slots=True)
 class JournalEntry:
-    """One call; `result` is None if there is none, or it was too large to keep."""
+    """A call. `result` is None without a result, or if it was too large."""
 
     server: str
     tool: str
@@ -83,12 +81,12 @@ class JournalEntry:
 
 
 def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
-    """Return what is equal for like calls, and only for them."""
+    """Return a key that only equal calls share."""
     try:
         text = _canonical([server, tool, arguments])
     except (RecursionError, TypeError, ValueError):
-        # Nested so deeply that most servers cannot be sent it. All of these count as one call, of
-        # which a journal keeps no result: better refused than repeated.
+        # All arguments that are nested too deeply count as one call, without a result. The retry
+        # refuses it rather than repeat it.
         return b""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -97,7 +95,7 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
 class RetryChain:
     """A run and its retries.
 
-    `head` is the last of them that made a changing call of its own; `length` counts these.
+    `head` is the last retry that made a changing call; `length` counts such retries.
     """
 
     head: str
@@ -105,14 +103,12 @@ class RetryChain:
 
 
 class RunJournal:
-    """The calls of one run, and what of an earlier one it has not used.
+    """The calls of one run, and the unused records of an earlier run.
 
     Args:
-        reserve: Takes a number of bytes from the memory of all journals; False if there are not so
-            many.
+        reserve: Takes bytes from the memory of all journals, and returns False if it is full.
         earlier: The run that this one retries, or whose plan it applies.
-        after: Whether the run's calls come after all of the earlier one's, as a plan's do, and not
-            in place of some of them.
+        after: Whether the calls follow all earlier ones, as those of a plan do, and replace none.
     """
 
     def __init__(
@@ -145,9 +141,9 @@ class RunJournal:
             self.under_way = False
 
     def sent(self, call: CallFacts, effect: Effect, number: int = 0) -> JournalEntry:
-        """Record a call that is sent next; until it is settled its outcome is unknown."""
+        """Record a call that the gate sends next. Its outcome is unknown until `settle`."""
         entry = JournalEntry(
-            # Names are cut: a program makes them up, and only messages have them.
+            # A program invents names, which only messages need.
             call.server[:200],
             call.tool[:200],
             key_of(call.server, call.tool, call.arguments),
@@ -156,7 +152,7 @@ class RunJournal:
             run_id=self.run_id,
             server_definition=call.server_definition,
         )
-        # It is kept in any case: calls of a run have a bound, and older runs make room.
+        # The journal keeps every call. Their number is limited, and older runs make room.
         self._reserve(ENTRY_BYTES)
         self._size += ENTRY_BYTES
         self._entries.append(entry)
@@ -173,18 +169,18 @@ class RunJournal:
             self._size += size
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Return its calls in the order of sending, and what it took over."""
+        """Return the run's calls in order, and those it took over."""
         left = () if self._earlier is None else self._earlier.left()
         return itertools.chain(*((left, self._entries) if self._after else (self._entries, left)))
 
     @property
     def size(self) -> int:
-        """Bytes of its calls, and of what it took over and has not used."""
+        """Bytes of the run's calls and of unused calls of the earlier run."""
         return self._size + (0 if self._earlier is None else self._earlier.size)
 
 
 class Replay:
-    """The journal of an earlier run, used up call by call; `run_id` is the retry's."""
+    """Answers a retry from the journal of an earlier run, one record for each call."""
 
     def __init__(
         self,
@@ -206,18 +202,18 @@ class Replay:
             if entry.outcome == "ok":
                 self._answered.setdefault(entry.key, deque()).append(entry)
             elif entry.outcome == "unknown":
-                # One unknown call of its kind is enough.
+                # One unknown call of a kind refuses all.
                 self._unknown.setdefault(entry.key, entry)
         self.size: int = sum(entry.size for entry in self.left())
 
     def answer(self, call: CallFacts, effect: Effect) -> dict[str, Json] | None:
-        """Return the recorded result of the next call like this; None if it has to be made.
+        """Return the recorded result of an equal call; None if the gate has to make the call.
 
-        A refused call stays where it is, so that a program that tries again is refused again.
+        A refused call stays recorded, so that another try is refused too.
 
         Raises:
-            RefusedError: Its outcome or result is not known; or another retry of the run
-                makes such calls; or the server had another definition then.
+            RefusedError: The result is unknown, another retry continued the run, or the server had
+                another definition.
         """
         arguments, key = call.arguments, key_of(call.server, call.tool, call.arguments)
         reads = effect == "read"
@@ -232,8 +228,7 @@ class Replay:
                 raise self._refusal("lost", answered[0], arguments)
             entry = answered.popleft()
             self.size -= entry.size
-            # A read that is made again uses its recorded entry, too: the next one like it gets the
-            # next entry.
+            # A refreshed read still consumes its recorded entry.
             fresh = reads and self._reads == "refresh" and call.server != OWN
             return None if fresh else entry.result
         if reads:
@@ -246,7 +241,7 @@ class Replay:
     def left(self) -> Iterator[JournalEntry]:
         return itertools.chain(*self._answered.values(), self._unknown.values())
 
-    def unused(self) -> tuple[CallCount, ...]:
+    def count_unused(self) -> tuple[CallCount, ...]:
         entries = itertools.chain(*self._answered.values())
         changing = (entry for entry in entries if entry.effect != "read")
         counts = Counter((entry.server, entry.tool) for entry in changing)
@@ -261,7 +256,7 @@ class Replay:
                 f"{call} is not made: another retry of the same run, {chain.head}, makes calls of "
                 "its own, perhaps this one."
             )
-            remedy = f"Wait for that one, then go on from it: retry_of={chain.head!r}."
+            remedy = f"Wait for that run, then retry it: retry_of={chain.head!r}."
             raise RefusedError(message, remedy=remedy, code="outcome_unknown")
         chain.head = self._run_id
         chain.length += 1
@@ -282,9 +277,9 @@ class Replay:
 
 
 class Journals:
-    """The journals of the last runs, by run and owner; a retry follows within a few runs.
+    """The journals of recent runs, by run and owner.
 
-    Results are a server's, so that both bounds hold for all journals. The oldest make room.
+    Callers and servers fill them, so that the limits hold for all together. The oldest make room.
     """
 
     def __init__(
@@ -295,7 +290,7 @@ class Journals:
         others = f" This is replica {replica!r}, and another one's runs are known there alone."
         self._elsewhere = others if replica else ""
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
-        # At least what the journals have: what they gave back shows when this is computed again.
+        # An upper bound: freed bytes count until the next recount.
         self._used = 0
 
     @property
@@ -305,19 +300,19 @@ class Journals:
     def begin(
         self, run_id: str, owner: str, earlier: Replay | None = None, *, planned_by: str = ""
     ) -> RunJournal:
-        """Return a new run's journal.
+        """Return the journal of a new run.
 
         Args:
-            earlier: What it retries; what it does not use is taken over.
-            planned_by: The run that made the plan which this one applies: its calls come first, so
-                that a retry of either run knows of all of them.
+            earlier: The run that it retries.
+            planned_by: The run that made the applied plan. Its calls come first, so that
+                a retry of either run knows all calls.
         """
         if planned_by:
             try:
                 earlier = Replay(self.find(planned_by, owner), run_id=run_id)
                 earlier.claim_retry("the plan")
             except (InvalidRequestError, UnknownError) as error:
-                # The plan can be applied all the same; only a retry is not possible.
+                # The plan can be applied, but not retried.
                 earlier = None
                 logger.info("the journal of a plan stands alone: %s", error.message)
         journal = RunJournal(run_id, self._reserve, earlier, after=bool(planned_by))
@@ -331,7 +326,7 @@ class Journals:
         return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:
-        """Return the journal of a run, or of a retry that continued it."""
+        """Return the journal of a run, or of the retry that continued it."""
         found, journal = self._runs.get(run_id, ("", None))
         if journal is None or found != owner:
             message = (
@@ -344,7 +339,7 @@ class Journals:
             last = chain.head
             journal = self._runs.get(last, ("", None))[1]
         if journal is None:
-            message = f"Run {run_id} was retried by {last}, whose journal is not kept any more."
+            message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
         if journal.under_way:
             message = f"Run {last} still runs; what it calls is not known yet."
@@ -353,7 +348,7 @@ class Journals:
         return journal
 
     def _reserve(self, size: int) -> bool:
-        """Take memory, if need be that of the oldest runs; return whether there is enough."""
+        """Take memory, from the oldest runs if needed, and return whether there is enough."""
         self._used += size
         if self._used > self._max_bytes:
             self._used = self.used + size

@@ -1,7 +1,7 @@
-"""The steps that every request of a program to a server goes through: see `Gate._process`.
+"""The steps of every request of a program to a server: see `Gate._process`.
 
-Each run has its own `Gate`, made with what that run may do; nothing that a guest sends can widen
-it. What decides, asks and records is a `bridge.gate.services.GateContext`.
+Each run has its own `Gate`. A guest cannot change what its run may do. A `GateContext` has the
+parts that decide, ask and record.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ GET_PROMPT = "prompts/get"
 LIST_TOOLS = "tools/list"
 """Names under which rules match requests that are not tool calls. All three only read."""
 
-# JSON values have no cycles, and looking for them is half of the work.
+# JSON values have no cycles, and the check takes half of the time.
 _TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
@@ -58,29 +58,29 @@ _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 Send = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 """Sends a request with the arguments given, and returns the server's answer."""
 
-Measure = Callable[[RunResult], int]  # Returns how many bytes of a result go to the model.
+Measure = Callable[[RunResult], int]  # Returns the bytes of a result that the model gets.
 
-BYTES_PER_TOKEN = 4  # Of English and of JSON, about, for all models with public tokenisers.
+BYTES_PER_TOKEN = 4  # The average of English and JSON for public tokenisers.
 
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What one run may do. `servers` is None when it may use every discovered server."""
+    """What one run may do. `servers` None allows all discovered servers."""
 
     servers: frozenset[str] | None
     calls: int
 
 
 class _PendingCall(NamedTuple):
-    """A request that is not denied and has not been sent.
+    """A request that is allowed and not sent yet.
 
     Attributes:
-        call: As the program made it, with tokens of personal data and marks of secrets.
-        real: As the server gets it.
-        decisions: All of them; `decision` is the strictest.
-        own: The policy's own decision, which has the call's effect and labels.
+        call: The program's version, with tokens for personal data and marks for secrets.
+        real: The server's version.
+        decisions: All decisions; `decision` is the strictest.
+        own: The policy's decision, with the call's effect and labels.
     """
 
     number: int
@@ -92,9 +92,9 @@ class _PendingCall(NamedTuple):
 
 
 class Gate:
-    """Decides on the calls of one run, records, counts and makes them.
+    """Decides on one run's calls, counts and records them, and makes them.
 
-    Another `context` may judge and record further calls; the counts stay.
+    `context` can be replaced between calls. The counts stay.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Gate:
         self._grant = grant
         self._call_tool = call_tool
         self.context = context or GateContext()
-        self.asked = 0  # Requests of the program, refused ones included.
+        self.asked = 0  # Including refused requests.
         self.tally = Tally(self.context.now)
         self.result_bytes = 0
 
@@ -116,7 +116,7 @@ class Gate:
         return self.context.flow.watches(self.context.flow_state)
 
     def stop(self, server: str, tool: str = LIST_TOOLS) -> Decision | None:
-        """Return the flow rule that stops such a call now, whatever its server says of the tool."""
+        """Return the flow rule that stops such a call now, whatever the tool's definition."""
         context = self.context
         labels = context.policy.labels(server, tool, None)
         found = context.flow.decide(context.flow_state, server, labels)
@@ -126,11 +126,11 @@ class Gate:
         return self._grant.servers is None or server in self._grant.servers
 
     def admit(self, server: str | None = None) -> None:
-        """Count one request of the program, to a server if it names one, or refuse it."""
+        """Count a request of the program, to a server if it names one, or refuse it."""
         if self.asked >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
             raise RefusedError(message, code="call_budget")
-        # Refused requests count too, so that a run cannot fill a log with refusals.
+        # Refused requests count too, so that they cannot fill a log.
         self.asked += 1
         if server == OWN:
             message = f"{OWN!r} is the bridge itself, and no server can be called so."
@@ -141,17 +141,17 @@ class Gate:
             raise CallDeniedError(message)
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        """Make a call, and return the raw `CallToolResult` or the shape of a placeholder.
+        """Make a call, and return the raw `CallToolResult` or a placeholder.
 
         A text in the result may be a `LargeText`.
         """
         number = await self._admit(server, tool, arguments)
         flow = self.stop(server, tool) if self.is_watched else None
         if flow is not None and flow.action == "deny":
-            # Before its server is asked how it describes the tool: that request tells it something.
+            # First, because the request for the tool's definition gives its server information.
             call = CallFacts(server=server, tool=tool, arguments=arguments)
-            raise await self._record_refusal(number, call, flow, denied(call, flow))
-        # Read first: a redefinition during the next step has to count as a change.
+            raise await self._record_refusal(number, call, flow, denial(call, flow))
+        # First: a redefinition during the next step must count as a change.
         server_definition = self.context.identify(server)
         call = CallFacts(
             server=server,
@@ -166,11 +166,11 @@ class Gate:
     async def request(
         self, server: str, method: str, params: Mapping[str, Json], send: Send, part: str
     ) -> dict[str, Json]:
-        """Make a request that is not a tool call; it is counted and judged like a read.
+        """Make a request that is not a tool call. It is judged and counted like a read.
 
         Args:
             method: `READ_RESOURCE` or `GET_PROMPT`, which rules match like a tool's name.
-            part: Key of the answer's content, which is what a conversation would have got.
+            part: Key of the content in the answer.
         """
         number = await self._admit(server, method, params)
         definition = self.context.identify(server)
@@ -180,10 +180,9 @@ class Gate:
     async def _process(
         self, number: int, call: CallFacts, send: Send, part: str, effect: Effect | None = None
     ) -> dict[str, Json]:
-        """Take a request through all steps; a step that stops it records that, and raises.
+        """Take a request through all steps. A step that stops it records this and raises.
 
-        Args:
-            effect: Of a request that is not a tool call; None lets the policy say what a tool does.
+        `effect` is that of a request which is not a tool call. For tool calls the policy has it.
         """
         real, sends_secret = await self._reveal(number, call)
         pending = await self._decide(number, call, real, effect, sends_secret=sends_secret)
@@ -202,7 +201,7 @@ class Gate:
             always = approval is not None and approval.holds == "always"
             note = await context.pins.keep(call.definition, call.server_definition, always=always)
         try:
-            await context.audit.calling(number, call, pending.decision, approval, note)
+            await context.audit.record_call(number, call, pending.decision, approval, note)
         except AuditError:
             self.tally.count("refused", call, "it could not be recorded")
             raise
@@ -211,10 +210,10 @@ class Gate:
     async def list_offers(
         self, server: str, method: str, ask: Callable[[], Awaitable[Sequence[dict[str, Json]]]]
     ) -> Sequence[dict[str, Json]]:
-        """Return what a server offers to read with a method, unless policy or flow rules stop that.
+        """Return a server's resources or prompts, unless policy or flow rules forbid it.
 
-        The names count as read, for they can be data (of mails). No person is asked, and only a
-        refusal is recorded.
+        Their names can be data, such as subjects of mails, so they count as read. No person is
+        asked.
         """
         context, call = self.context, CallFacts(server=server, tool=method)
         decision = context.policy.decide(call, "read")
@@ -225,13 +224,13 @@ class Gate:
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
-            # Also an empty list: whether there is anything is data too.
+            # An empty list is information too.
             context.flow_state.add_call(server, method, decision.labels)
-        return await offload(offers, partial(context.vault.hidden, server, list(offers)))
+        return await offload(offers, partial(context.vault.hide, server, list(offers)))
 
     @asynccontextmanager
     async def noting_errors(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
-        """Count a server's error as read, with the tool's labels, before the program gets it."""
+        """Count a server's error as read before the program gets it."""
         try:
             yield
         except UpstreamError as error:
@@ -241,7 +240,7 @@ class Gate:
             raise
 
     async def _admit(self, server: str, tool: str, arguments: Mapping[str, Json]) -> int:
-        """Count a request, and return its number; record one that is refused."""
+        """Count a request and return its number, or record its refusal."""
         try:
             self.admit(server)
         except CallDeniedError as error:
@@ -252,7 +251,7 @@ class Gate:
             # A program can repeat such requests without limit, so they are only counted.
             call = CallFacts(server=server, tool=tool)
             self.tally.count("refused", call, _OVER_LIMIT.rule)
-            self.context.audit.count_refused(self.asked, call, _OVER_LIMIT, error.code)
+            self.context.audit.count_refusal(self.asked, call, _OVER_LIMIT, error.code)
             raise
         return self.asked
 
@@ -283,7 +282,7 @@ class Gate:
         if sends_secret:
             own = replace(own, labels=own.labels | {SECRET})
         decisions = [own]
-        # Without a policy there are no labels, and nothing was ever allowed by one.
+        # Without a policy there are no labels and no earlier approvals.
         if context.policy.spec.present:
             if effect is None:
                 decisions = [own := self._deny_unlisted(call, own)]
@@ -299,13 +298,13 @@ class Gate:
                     decisions.append(Decision(action="ask", rule=CHANGED, reason=change))
         decision = strictest(*decisions)
         if decision.action == "deny":
-            raise await self._record_refusal(number, call, decision, denied(call, decision))
+            raise await self._record_refusal(number, call, decision, denial(call, decision))
         return _PendingCall(number, call, real, decisions, own, decision)
 
     async def _replay(self, pending: _PendingCall) -> dict[str, Json] | None:
-        """Return the answer that a call got in the run that this one retries; None if none.
+        """Return the call's answer from the run that this one retries, or None.
 
-        Comes before holding: a plan must not do again what was done.
+        Runs before `_hold`, so that a plan does not repeat calls.
         """
         context, call, own = self.context, pending.call, pending.own
         if context.replay is None:
@@ -314,7 +313,7 @@ class Gate:
             result = context.replay.answer(call, own.effect)
         except RefusedError as error:
             self.tally.count("unknown", call, "not repeated")
-            await context.audit.refused(pending.number, call, own, error.code)
+            await context.audit.record_refusal(pending.number, call, own, error.code)
             raise
         if result is None:
             return None
@@ -322,11 +321,11 @@ class Gate:
         entry = context.journal.sent(call, own.effect, pending.number)
         context.journal.settle(entry, "ok", result)
         self.tally.count("replayed", call)
-        await context.audit.unsent("replayed", pending.number, call)
+        await context.audit.record_unsent("replayed", pending.number, call)
         return await self._hide(call.server, result)
 
     async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
-        """Hold a call back for a plan, and return its placeholder; None if it is to be made."""
+        """Hold a call back for a plan and return its placeholder, or None for a call to make."""
         context, call = self.context, pending.call
         holding = context.held_calls
         if holding is None:
@@ -334,17 +333,17 @@ class Gate:
         if pending.own.effect == "read":
             if holding.refers(call.arguments):
                 raise InvalidRequestError(
-                    f"{call} would read something now, with what a held call is going to return. "
+                    f"{call} would read something now, with the future result of a held call. "
                     "A plan can use that only in other held calls.",
                     code="held_result",
                 )
-            holding.reading(call)
+            holding.record_read(call)
             return None
         placeholder = holding.hold(call, pending.decision, pending.decisions, context.flow_state)
-        # Noted as if it had been made, so that the plan shows what the calls after it need.
+        # Counts as made, so that the plan shows the approvals of later calls.
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         try:
-            await context.audit.unsent("held", pending.number, call, pending.decision)
+            await context.audit.record_unsent("held", pending.number, call, pending.decision)
         except AuditError as error:
             holding.spoil(error.message)
             raise
@@ -353,7 +352,6 @@ class Gate:
     async def _ask(self, pending: _PendingCall) -> Approval | None:
         if pending.decision.action != "ask":
             return None
-        # Only the policy knows the effect.
         effect = pending.own.effect
         asks = [replace(ask, effect=effect) for ask in pending.decisions if ask.action == "ask"]
         asked = time.monotonic()
@@ -369,10 +367,10 @@ class Gate:
         return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
     async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
-        """Send a call, and count, journal and record it and its outcome."""
+        """Send a call, and record and count it and its outcome."""
         context, number, call = self.context, pending.number, pending.call
         self.tally.count("sent", call)
-        # Until it is settled its outcome counts as unknown.
+        # The outcome is unknown until `settle`.
         entry = context.journal.sent(call, pending.own.effect, number)
         started = time.monotonic()
         sending = partial(send, pending.real.arguments)
@@ -388,7 +386,7 @@ class Gate:
                 self.tally.changing += 1
             ms = (time.monotonic() - started) * 1000
             with anyio.CancelScope(shield=True):
-                await context.audit.called(number, outcome, size=0, ms=ms)
+                await context.audit.record_outcome(number, outcome, size=0, ms=ms)
             if isinstance(error, UpstreamError):
                 await self._hide_error(call.server, error)
             raise
@@ -397,28 +395,28 @@ class Gate:
         self.result_bytes += size
         context.budget.took_in(size)
         context.journal.settle(entry, outcome, result)
-        # A failed call is made again, whether or not the run is retried with its journal.
+        # A retry makes a failed call again.
         self.tally.changing += entry.effect != "read" and outcome == "ok"
-        await context.audit.called(number, outcome, size=size, ms=ms)
+        await context.audit.record_outcome(number, outcome, size=size, ms=ms)
         return result
 
     async def _hide(self, server: str, result: dict[str, Json]) -> dict[str, Json]:
         vault = self.context.vault
         if vault.idle:
             return result
-        return await offload(result, lambda: vault.hidden(server, with_plain_text(result)))
+        return await offload(result, lambda: vault.hide(server, with_plain_text(result)))
 
     async def _define(self, server: str, tool: str) -> Tool | None:
         async with self.noting_errors(server, tool):
             return await self.context.define(server, tool)
 
     def _deny_unlisted(self, call: CallFacts, own: Decision) -> Decision:
-        """Return a decision that denies a tool which rules may know by another name."""
+        """Deny a tool whose name rules may not match."""
         if call.tool in (READ_RESOURCE, GET_PROMPT):
-            # In rules these are the names of requests that are not tool calls.
+            # Rules use these names for requests that are not tool calls.
             reason = "a tool of that name cannot be told from the request of the protocol"
         elif call.definition is None and self.context.lists(call.server):
-            # A server may accept other names for a tool than the one that it lists.
+            # A server may accept other names for a listed tool.
             reason = f"{call.server} lists no such tool"
         else:
             return own
@@ -440,13 +438,15 @@ class Gate:
     async def _record_refusal(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
-        # The decision was made before the budget was checked: "allow" would be no reason.
+        # A decision to allow is not the reason of this refusal.
         spent = error.code == "call_budget"
         self.tally.count(
             "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
         )
         waited = getattr(error, "waited_ms", 0)
-        await self.context.audit.refused(number, call, decision, error.code, waited_ms=waited)
+        await self.context.audit.record_refusal(
+            number, call, decision, error.code, waited_ms=waited
+        )
         return error
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
@@ -454,7 +454,7 @@ class Gate:
         await offload(texts, partial(self.context.vault.hide_error, server, error))
 
 
-def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:
+def denial(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:
     reason = f": {decision.reason}" if decision.reason else ""
     message = f"{call} is not allowed ({decision.rule}{reason}).{led_by([decision])}"
     return CallDeniedError(message, remedy=fix)
@@ -469,7 +469,7 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
             if isinstance(text, str) and len(text) >= 64 * 1024:
-                # Writing it as JSON only to count it takes as long as moving it.
+                # Encoding a result takes as long as sending it.
                 text = LargeText([text.encode("utf-8", "replace")])
             if isinstance(text, LargeText):
                 large += len(text)
@@ -479,10 +479,12 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
     return large + len(_TEXT.encode(content).encode("utf-8", "replace"))
 
 
-def accounted(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> RunResult:
+def add_receipt(
+    result: RunResult, gate: Gate | None, run: RunContext, measure: Measure
+) -> RunResult:
     context, tally = run.context, Tally() if gate is None else gate.tally
     waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, tally.busy_seconds * 1000
-    # Once only: the run's value is written as JSON to be counted.
+    # Encoding takes time, so that this runs once.
     returned = measure(result)
     receipt = Receipt(
         calls=dict(tally.made),
@@ -504,7 +506,7 @@ def accounted(result: RunResult, gate: Gate | None, run: RunContext, measure: Me
     return replace(
         result,
         receipt=receipt,
-        unused=() if context.replay is None else context.replay.unused(),
+        unused=() if context.replay is None else context.replay.count_unused(),
         replayed=tally.replayed,
         refused=tally.refused,
         unknown=tally.unknown,

@@ -1,7 +1,6 @@
-"""Which calls a policy allows, and the policy file, which is read again when it changes.
+"""Decides by the policy which calls are allowed, and reads the policy file again when it changes.
 
-Names are compared character by character: a tool whose name only looks like another's is a
-different tool. While the file cannot be read, nothing runs.
+Names are compared character by character. While the file cannot be read, nothing runs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from bridge.text import without_values
 
 logger = logging.getLogger(__name__)
 
-OPEN = "no policy"  # The rule if there is no policy.
+OPEN = "no policy"
 
 DEFAULTS: Mapping[DefaultFor, str] = {
     "read": "default for reads",
@@ -55,7 +54,7 @@ NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
 
-# Why a tool has its effect.
+# The reason for a tool's effect.
 BY_POLICY = "the policy says so"
 BY_SERVER = "the server's annotations say so, and it is trusted"
 BY_HINT = "a server of yours says so, which counts in plans and in the audit log"
@@ -65,9 +64,9 @@ UNKNOWN = "unknown: neither your policy nor a trusted server classifies it"
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step of how a decision comes about; `place` is where a rule stands.
+    """A step of an explained decision. `place` is the position of a rule in the file.
 
-    `applies` tells whether it matched; of a default, whether it decided.
+    `applies` means that the step matched; for a default, that it decided.
     """
 
     about: Literal["effect", "label", "rule", "default"]
@@ -79,7 +78,7 @@ class Step:
 
 
 class _CompiledRule:
-    """A rule with its matchers compiled."""
+    """="""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -90,12 +89,12 @@ class _CompiledRule:
         self.digest = rule.digest
         self.allows = rule.action == "allow"
         self.checks = tuple(ConditionCheck(condition, every=self.allows) for condition in rule.when)
-        # A top-level argument that has to be one of these texts: quick to rule out.
+        # A top-level argument that must equal one of these texts is quick to check.
         self.key, self.texts = next(filter(None, map(texts_wanted, rule.when)), ("", NOTHING))
 
 
 class _ToolRules:
-    """What a policy says about one tool, whatever its arguments."""
+    """The rules of a policy on one tool."""
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class _ToolRules:
         tool: ToolPolicy | None,
         definition: Tool | None,
     ) -> None:
-        # By place in the policy, those with a text that an argument has to be apart by that text.
+        # In order. Rules that need a text in an argument are indexed by that text.
         self._rules: list[tuple[int, _CompiledRule]] = []
         self._by_text: dict[str, dict[str, list[tuple[int, _CompiledRule]]]] = {}
         self._with_text: dict[str, list[tuple[int, _CompiledRule]]] = {}
@@ -125,7 +124,7 @@ class _ToolRules:
         self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
 
     def rules(self, arguments: Mapping[str, Json]) -> Iterator[_CompiledRule]:
-        """Yield the rules in order, without those of which a text argument is another."""
+        """Yield the rules in order, without those that need another text in an argument."""
         found = list(self._rules)
         for key, every in self._with_text.items():
             value = arguments.get(key)
@@ -145,9 +144,9 @@ class _ToolRules:
         return found
 
     def differs(self, ready: _CompiledRule) -> bool:
-        """Return whether a rule is about another definition of the tool; then it does not apply.
+        """Return whether a rule is for another definition of the tool, and so does not apply.
 
-        Of a tool without a definition, a rule that allows counts as one about another.
+        If the tool has no definition, a rule that allows does not apply.
         """
         if self.definition is None:
             return ready.allows
@@ -155,7 +154,7 @@ class _ToolRules:
             try:
                 self._digest = tool_digest(self.definition)
             except (RecursionError, TypeError, ValueError):
-                # No server sends this; certainly not what was allowed.
+                # A definition without JSON form is never the allowed one.
                 self._digest = ""
         return self._digest != ready.digest and (ready.allows or self._digest != "")
 
@@ -175,14 +174,14 @@ def _effect(
     hints = _trusted_annotations(server, definition)
     if hints is None:
         return "write", UNKNOWN
-    # Only booleans are hints, and without hints the protocol assumes the worst.
+    # The protocol assumes the worst without hints.
     if hints.get("readOnlyHint") is True:
         return "read", BY_SERVER
     return ("write" if hints.get("destructiveHint") is False else "destructive"), BY_SERVER
 
 
 class Policy:
-    """A compiled policy."""
+    """="""
 
     def __init__(self, spec: PolicySpec | None = None) -> None:
         self.spec = spec or PolicySpec()
@@ -198,7 +197,7 @@ class Policy:
         self._known: dict[tuple[str, str, bool], _ToolRules] = {}
 
     def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
-        """Decide on a call by the rules and defaults alone, with this effect if one is given."""
+        """Decide on a call by rules and defaults alone. `effect` overrides the policy's own."""
         if not self.spec.present:
             said: Effect = "read" if call.says_it_reads else "write"
             return Decision(action="allow", rule=OPEN, effect=effect or said)
@@ -207,7 +206,7 @@ class Policy:
             return Decision(action="deny", rule=LONG_NAME, reason=reason, effect=effect or "write")
         known = self._about(call.server, call.tool, call.definition)
         taken = effect or known.effect
-        # For plans and the audit log only: no rule and no default takes a server's word.
+        # For plans and the audit log only. Rules and defaults do not trust servers.
         hinted = effect is None and known.server is None and call.says_it_reads
         shown: Effect = "read" if hinted else taken
         ready = self._match(known, call, taken)
@@ -246,7 +245,7 @@ class Policy:
         return self._about(server, tool, definition).labels
 
     def explain(self, call: CallFacts, effect: Effect | None = None) -> tuple[Step, ...]:
-        """Return the steps of a decision: the effect, the labels, each rule, the default."""
+        """Return the steps of a decision: effect, labels, rules, default."""
         if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
             found = self.decide(call, effect)
             why = found.reason or "there is no [policy] in the configuration"
@@ -260,7 +259,7 @@ class Policy:
         steps = [Step(about="effect", name=taken, why=origin)]
         for labels, source in known.sources():
             steps += [Step(about="label", name=label, why=source) for label in sorted(labels)]
-        # One budget for all rules, as in `decide`, so that the explanation fits the decision.
+        # All rules share one budget, as in `decide`.
         work, decided = Work(), ""
         for ready in self._rules:
             why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
@@ -289,12 +288,12 @@ class Policy:
         return None
 
     def _about(self, server: str, tool: str, definition: Tool | None) -> _ToolRules:
-        # What flow rules ask about a tool is asked without its definition.
+        # Flow rules need labels without a definition.
         key = server, tool, definition is None
         known = self._known.get(key)
         if known is None or known.definition is not definition:
             if len(self._known) >= 1024:
-                # Only a program that makes names up gets here, and pays for the lookups.
+                # Only a program that invents names gets here.
                 self._known.clear()
             rules = (rule for rule in self._rules if rule.servers(server) and rule.tools(tool))
             policy, tools = self._server(server)
@@ -308,7 +307,7 @@ class Policy:
 
 
 def _reason(ready: _CompiledRule, call: CallFacts) -> str:
-    """Return a rule's reason, and which argument could not be decided on, if any."""
+    """Return a rule's reason, and the argument that could not be judged."""
     doubts = (check.doubt(call.arguments, call.definition) for check in ready.checks)
     return "; ".join(filter(None, (ready.rule.reason, next(filter(None, doubts), ""))))
 
@@ -331,20 +330,20 @@ def _mismatch(
 
 
 class Possibility(NamedTuple):
-    """A decision that unseen arguments could lead to, and the names of those arguments."""
+    """A decision that unseen arguments could cause, and the names of those arguments."""
 
     decision: Decision
     on: tuple[str, ...]
 
 
 class Outlook(NamedTuple):
-    """The forecast for one call: the decision if no possibility comes true, and possibilities."""
+    """The forecast for a call: the decision without unseen arguments, and the possibilities."""
 
     decision: Decision
     possible: tuple[Possibility, ...] = ()
 
 
-_SUPPOSED = "(supposed to match)"  # What a rule is called while it is tried.
+_SUPPOSED = "(supposed to match)"
 
 
 def outlook(
@@ -355,11 +354,11 @@ def outlook(
     open: bool = False,
     effect: Effect | None = None,
 ) -> Outlook:
-    """Return what a policy may say of a call that a program makes when it runs.
+    """Forecast the policy's decision on a call that a program makes when it runs.
 
     Args:
-        unseen: Names of arguments that it has and that are not among `call.arguments`.
-        open: Whether it may have arguments of other names as well.
+        unseen: Names of arguments whose values are not known.
+        open: Whether the call may have arguments of other names.
     """
     possible: list[Possibility] = []
     certain: list[Rule] = []
@@ -372,7 +371,7 @@ def outlook(
         if not doubts:
             certain.append(rule)
             continue
-        # As if what is not seen were as the rule wants it, and the rules before it did not match.
+        # Assume that unseen arguments match this rule, and no rule before it.
         kept = tuple(condition for condition in rule.when if condition not in doubts)
         supposed = replace(rule, name=_SUPPOSED, when=kept)
         found = Policy(replace(policy.spec, rules=(*certain, supposed))).decide(call, effect)
@@ -389,7 +388,7 @@ def flow_decision(
     labels: frozenset[str],
     before: Sequence[tuple[CallFacts, frozenset[str]]],
 ) -> Decision | None:
-    """Return what the flow rules say of a call if all those others were made before it."""
+    """Return the decision of the flow rules on a call after all these other calls."""
     state = FlowState()
     for earlier, its in before:
         state.add_call(earlier.server, earlier.tool, its)
@@ -397,15 +396,15 @@ def flow_decision(
 
 
 class PolicyFile:
-    """The policy of a file, read again when the file changes.
+    """The policy of a file, which is read again when the file changes.
 
-    `changed` gets the audit log's record of a change; `digest` is of the policy in force.
+    `changed` receives the audit record of a change. `digest` is that of the active policy.
     """
 
     def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
         self._settings = settings
         self._changed = changed
-        # Read once more at the first run: it may have changed since the settings were read.
+        # Read at the first run, since the file may have changed.
         self._state: tuple[int, ...] | None = None
         self._policy = Policy(settings.policy)
         self._flow = Flow(settings.policy.flows)
@@ -413,7 +412,7 @@ class PolicyFile:
         self.digest = policy_digest(settings.policy)
 
     def now(self) -> tuple[Policy, Flow]:
-        """Return the policy and its flow rules; raises `SettingsError` while it does not parse."""
+        """Return the policy and its flow rules. Raise `SettingsError` while the file is invalid."""
         state = _state(self._settings.policy.path)
         if state != self._state:
             self._state = state
@@ -422,7 +421,7 @@ class PolicyFile:
                 self._error = None
             except SettingsError as error:
                 logger.warning("the policy cannot be read: %s", error)
-                # Models read this error.
+                # Models read this error, so it has no host paths.
                 message, remedy = without_values(error.message), without_values(error.remedy)
                 self._error = SettingsError(message, remedy=remedy)
         if self._error is not None:
@@ -430,11 +429,11 @@ class PolicyFile:
         return self._policy, self._flow
 
     def _reload(self, state: tuple[int, ...] | None) -> None:
-        """Put the file's policy in force, and report a change."""
-        # Some editors leave an empty file, or none, while they save.
+        """Activate the file's policy and report a change."""
+        # Some editors empty or remove the file while they save.
         if self._policy.spec.present and not (state and state[1] > 0):
             message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
-            remedy = "Restore it; to go on without a policy, leave its [policy] out or start again."
+            remedy = "Restore it. To continue without a policy, remove [policy] or restart."
             raise SettingsError(message, remedy=remedy)
         spec = reload_policy(self._settings)
         if spec == self._policy.spec:
@@ -448,18 +447,18 @@ class PolicyFile:
 def policy_digest(spec: PolicySpec) -> str:
     if not spec.present:
         return ""
-    # The places of the file and its rules do not matter for their meaning.
+    # Positions do not change the meaning.
     rules = tuple(replace(rule, place="") for rule in spec.rules)
     meant = asdict(replace(spec, path=None, rules=rules))
     return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
 
 
 def _state(path: Path | None) -> tuple[int, ...] | None:
-    """Return what changes with a file; empty if it cannot be read, None without a file."""
+    """Return a value that changes with the file; empty if unreadable, None without a file."""
     if path is None:
         return None
     try:
-        found = os.stat(path)  # noqa: PTH116 - a tenth of what it costs as a Path's method
+        found = os.stat(path)  # noqa: PTH116 - ten times as fast as Path.stat
     except OSError:
         return ()
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,8 +1,5 @@
-"""Personal data replaced by tokens on its way into a sandbox, and put back on its way out.
-
-Owns which token stands for what, how many are remembered and for how long, and which server gets
-the data behind one. `bridge.gate.privacy_data` finds personal data.
-"""
+"""Replaces personal data by tokens before it enters a sandbox, and puts it back for allowed
+servers."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ from bridge.gate.privacy_data import (
     Kind,
     find,
     find_in_portions,
+    make_token,
     plain_token,
-    token,
 )
 from bridge.model import Json
 from bridge.offload import estimated_size
@@ -37,30 +34,30 @@ from bridge.settings.globs import any_matcher
 from bridge.settings.policy import Privacy
 
 MAX_VALUES = 100_000
-"""Tokens remembered for one owner; the least recently used ones are forgotten first. A server can
-return any number of addresses."""
+"""Tokens of one owner, since a server can return any number of addresses. The least recently used
+tokens are evicted first."""
 
-MAX_OWNERS = 1000  # Callers over HTTP make them up.
+MAX_OWNERS = 1000  # Callers over HTTP invent them.
 
-MAX_SECONDS = 24 * 3600.0  # For which a token is good after its last use.
+MAX_SECONDS = 24 * 3600.0  # The life of a token after its last use.
 
-MAX_DEPTH = 200  # Of a server's result; what is nested more deeply is not passed on.
+MAX_DEPTH = 200  # Levels of a server's result; deeper parts are left out.
 
 MAX_SEARCHED = 24 * 1024 * 1024
-"""Of a server's result, or of the arguments of one call: characters, and 64 for each object. To
-look through as much takes seconds, beside the event loop. What is larger is not passed on."""
+"""Characters of a server's result or of a call's arguments, where an object counts as 64. To search
+that many takes seconds in a thread. Larger values are refused."""
 
 _TOO_LARGE = "[too large to be searched for personal data]"
 
 _DEEPER = "[nested too deeply to be searched for personal data]"
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
-_PORTION = 64 * 1024  # Characters that are looked at in one go, in which nothing else has its turn.
+_PORTION = 64 * 1024  # Characters in one search, which blocks other threads.
 
 
 @dataclass
 class _Value:
-    """What a token stands for: a text as it was first written, and the servers that said it."""
+    """A value that a token stands for: its first spelling, and the servers that returned it."""
 
     kind: Kind
     same: str
@@ -73,7 +70,7 @@ class _Value:
 class Kept:
     """The tokens of one owner.
 
-    `receivers` are servers that got real values; their results are scanned, too.
+    The bridge also scans the results of `receivers`: servers that received real values.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -81,14 +78,14 @@ class Kept:
         self._key = secrets.token_bytes(32)
         self._by_same: OrderedDict[tuple[Kind, str], _Value] = OrderedDict()
         self._by_token: dict[str, _Value] = {}
-        # Large results are looked through in threads.
+        # Threads search large results.
         self._lock = threading.Lock()
         self.receivers: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._by_same)
 
-    def token(self, found: DetectedData, text: str, server: str) -> str:
+    def make_token(self, found: DetectedData, text: str, server: str) -> str:
         with self._lock:
             value = self._by_same.get((found.kind, found.same))
             if value is None:
@@ -118,11 +115,11 @@ class Kept:
             self._by_same.popitem(last=False)
             del self._by_token[oldest.token]
         attempt, made = 0, ""
-        # Short tokens may meet by chance; then the next number is as good.
+        # Short tokens may collide. Then the next number is used.
         while not made or made in self._by_token:
             told = f"{found.kind}\0{found.same}\0{attempt}".encode("utf-8", "surrogatepass")
             digest = hmac.digest(self._key, told, hashlib.sha256)
-            made = token(found.kind, int.from_bytes(digest[:16], "big"))
+            made = make_token(found.kind, int.from_bytes(digest[:16], "big"))
             attempt += 1
         value = _Value(kind=found.kind, same=found.same, text=text, token=made, used=self._now())
         self._by_same[found.kind, found.same] = value
@@ -131,7 +128,7 @@ class Kept:
 
 
 class Vaults:
-    """The tokens of all owners."""
+    """="""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
@@ -159,15 +156,15 @@ class Vault:
         self._kinds = frozenset(self._privacy.detect)
         self._hides = any_matcher(self._privacy.servers)
         self._reveals = any_matcher(self._privacy.reveal_to)
-        # What the run's program itself has written to each server.
+        # The texts that the program itself wrote to each server.
         self._written: dict[str, set[tuple[Kind, str]]] = {}
 
     @property
     def idle(self) -> bool:
         return not self._kinds and not len(self._kept)
 
-    def hidden(self, server: str, value: Json) -> Json:
-        """Return anything that a server said with tokens in place of personal data."""
+    def hide(self, server: str, value: Json) -> Json:
+        """Return a server's value with tokens in place of personal data."""
         if not self._is_private(server):
             return value
         if estimated_size(value, MAX_SEARCHED) > MAX_SEARCHED:
@@ -218,7 +215,7 @@ class Vault:
 
     def _hide_text(self, server: str, text: str) -> str:
         if "\\u" in text and text.lstrip()[:1] in ("{", "["):
-            # An escaped @ is none to a detector, and one to a reader of the JSON.
+            # A detector does not see an escaped @, but a JSON reader does.
             try:
                 document = json.loads(text)
             except (ValueError, RecursionError):
@@ -235,7 +232,7 @@ class Vault:
             if (found.kind, found.same) in written:
                 continue
             told = text[found.start : found.end]
-            parts += [text[kept : found.start], self._kept.token(found, told, server)]
+            parts += [text[kept : found.start], self._kept.make_token(found, told, server)]
             kept = found.end
         return "".join([*parts, text[kept:]]) if parts else text
 
@@ -246,14 +243,14 @@ class Vault:
         for found in find(text, ("card",)):
             if (found.kind, found.same) in self._written.get(server, ()):
                 return number
-            return int(self._kept.token(found, text, server))
+            return int(self._kept.make_token(found, text, server))
         return number
 
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
-        """Return arguments with the data in place of tokens, where the server may have it.
+        """Return arguments with data in place of tokens, if the server may have it.
 
-        Data that the program wrote itself is not hidden when this server says it in this run: of
-        many guesses, the token would tell which is right.
+        Data that the program wrote itself stays visible in this server's results. Otherwise the
+        program could guess values and learn from the tokens which guess is right.
         """
         if self.idle:
             return arguments
@@ -286,7 +283,7 @@ class Vault:
             known = self._kept.find(str(value))
             if known is None:
                 return value
-            # Whatever the text that it was first found in wrote between the digits.
+            # The first text may have had separators between the digits.
             return int("".join(filter(str.isdigit, self._reveal_value(server, known))))
         if not isinstance(value, (dict, list)):
             return value
@@ -312,7 +309,7 @@ class Vault:
             known = self._kept.find(plain_token(kind, written))
             if known is None:
                 if kind == "phone" and written[0] == "9":
-                    # Some other number, such as a time in milliseconds.
+                    # Another number, such as a time in milliseconds.
                     continue
                 message = (
                     f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing "
@@ -337,7 +334,7 @@ class Vault:
         return "".join(parts)
 
     def _reveal_value(self, server: str, known: _Value) -> str:
-        """Return what a token stands for, if the server may know or has said so itself."""
+        """Return the value of a token, if the server may receive it or returned it."""
         if server in known.sources or self._reveals(server):
             if len(self._kept.receivers) < MAX_OWNERS:
                 self._kept.receivers.add(server)

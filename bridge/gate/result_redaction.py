@@ -1,7 +1,7 @@
-"""What a run tells its caller, without this machine's secrets; and marks on their way back.
+"""Removes this machine's secrets from a run's result, and puts secrets back into arguments.
 
-Only the server that returned a secret gets it back. A mark that cannot be replaced by exactly the
-text that it replaced refuses the call.
+Only the server that returned a secret gets it back. A mark without exactly one text refuses the
+call.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _OWN_WORDS = frozenset(
         *("isolation", "usage", "provenance"),
     )
 )
-"""Fields of a result in which nothing stands that a program or a server wrote."""
+"""Fields of a result without text of a program or server."""
 
 _TOOL_FIELDS = ("name", "title", "description", "input_schema", "output_schema", "annotations")
 
 
-async def cleared(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
-    """Return the result of a run without secrets; the error that it ends with has none either."""
+async def redact_outcome(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
+    """Return a run's result, or raise its error, without secrets."""
     try:
         result = await work
     except BridgeError as error:
-        # In place: others may hold it already.
+        # In place, since other code may hold the error.
         error.message = redactor.text(error.message)
         error.host_detail = redactor.text(error.host_detail)
         error.remedy = redactor.text(error.remedy)
@@ -52,7 +52,7 @@ async def cleared(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
 
 
 def clear_result(value: Any, redactor: Redactor) -> Any:
-    """Return a result, or a part of one, without secrets; the very same if it has none."""
+    """Return a result, or a part of one, without secrets; the same object if it has none."""
     if isinstance(value, str):
         return redactor.text(value)
     if isinstance(value, tuple):
@@ -72,7 +72,7 @@ def clear_result(value: Any, redactor: Redactor) -> Any:
 
 
 def clear_value(value: Json, redactor: Redactor) -> Json:
-    """Return a value of JSON without secrets; what is none is not passed on at all."""
+    """Return a JSON value without secrets. Other values are left out."""
     try:
         return redactor.value(value)
     except (ValueError, TypeError):
@@ -80,9 +80,9 @@ def clear_value(value: Json, redactor: Redactor) -> Json:
 
 
 def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]:
-    """Return tools as their server describes them, without secrets.
+    """Return tools without secrets in their descriptions.
 
-    One whose very name holds one is left out: under another name it could not be called.
+    A tool with a secret in its name is left out, since another name could not be called.
     """
     found = []
     for tool in tools:
@@ -90,7 +90,7 @@ def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]
         try:
             after = redactor.value(before)
         except (ValueError, TypeError):
-            # A schema that is too deep is no other tool's fault.
+            # Its schema is nested too deeply.
             continue
         if after is before:
             found.append(tool)
@@ -101,7 +101,7 @@ def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]
 
 @contextmanager
 def clear_logs(redactor: Redactor) -> Iterator[None]:
-    """Redact the bridge's log while this is open: clients write it into files and show it."""
+    """Redact the bridge's log while this is open, because clients store and show it."""
     formatter = logging.Formatter()
 
     def clear(record: logging.LogRecord) -> bool:
@@ -125,7 +125,8 @@ def clear_logs(redactor: Redactor) -> Iterator[None]:
 
 
 Replaced = dict[str, dict[str, set[str]]]
-"""The texts that each mark replaced, by server; what only reads like a mark replaced itself."""
+"""The texts that each mark replaced, by server. A text that only looks like a mark replaces itself.
+"""
 
 _READ_AGAIN = (
     "Only the server that returned a secret gets it back. Read the text from that server again, or "
@@ -143,8 +144,7 @@ _as_json = json_text.encoder(allow_nan=True)
 class Marks:
     """The marks in what servers returned to one run.
 
-    `replaced` belongs to all runs of the same caller, and is changed here. `names` has the secrets
-    that were taken out in this run.
+    `replaced` is shared by all runs of a caller. `names` has the secrets that this run replaced.
     """
 
     def __init__(self, redactor: Redactor | None = None, replaced: Replaced | None = None) -> None:
@@ -153,8 +153,8 @@ class Marks:
         self.names: dict[str, None] = {}
 
     def of(self, server: str) -> Redactor:
-        """Return the redactor of what a server returns; "" for what the program says itself."""
-        return self._redactor.noting(partial(self._note, server))
+        """Return the redactor for a server's texts; "" for texts of the program."""
+        return self._redactor.with_note(partial(self._note, server))
 
     def _note(self, server: str, mark: str, text: str) -> None:
         if mark not in self._redactor.marks:
@@ -162,7 +162,7 @@ class Marks:
         if text != mark:
             self.names[self._redactor.marks[mark]] = None
         texts = self._replaced.setdefault(server, {}).setdefault(mark, set())
-        # Two are as uncertain as any more.
+        # Two texts are ambiguous already.
         if server and len(texts) < 2:
             texts.add(text)
 
@@ -177,7 +177,7 @@ class Marks:
             shown, like = repr(line[start:end].decode()[:120]), MARK.match(line, start)
             if line[start:end] != mark:
                 if like and like[0].decode() not in self._redactor.marks:
-                    # Some other text: the bridge has no secret of this name.
+                    # The bridge has no secret of this name.
                     continue
                 raise _denial(f"An argument has a part of a mark, {shown}", _PASS_WHOLE)
             texts = self._replaced.get(server, {}).get(mark.decode(), set())

@@ -1,14 +1,14 @@
-"""What a server may ask the user or the user's model in a run, and how that is passed on.
+"""The questions of servers to the user or the user's model, and the form in which clients get them.
 
-A server's words stand on lines that begin with its name, with what hides, turns or breaks text
-written out. Names of fields, choices and defaults go back to the server unchanged; if they have
-such characters, the question is refused.
+Each line of a server's words begins with its name, with hidden characters escaped. Field names,
+choices and defaults return to the server unchanged, so a question with hidden ones is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -23,27 +23,25 @@ from bridge.settings.globs import matcher
 from bridge.settings.policy import Asking, PolicySpec
 from bridge.text import visible
 
-# Bounds on what a server asks.
+# Limits on a server's question.
 MAX_NAME_CHARS = 100  # Of a field's name.
-MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
+MAX_TEXT_CHARS = 1000  # Of a title, description, choice or default.
 
 _SHOWN = frozenset({"title", "description"})
-"""What is only shown of a form, and so may be rewritten."""
+"""Parts of a form that clients only show."""
 
 
+@dataclass(eq=False)
 class ServerQuestions:
-    """What the servers of one run may ask, and how many questions were refused."""
+    """The policy on questions of one run's servers, and the count of refused ones."""
 
-    def __init__(
-        self, policy: PolicySpec | None = None, audit: RunAudit | None = None, run_id: str = ""
-    ) -> None:
-        self._policy = policy or PolicySpec()
-        self._audit = audit
-        self._run_id = run_id
-        self.refused = 0
+    policy: PolicySpec = field(default_factory=PolicySpec)
+    audit: RunAudit | None = None
+    run_id: str = ""
+    refused: int = 0
 
     def decide(self, server: str, asking: Asking) -> Action:
-        policy = self._policy
+        policy = self.policy
         own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
         said = None if own is None else getattr(own, asking)
         action: Action = said or getattr(policy, asking)
@@ -56,17 +54,17 @@ class ServerQuestions:
         self, server: str, asking: Asking, params: Mapping[str, Json]
     ) -> dict[str, Json]:
         """Return a question as its client gets it."""
-        change = elicitation if asking == "elicitation" else sampling
-        return await offload(params, partial(change, server, self._run_id, params))
+        change = elicitation if asking == "elicitation" else sampling_request
+        return await offload(params, partial(change, server, self.run_id, params))
 
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
     ) -> None:
-        """Record a question, if it is worth reading, and its outcome, before its server gets it."""
+        """Record a question and its outcome, before its server gets the answer."""
         if outcome == "refused":
             self.refused += 1
-        # Of refused ones twenty are recorded; the run's last record has the count.
-        if self._audit is None or self.refused > 20:
+        # The log has twenty refused questions, and their number in the run's last record.
+        if self.audit is None or self.refused > 20:
             return
         whole = await offload(params, lambda: digest(canonical(params).encode("ascii")))
         facts: dict[str, Json] = {
@@ -78,7 +76,7 @@ class ServerQuestions:
             "why": one_line(why, MAX_TEXT_CHARS),
         }
         try:
-            await self._audit.event("question", facts)
+            await self.audit.record_event("question", facts)
         except AuditError as error:
             message = f"The question cannot be recorded: {error.message}"
             raise CannotAskError(message, server=server) from None
@@ -97,7 +95,7 @@ def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a server's question to the user as the user may read it. Pure."""
+    """Return a server's question to the user, safe to show. Pure."""
     name = safe_name(server)
     lines = _lines(server, str(params.get("message") or ""))
     shown = [f"[{name}] {line}" for line in lines or ["(no text)"]]
@@ -116,8 +114,8 @@ def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[st
     return {**asked, "message": "\n".join(shown)}
 
 
-def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the request to the user's model that a server's question becomes. Pure."""
+def sampling_request(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a server's request to the user's model, with its origin. Pure."""
     for what, most in (("messages", 100), ("tools", 64)):
         listed = params.get(what)
         _bound(server, "The request", len(listed) if isinstance(listed, list) else 0, what, most)
@@ -126,7 +124,7 @@ def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, 
         _bound(server, "The request", tokens, "tokens", 65_536)
     in_run = f", in run {run_id[:8]}" if run_id else ""
     origin = f"(The MCP server {safe_name(server)} asks this through mcp-code-bridge{in_run}.)"
-    # To the client all servers are one, ours: what this would add is other servers' affairs.
+    # To the client all servers are one: this would add context of other servers.
     asked = {key: _clean(value) for key, value in params.items() if key != "includeContext"}
     prompt = str(asked.get("systemPrompt") or "")
     return {**asked, "systemPrompt": f"{origin}\n{prompt}".rstrip("\n")}
@@ -149,7 +147,7 @@ def _lines(server: str, message: str) -> list[str]:
 
 
 def _address(server: str, url: Json) -> tuple[str, str]:
-    """Return an address and its host, both in ASCII, so that neither looks like another."""
+    """Return an address and its host in ASCII, so that neither looks like another."""
     text = str(url or "")
     _bound(server, "The address", len(text), "characters", 2000)
     try:
@@ -170,7 +168,7 @@ def _address(server: str, url: Json) -> tuple[str, str]:
 
 
 def _part(server: str, value: Json, key: str, depth: int) -> Json:
-    """Return a part of a form; `key` is what it stands under."""
+    """Return a part of a form; `key` is its name."""
     if isinstance(value, str):
         _bound(server, "A text of the form", len(value), "characters", MAX_TEXT_CHARS)
         shown = one_line(value, MAX_TEXT_CHARS)
@@ -193,7 +191,7 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
 
 
 def _clean(value: Json) -> Json:
-    """Return a text for a model: with nothing hidden in it, and no floods of blank lines."""
+    """Return a text for a model, with hidden characters escaped and few blank lines."""
     if isinstance(value, str):
         return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", visible(value.replace("\r\n", "\n")))
     if isinstance(value, Mapping):

@@ -1,8 +1,4 @@
-"""The gate's parts: those that outlive runs, and those that judge and record one run's calls.
-
-Owns which parts a run's `GateContext` is put together from, and the defaults: no policy, no person
-to ask, nothing recorded. Decides nothing.
-"""
+"""Builds the gate's parts: those that outlive runs, and the `GateContext` of each run."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ from bridge.tasks import background_tasks
 
 
 class Caller(Protocol):
-    """Who asked for a run, as the gate needs it; see `bridge.callers.client.RunCaller`."""
+    """The client of a run, as the gate needs it; see `bridge.callers.client.RunCaller`."""
 
     identified: bool
     asker: StartApprover | None
@@ -55,7 +51,7 @@ class Caller(Protocol):
 
 
 class Inventory(Protocol):
-    """What is known of the servers; see `bridge.inventory.servers.Servers`."""
+    """The known servers; see `bridge.inventory.servers.Servers`."""
 
     def definition(self, server: str) -> str: ...
 
@@ -71,7 +67,7 @@ class Inventory(Protocol):
 Call = Callable[[], Awaitable[dict[str, Json]]]
 
 Define = Callable[[str, str], Awaitable[Tool | None]]
-"""Returns the definition of a server's tool, and asks the server for it if need be."""
+"""Returns the definition of a server's tool, from the server if needed."""
 
 
 async def no_definition(server: str, tool: str) -> Tool | None:
@@ -79,11 +75,10 @@ async def no_definition(server: str, tool: str) -> Tool | None:
 
 
 class OngoingCalls:
-    """The calls that outlive who waits for them; use `open` around all of them.
+    """Calls that continue when the program stops waiting; use `open` around all of them.
 
-    A server notices which of its calls are cancelled, and when. After a program has read what a
-    flow rule keeps from that server, these are messages that no rule judges. So the program stops
-    waiting, and the call runs to its end or its time limit.
+    A server sees the cancellations of its calls. After a program has read what a flow rule keeps
+    from the server, it could use them as messages. So the call runs to its end or its time limit.
     """
 
     def __init__(self) -> None:
@@ -91,12 +86,12 @@ class OngoingCalls:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Take calls while this is open; leaving cancels what is left."""
+        """Run calls while this is open. Leaving cancels the remaining calls."""
         async with background_tasks() as self._tasks:
             yield
 
     async def finish(self, call: Call, may_cancel: Callable[[], bool]) -> dict[str, Json]:
-        """Return a call's result; if the waiting is cancelled, the call is only if it may be."""
+        """Return a call's result. A cancelled wait cancels the call if `may_cancel`."""
         if self._tasks is None:
             return await call()
         answers: list[dict[str, Json] | Exception] = []
@@ -121,7 +116,7 @@ class OngoingCalls:
                     await ended.wait()
             raise
         if not answers:
-            # The call was cancelled from elsewhere, so its waiter is, too.
+            # Other code cancelled the call.
             raise asyncio.CancelledError
         if isinstance(answers[0], Exception):
             raise answers[0]
@@ -133,11 +128,11 @@ class GateContext:
     """The parts that judge and record the calls of one run.
 
     Attributes:
-        identify: Returns the digest of a server's definition as it is now.
-        is_own: Returns whether a file of the user's, not of a project, defines a server.
+        identify: Returns the digest of a server's current definition.
+        is_own: Returns whether the user's file defines a server, and no project's.
         lists: Returns whether the list of a server's tools is known.
-        now: The run's time in seconds, which stops while a person is asked.
-        flow_state: What was called so far; in a session, also by its earlier runs.
+        now: The run's time in seconds, which stops during questions.
+        flow_state: The earlier calls, in a session those of all its runs.
     """
 
     define: Define = no_definition
@@ -160,7 +155,7 @@ class GateContext:
     held_calls: HeldCalls | None = None
 
     async def send(self, call: Call, server: str, labels: frozenset[str]) -> dict[str, Json]:
-        """Make a call; called off, it is cancelled unless a flow rule would stop it now."""
+        """Make a call. A cancellation reaches it unless a flow rule would stop it now."""
         if not self.flow.judges(server, labels):
             return await call()
         return await self.ongoing_calls.finish(
@@ -170,15 +165,15 @@ class GateContext:
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One run at the gate: who asked for it, whose it is, and what its calls go through."""
+    """One run at the gate: its caller, its owner, and its context."""
 
     caller: Caller
     owner: str
     context: GateContext
 
     def in_session(self, flow: FlowState) -> RunContext:
-        """Return it for a run of a session, to which the labels of earlier runs apply."""
-        # A retry brings along what the run before it read.
+        """Return the context for a session, whose earlier labels apply."""
+        # A retry keeps the labels of the run before it.
         flow.absorb(self.context.journal.flow)
         self.context.journal.flow = flow
         return replace(self, context=replace(self.context, flow_state=flow))
@@ -190,10 +185,10 @@ class RunContext:
         servers: Sequence[str],
         more: Mapping[str, Json] | None = None,
     ) -> AsyncIterator[Callable[[RunResult], None]]:
-        """Record the beginning of a program, or of a plan, with `more`; and its end.
+        """Record the start of a program or plan, with `more` facts, and its end.
 
-        Yields a function that takes the result. Raises `AuditError` if the beginning cannot be
-        recorded: the program must not begin.
+        Yields a function that takes the result. Raises `AuditError` if it cannot record the start:
+        the program must not start.
         """
         audit = self.context.audit
         facts: dict[str, Json] = {
@@ -204,11 +199,11 @@ class RunContext:
             **(more or {}),
         }
         if isinstance(request, ApplyRequest):
-            await audit.began({**facts, "plan": request.plan_id}, "apply")
+            await audit.record_start({**facts, "plan": request.plan_id}, "apply")
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             facts |= {"profile": request.profile} if request.profile else {}
-            await audit.began(
+            await audit.record_start(
                 {**facts, "code": digest(request.code.encode("utf-8", "surrogatepass"))}
             )
         async with audit.until_end() as end:
@@ -224,7 +219,7 @@ class GateServices:
 
     Args:
         current_asker: Returns who is asked about servers that the current run starts.
-        is_plan: Returns whether an id is that of a plan of an owner.
+        is_plan: Returns whether an owner has a plan with this id.
     """
 
     def __init__(
@@ -264,7 +259,7 @@ class GateServices:
         *,
         planned_by: str = "",
     ) -> RunContext:
-        """Return what the calls of a run go through; it may apply another run's plan."""
+        """Build the context of a run, which may apply the plan of the run `planned_by`."""
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
@@ -284,7 +279,7 @@ class GateServices:
             grants=self._grants,
             owner="" if alone else owner,
             mask=self.redactor.arguments,
-            # Answers of callers that cannot be told apart count for their own run only.
+            # Callers without a name cannot change the policy.
             policy=policy.spec if request.principal else None,
         )
         context = GateContext(
@@ -320,14 +315,14 @@ class GateServices:
         return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
 
     def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
-        """Set how servers' texts are redacted for a run's client; a person sees personal data."""
+        """Set the redaction of servers' texts for the run's client. A person sees personal data."""
         redactor = self.redactor
 
         def without_secrets_or_personal_data(server: str, value: Json) -> Json:
             try:
-                return clear_value(vault().hidden(server, value), redactor)
+                return clear_value(vault().hide(server, value), redactor)
             except UpstreamError:
-                # Too large to be searched for personal data.
+                # Too large to search.
                 return NOT_SHOWN
 
         caller.redact_for_person = lambda server, value: clear_value(value, redactor)

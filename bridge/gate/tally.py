@@ -1,4 +1,4 @@
-"""The counts of a run's calls by outcome, their time, and the budgets of the policy."""
+"""Counts a run's calls by outcome, measures their time, and enforces the policy's budgets."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Tally:
         counts = self._counts.setdefault(outcome, Counter())
         key = (call.server, call.tool, why)
         if key not in counts and len(counts) >= 100:
-            # Programs make up names.
+            # Programs invent names.
             key = ("", "", "others")
         counts[key] += 1
 
@@ -86,7 +86,7 @@ WINDOW = 60  # Seconds of a minute.
 class Rates:
     """Calls per minute and server, over all runs of a bridge.
 
-    Counted without a limit too, so that a new limit applies to earlier calls.
+    Calls without a limit count too, so that a new limit applies to them.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -94,7 +94,7 @@ class Rates:
         self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def wait(self, server: str, limit: int) -> float:
-        """Return the seconds until a server may be called again; 0 if it may be now."""
+        """Return the seconds until a server may be called, or 0."""
         recent, now = self._recent[server], self._now()
         while recent and recent[0] + WINDOW <= now:
             recent.popleft()
@@ -108,7 +108,7 @@ class Rates:
 
 
 class RunBudget:
-    """What is left of one run's budgets."""
+    """The rest of one run's budgets."""
 
     def __init__(self, budgets: Budgets | None = None, rates: Rates | None = None) -> None:
         self._budgets = budgets or Budgets()
@@ -117,7 +117,7 @@ class RunBudget:
         self._made: Counter[str] = Counter()
 
     def spend(self, server: str) -> None:
-        """Count a call that is sent next; a refused one does not count."""
+        """Count the next call. A refused call does not count."""
         budgets = self._budgets
         made, all_made = self._made[server], self._made.total()
         if budgets.run_calls is not None and all_made >= budgets.run_calls:
@@ -146,5 +146,5 @@ class RunBudget:
 
 def _used_up(what: str, budget: str) -> RefusedError:
     message = f"This run has {what} it may (budgets.{budget} of the policy)."
-    remedy = "Use the results so far, or make the remaining calls in another run."
+    remedy = "Use the results so far, or continue in another run."
     return RefusedError(message, remedy=remedy, code="call_budget")

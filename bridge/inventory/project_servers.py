@@ -10,7 +10,7 @@ from bridge.catalog.entries import server_aliases
 from bridge.discovery.precedence import NOT_APPROVED
 from bridge.discovery.report import ProposedServer
 from bridge.errors import ApprovalNeededError
-from bridge.gate.question import form, one_line, quoted, safe_name, visible_lines
+from bridge.gate.question import form, one_line, quote_text, safe_name, visible_lines
 from bridge.model import Json
 
 MAX_LINES = 60
@@ -26,7 +26,7 @@ def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededE
     if reason == NOT_APPROVED:
         reason = "the user has not approved it"
     message = (
-        f"The server {safe_name(proposal.name)} of this project ({quoted(file, MAX_CHARS)}) "
+        f"The server {safe_name(proposal.name)} of this project ({quote_text(file, MAX_CHARS)}) "
         f"is not started: {reason}.{more}"
     )
     return ApprovalNeededError(

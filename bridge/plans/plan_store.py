@@ -1,8 +1,7 @@
-"""Plans that can be applied, each once, by the caller that made it.
+"""Stores plans, each of which its owner can apply once.
 
-They are kept in memory, or in the store that several bridges share. Plans with tokens for personal
-data stay with the bridge that knows the tokens. Taking a plan removes it in the same transaction,
-so that one bridge uses it once.
+A plan is in memory, or in the store that several bridges share. A plan with tokens for personal
+data stays with the bridge that knows them. Taking a plan removes it in the same transaction.
 """
 
 from __future__ import annotations
@@ -33,19 +32,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLAN_SECONDS = 30 * 60.0
-"""Seconds for which a plan can be applied: enough to read one, and short enough that what its reads
-returned is likely still true."""
+"""Seconds until a plan expires: time to read it, while its reads are likely still true."""
 
-# Callers over HTTP make plans without end; the oldest are dropped.
+# Limits on callers over HTTP. The oldest plans are dropped.
 MAX_PLANS = 50
-MAX_OWN_CHARACTERS = 32 * 1024 * 1024  # Plans of one owner, and characters of their arguments.
+MAX_OWN_CHARACTERS = 32 * 1024 * 1024  # Of one owner: plans, and characters of their arguments.
 MAX_ALL_PLANS = 500
 MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredPlan:
-    """A plan that can be applied, until a time on the clock of the process that stores it."""
+    """A plan, with the time of its expiry on the clock of the process that stores it."""
 
     plan: Plan
     owner: str
@@ -64,11 +62,11 @@ class StoredPlan:
 
 
 class Plans:
-    """Plans that can be applied, each once, by the caller that made it.
+    """The plans that can be applied.
 
     Args:
-        store: Where they are if several bridges share it; see `Store.shared`.
-        now: Seconds, for the expiry of those of this bridge alone.
+        store: Keeps the plans if several bridges share it.
+        now: Seconds, for the expiry of plans in memory.
     """
 
     def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
@@ -90,11 +88,11 @@ class Plans:
         failed: bool = False,
         here: bool = False,
     ) -> Plan:
-        """Keep the calls that a run held back; a plan without an id cannot be applied.
+        """Store the held calls of a run. A plan without an id cannot be applied.
 
         Args:
-            stopped: Why the program was stopped, if it read the result of a held call.
-            here: Whether only this bridge can apply them.
+            stopped: Why the program stopped, if it read the result of a held call.
+            here: Whether only this bridge can apply the plan.
         """
         calls, stale = held_calls.shown(), held_calls.stale
         stopped = held_calls.spoiled or stopped
@@ -122,12 +120,12 @@ class Plans:
         return made.plan
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
-        """Return a plan to be applied; no bridge can take it again."""
+        """Remove a plan and return it."""
         if self._store is None or self.knows(plan_id, owner):
             self._drop_expired()
             kept = self._kept.get(plan_id)
             if kept is None or kept.owner != owner:
-                # The same message for another owner's plan as for none: it is not revealed.
+                # An owner must not learn of another owner's plans.
                 whose, why = self._gone.get(plan_id, ("", ""))
                 raise _unknown(plan_id, why if whose == owner else "")
             self._drop(kept, f"the run {run_id} took it at {now_text()}, and a plan is used once")
@@ -140,7 +138,7 @@ class Plans:
             ) from error
 
     def knows(self, plan_id: str, owner: str) -> bool:
-        """Return whether this is, or was, the id of one of the owner's plans at this bridge."""
+        """Return whether the owner has or had a plan with this id at this bridge."""
         kept, gone = self._kept.get(plan_id), self._gone.get(plan_id)
         return owner in (kept and kept.owner, gone and gone[0])
 
@@ -190,12 +188,12 @@ class Plans:
 
 
 async def _settle(write: Callable[[], None]) -> None:
-    # Also where the run that applied it was cancelled.
+    # Even if the applying run was cancelled.
     with anyio.CancelScope(shield=True):
         try:
             await anyio.to_thread.run_sync(write)
         except OSError as error:
-            logger.warning("how a plan ended cannot be kept: %s", error)
+            logger.warning("the end of a plan cannot be stored: %s", error)
 
 
 def _withdrawn(plan: Plan, why: str) -> Plan:
@@ -206,9 +204,8 @@ def _unknown(plan_id: str, why: str = "") -> UnknownError:
     if why:
         return UnknownError(f"The plan {plan_id} cannot be applied: {why}.", code="unknown_plan")
     remedy = (
-        "Plans are for their makers, for 30 minutes, or until the bridge that has them ends. "
-        "Run the program in plan mode again, after asking the user for what "
-        "`mcp-code-bridge audit show PLAN` says was done of this one."
+        "A plan is valid for its caller, for 30 minutes, or until its bridge ends. Ask the user "
+        "for `mcp-code-bridge audit show PLAN`, which lists its calls, and plan again."
     )
     return UnknownError(
         f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy, code="unknown_plan"
@@ -233,7 +230,7 @@ def _adapter() -> TypeAdapter[StoredPlan]:
 
 
 def _put(store: Store, made: StoredPlan) -> None:
-    # Not written by pydantic, which has no text for half a surrogate pair, and null for infinity.
+    # pydantic cannot write lone surrogates, and writes infinity as null.
     facts = _adapter().dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:

@@ -13,7 +13,7 @@ from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
 from bridge.errors import AuditError
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
-from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, accounted
+from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Call, Done, Run
 from bridge.inventory.guide import GuestGuide
@@ -197,7 +197,7 @@ async def execute(
             result = await execution.conclude(await execution.finish())
             record(result)
     # Counting writes the program's value as JSON, which can be large.
-    count = partial(accounted, result, execution.gate, run.gate, bytes_returned)
+    count = partial(add_receipt, result, execution.gate, run.gate, bytes_returned)
     return await offload(result.result, count)
 
 
@@ -228,7 +228,7 @@ class Execution(Program):
         clear = run.gate.context.marks.of("")
         super().__init__(
             guest,
-            run.caller.followed(self._handle),
+            run.caller.report_calls(self._handle),
             run.limits,
             collector=Collector(run.limits, run=run.caller, artifacts=artifacts, clear=clear),
             waited=place.waited,
@@ -322,7 +322,7 @@ class Execution(Program):
         if plan.plan_id:
             facts = {"plan": plan.plan_id, "owner": run.owner, "calls": len(plan.calls)}
             try:
-                await run.context.audit.event("plan", {**facts, "seconds": plan.seconds})
+                await run.context.audit.record_event("plan", {**facts, "seconds": plan.seconds})
             except AuditError as error:
                 plan = await plans.withdraw(plan, run.owner, error.message)
         if verdict.status == "success":

@@ -21,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
-from bridge.gate.audit.log import when
+from bridge.gate.audit.log import utc_text
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult
 from bridge.offload import estimated_size, offload
 from bridge.private_files import make_directory
@@ -132,7 +132,11 @@ class RunRecord:
         request, records, now = self._request, self._records, time.time()
         if not records.are_kept:
             return
-        facts: dict[str, Json] = {"run": request.run_id, "time": when(now), "owner": request.owner}
+        facts: dict[str, Json] = {
+            "run": request.run_id,
+            "time": utc_text(now),
+            "owner": request.owner,
+        }
         facts["client"] = request.client
         if isinstance(request, ApplyRequest):
             facts["plan"] = request.plan_id
@@ -169,7 +173,7 @@ class RunRecord:
                 "plan": "" if result.plan is None else result.plan.plan_id,
                 **{name: _head(text) for name, text in texts.items()},
                 "error": _head(result.error),
-                "ended": when(time.time()),
+                "ended": utc_text(time.time()),
             }
         )
         return replace(result, recorded=self.is_kept)
@@ -179,7 +183,7 @@ class RunRecord:
         if isinstance(error, BridgeError):
             reason, text = error.code, _head(str(error))
             error.run_id = self._request.run_id if self.is_kept else ""
-        end = when(time.time())
+        end = utc_text(time.time())
         self._write({"status": "error", "reason": reason, "error": text, "ended": end})
 
     def close(self) -> None:

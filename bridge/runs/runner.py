@@ -19,7 +19,7 @@ import anyio
 from bridge.callers.client import Client, RunCaller
 from bridge.clock import Clock
 from bridge.errors import NotStartedError
-from bridge.gate.result_redaction import cleared
+from bridge.gate.result_redaction import redact_outcome
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.model.results import catch
 from bridge.runs.admission import Admission
@@ -78,7 +78,7 @@ class Runner:
         caller = RunCaller(client, Clock(), identified=request.is_identified)
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         async with self._records.recording(request) as record:
-            result = await cleared(
+            result = await redact_outcome(
                 with_progress(caller, work(request, caller, record)),
                 self._parts.servers.secrets.redactor,
             )
@@ -136,7 +136,7 @@ class Runner:
     @asynccontextmanager
     async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
         packages = self._parts.packages
-        async with self._queue.slot(run.request.owner, run.caller.queued) as slot:
+        async with self._queue.slot(run.request.owner, run.caller.report_queue) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge:
@@ -164,7 +164,7 @@ class Runner:
                     gate = run.gate.in_session(turn.flow)
                     place = Place(sandbox=turn.sandbox, waited=turn.waited, session=turn)
                     # The turn comes first: a run with a slot never waits for its session.
-                    async with self._queue.slot(run.request.owner, run.caller.queued):
+                    async with self._queue.slot(run.request.owner, run.caller.report_queue):
                         yield replace(run, gate=gate, packages=turn.packages), place
                     self._parts.packages.compile_later(turn.packages)
 

@@ -1,4 +1,4 @@
-"""What is told of a run while it continues, and how often."""
+"""Progress reports of a run: their content and how often a client gets them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from bridge.callers.progress import (
     LoggedOutput,
     ProgressReporter,
     RunProgress,
-    told,
 )
 from bridge.clock import Clock
 from bridge.errors import ApprovalRefusedError
@@ -72,11 +71,6 @@ def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str
     for piece in pieces:
         run_progress.wrote(piece)
     assert run_progress.line == line
-
-
-def test_texts_stay_in_their_line_and_their_bound() -> None:
-    assert told("a\nb\x07") == "a b\\x07"
-    assert len(told("\x07" * 1000)) == MAX_TOLD
 
 
 def test_logged_output_is_cut_and_counted() -> None:
@@ -158,11 +152,11 @@ async def test_calls_are_counted_for_those_who_follow() -> None:
         return run.progress.call_text()
 
     run = RunCaller(FakeClient(), Clock())
-    answer = await run.followed(handler)("call_tool", {"server": "git", "tool": "log"})
+    answer = await run.report_calls(handler)("call_tool", {"server": "git", "tool": "log"})
     assert answer == "calling git.log"
-    assert await run.followed(handler)("list_servers", {}) == ""
+    assert await run.report_calls(handler)("list_servers", {}) == ""
     quiet = RunCaller(FakeClient(wants_progress=False), Clock())
-    assert quiet.followed(handler) is handler
+    assert quiet.report_calls(handler) is handler
 
 
 async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:
@@ -218,9 +212,7 @@ def _approver(program: str, action: str) -> Approver:
     return Approver(RunCaller(client, Clock(), identified=True).elicit, owner="me")
 
 
-async def test_an_automatic_decline_says_so_and_which_rule_would_decide(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_automatic_declines_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 1e9)
     monkeypatch.setattr(automatic, "AUTOMATIC_SECONDS", 1e9)
     with raises_code("answered_automatically") as caught:
@@ -242,9 +234,7 @@ async def test_an_automatic_decline_says_so_and_which_rule_would_decide(
 
 
 @pytest.mark.parametrize("program", [CODEX, ""])
-async def test_a_persons_decline_is_a_refusal(
-    monkeypatch: pytest.MonkeyPatch, program: str
-) -> None:
+async def test_a_decline_is_a_refusal(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
     monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 0.0)
     with pytest.raises(ApprovalRefusedError, match="declined"):
         await _approver(program, "decline").approve(CALL, [ASK])

@@ -30,11 +30,13 @@ RUN = "0123456789abcdef0123456789abcdef"
 async def _record(directory: Path) -> None:
     log = AuditLog(directory, now=FakeClock())
     run = RunAudit(log, RUN)
-    await run.began({"principal": "stdio", "code": "sha256:c"})
-    await run.calling(1, a_call(text="\x1b[31mred", number=7), ALLOWED, None)
-    await run.called(1, "ok", size=1234, ms=5)
-    await run.refused(2, a_call("wipe"), Decision(action="deny", rule="rule 'no'"), "call_denied")
-    await run.ended({"status": "success"})
+    await run.record_start({"principal": "stdio", "code": "sha256:c"})
+    await run.record_call(1, a_call(text="\x1b[31mred", number=7), ALLOWED, None)
+    await run.record_outcome(1, "ok", size=1234, ms=5)
+    await run.record_refusal(
+        2, a_call("wipe"), Decision(action="deny", rule="rule 'no'"), "call_denied"
+    )
+    await run.record_end({"status": "success"})
     log.close()
 
 
@@ -173,8 +175,8 @@ def test_runs_without_calls_are_counted(tmp_path: Path, capsys: pytest.CaptureFi
     async def record() -> None:
         log = AuditLog(tmp_path / "audit", now=FakeClock())
         run = RunAudit(log, RUN)
-        await run.began({"code": "sha256:c"})
-        await run.ended({"status": "success"})
+        await run.record_start({"code": "sha256:c"})
+        await run.record_end({"status": "success"})
         log.close()
 
     anyio.run(record)
@@ -193,9 +195,9 @@ def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
         log = AuditLog(tmp_path / "audit", now=FakeClock())
         run = RunAudit(log, RUN)
         allowed = Approval(holds="run", waited_ms=2340)
-        await run.calling(1, a_call(tool, path="/srv/x", text="y" * 200), ALLOWED, allowed)
-        await run.called(1, "tool-error", size=10**9, ms=12_345_678)
-        await run.calling(2, a_call(), ALLOWED, None)
+        await run.record_call(1, a_call(tool, path="/srv/x", text="y" * 200), ALLOWED, allowed)
+        await run.record_outcome(1, "tool-error", size=10**9, ms=12_345_678)
+        await run.record_call(2, a_call(), ALLOWED, None)
         log.close()
 
     anyio.run(record)

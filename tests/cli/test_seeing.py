@@ -37,11 +37,13 @@ async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
     request = RunRequest(code="import os\nprint('\x1b[31m')", run_id=run_id, owner="stdio")
     async with RunRecords(load({"state_dir": str(state)}, {})).recording(request) as record:
         await record.begin()
-        await audit.began({"code": "sha256:c"})
+        await audit.record_start({"code": "sha256:c"})
         approval = Approval(holds="session", waited_ms=2_300)
-        await audit.calling(1, a_call(path="/srv"), ALLOWED, approval)
-        await audit.called(1, "ok", size=10, ms=12)
-        await audit.refused(2, a_call("wipe"), Decision(action="ask", rule="r"), "approval_refused")
+        await audit.record_call(1, a_call(path="/srv"), ALLOWED, approval)
+        await audit.record_outcome(1, "ok", size=10, ms=12)
+        await audit.record_refusal(
+            2, a_call("wipe"), Decision(action="ask", rule="r"), "approval_refused"
+        )
         record.ended(RunResult(**{"run_id": run_id, "status": "success", "summary": "", **ending}))
     log.close()
 

@@ -63,7 +63,7 @@ async def _calls(directory: Path, what: str) -> None:
     audit = RunAudit(AuditLog(directory), "r1")
     oversight = GateContext(audit=audit, define=server.define)
     gate = Gate(Grant(servers=None, calls=100_000), server.call, oversight)
-    await audit.began({"code": "sha256:c"})
+    await audit.record_start({"code": "sha256:c"})
     if what != "fill":
         for number in range(2):
             await gate.call("shop", "write", {"number": number})

@@ -10,6 +10,7 @@ import shlex
 import sys
 import urllib.parse
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError
 from bridge.gate import held_calls
-from bridge.gate.decision import CallFacts, Decision, unmasked
+from bridge.gate.decision import CallFacts, Decision, no_mask
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import (
     MAX_DEPTH,
@@ -40,7 +41,7 @@ ALLOW = Decision(action="allow", rule="no policy")
 ASK = Decision(action="ask", rule="default for writes")
 
 
-def call(tool: str = "create", **arguments: Any) -> CallFacts:
+def call(tool: str = "create", /, **arguments: Any) -> CallFacts:
     return CallFacts(server="tickets", tool=tool, arguments=arguments)
 
 
@@ -67,23 +68,20 @@ def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
     flow.add_call("web", "fetch", frozenset({"untrusted-input"}))
     rule = Decision(action="ask", rule="flow rule 'x'")
     holds.hold(call(), ALLOW)
-    facts = CallFacts(
-        server="tickets",
-        tool="create",
-        arguments={"parent": {WHOLE: write(holds.plan, 1, ["id"])}},
-        definition=tool,
-    )
-    base = Decision(action="ask", rule="default for writes", effect="destructive")
+    facts = replace(call(parent={WHOLE: write(holds.plan, 1, ["id"])}), definition=tool)
+    base = replace(ASK, effect="destructive")
     holds.hold(facts, base, [base, rule, ALLOW], flow)
     flow.add_call("mail", "read", frozenset({"private-data"}))
     first, second = holds.requests
     assert (first.digest, first.uses, first.asked) == ("", frozenset(), frozenset())
     assert second.digest.startswith("sha256:")
     assert second.uses == {1}
-    assert second.asked == {"default for writes", "flow rule 'x'"}
     assert second.effect == "destructive"
-    assert second.flow.read(["untrusted-input"])
-    assert not second.flow.read(["private-data"])
+    assert second.asked == {"default for writes", "flow rule 'x'"}
+    assert [second.flow.read([label]) for label in ("untrusted-input", "private-data")] == [
+        True,
+        False,
+    ]
     shown = holds.shown()[1]
     assert shown.arguments == {"parent": "‹result of #1 tickets.create›.id"}
     assert (shown.action, shown.effect) == ("ask", "destructive")
@@ -105,37 +103,22 @@ def test_a_plan_holds_a_bounded_number_of_calls_and_of_bytes() -> None:
 
 def test_a_call_that_is_refused_is_no_part_of_the_plan() -> None:
     holds = held()
+    mark = write(holds.plan, 1)
     for facts in (
         call(body=write(holds.plan, 2)),
-        call(body=write(holds.plan, 1)[:-3]),
-        call(write(holds.plan, 1)),
+        call(body=mark[:-3]),
+        call("create", **{mark: "1"}),
+        call(f"x{write('f' * 16, 1)}"),
     ):
-        if facts.tool != "create":
-            facts = call("create", **{write(holds.plan, 1): 1})
         with raises_code("held_result"):
             holds.hold(facts, ALLOW)
     assert holds.count == 1
-    with raises_code("held_result"):
-        holds.hold(CallFacts(server="tickets", tool=f"x{write('f' * 16, 1)}"), ALLOW)
-
-
-def test_reads_that_mention_a_placeholder_are_found() -> None:
-    """Of this run or of any: a server must not get one."""
-    holds = held()
-    assert holds.refers({"a": [write(holds.plan, 1)]})
-    assert holds.refers({"a": write("f" * 16, 1)})
-    assert holds.refers({"a": "HELDRESULT..."})
-    assert not holds.refers({"a": "held results"})
 
 
 PLAN = "0123456789abcdef"
 OTHER = "fedcba9876543210"
 
 Step = str | int
-
-
-def a_call(arguments: dict[str, Any]) -> CallFacts:
-    return CallFacts(server="git", tool="tag", arguments=arguments)
 
 
 def calls(count: int) -> dict[int, str]:
@@ -323,9 +306,7 @@ def arguments_and_expected(draw: st.DrawFn) -> tuple[Any, Any, dict[int, CallRes
 
 
 @given(arguments_and_expected())
-def test_whatever_the_nesting_what_was_held_is_what_is_sent(
-    case: tuple[Any, Any, dict[int, CallResult]],
-) -> None:
+def test_nested_placeholders_are_resolved(case: tuple[Any, Any, dict[int, CallResult]]) -> None:
     written, expected, results = case
     travelled = json.loads(json.dumps(written))
     find_referred(travelled, PLAN, len(results))
@@ -343,7 +324,7 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
         return {**value, "password": "***"}
 
     arguments = {"to": f"no {text(3, 'id')}!", "n": whole(1), "password": "hunter2"}
-    found, _ = shown(a_call(arguments), {1: "git.log", 3: "git.tag"}, mask)
+    found, _ = shown(call(**arguments), {1: "git.log", 3: "git.tag"}, mask)
     assert found == {
         "to": "no ‹result of #3 git.tag›.id!",
         "n": "‹result of #1 git.log›",
@@ -369,14 +350,14 @@ def test_what_was_held_is_looked_at_again_when_it_is_applied() -> None:
 def test_a_way_of_odd_steps_is_no_placeholder() -> None:
     for path in ([True], [1.5], [None], [["a"]], {"id": 1}):
         with raises_code("held_result", match="was cut or changed"):
-            find_referred({"a": forged(path)}, PLAN, 1)
+            find_referred({"a": forge(path)}, PLAN, 1)
     whole_way = [0, "a b", "é", -1]
-    assert find_referred({"a": forged(whole_way)}, PLAN, 1) == {1}
-    shown_way = readable(forged(whole_way), {1: "a.b"})
+    assert find_referred({"a": forge(whole_way)}, PLAN, 1) == {1}
+    shown_way = readable(forge(whole_way), {1: "a.b"})
     assert shown_way == '‹result of #1 a.b›[0]["a b"].é[-1]'
 
 
-def forged(path: Any) -> str:
+def forge(path: Any) -> str:
     core = f"{PLAN}n1p{json.dumps(path).encode().hex()}"
     return text(1).replace(f"{PLAN}n1pk{checksum(f'{PLAN}n1p')}", f"{core}k{checksum(core)}")
 
@@ -445,25 +426,25 @@ def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
 
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
     arguments = {"long": "x" * 100_000, "list": list(range(100_000)), "more": {"k": "v"}}
-    found, told = shown(a_call(arguments), calls(60), unmasked)
+    found, told = shown(call(**arguments), calls(60), no_mask)
     assert told
     assert len(json.dumps(found)) < 1_500
     assert "more characters) …xxx" in found["long"]
-    many, _ = shown(a_call({f"k{number}": number for number in range(9_000)}), calls(120), unmasked)
+    many, _ = shown(call(**{f"k{number}": number for number in range(9_000)}), calls(120), no_mask)
     assert len(json.dumps(many)) < 1_500
     assert str(many["…"]).endswith("more keys)")
-    listed, _ = shown(a_call({"a": list(range(9_000))}), calls(120), unmasked)
+    listed, _ = shown(call(a=list(range(9_000))), calls(120), no_mask)
     assert "more characters" in str(listed["a"])
 
 
 def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
     def length(count: int) -> int:
-        return len(shown(a_call({"a": "x" * 9_000}), calls(count), unmasked)[0]["a"])
+        return len(shown(call(a="x" * 9_000), calls(count), no_mask)[0]["a"])
 
     assert 8_000 < length(1) == length(8) < 8_000 + 60
     assert length(8) > length(100) > length(1_000) >= 64
 
 
 def test_keys_that_are_shown_alike_hide_no_values() -> None:
-    cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), unmasked)
+    cut, _ = shown(call(**{"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), no_mask)
     assert [cut["…"], cut["… (3)"]] == ["seen", "(1 more keys)"]

@@ -73,13 +73,9 @@ def test_a_trusted_server_is_believed_what_its_annotations_say(
     policy = _policy(servers={"s": {"trust": True}})
     decision = policy.decide(_call(_tool(**annotations)))
     assert (decision.effect, decision.rule) == (effect, rule)
-    # Any other server may say what it wants.
+    # Without a definition, or of a server that is not trusted, annotations do not count.
+    assert policy.decide(_call()).rule == "default for untrusted tools"
     decision = _policy(servers={"s": {}}).decide(_call(_tool(**annotations)))
-    assert (decision.effect, decision.rule) == ("write", "default for untrusted tools")
-
-
-def test_a_tool_that_a_trusted_server_does_not_describe_is_untrusted() -> None:
-    decision = _policy(servers={"s": {"trust": True}}).decide(_call())
     assert (decision.effect, decision.rule) == ("write", "default for untrusted tools")
 
 
@@ -112,16 +108,18 @@ def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
     flow = [{"name": "f", "after": ["x"], "to": ["exfiltration"], "action": "ask"}]
     policy = _policy(servers={"s": server}, flow=flow)
     reads, writes = (_tool(readOnlyHint=hint, openWorldHint=True) for hint in (True, False))
-    assert policy.labels("s", "t", None) == {"private-data", "x"}
-    assert policy.labels("s", "t", reads) == {"private-data", "x", "untrusted-input"}
-    assert policy.labels("s", "t", writes) == {"private-data", "x", "exfiltration"}
-    assert policy.decide(_call(writes)).labels == {"private-data", "x", "exfiltration"}
+    own = {"private-data", "x"}
+    assert policy.labels("s", "t", None) == own
+    assert policy.labels("s", "t", reads) == own | {"untrusted-input"}
+    assert policy.labels("s", "t", writes) == own | {"exfiltration"}
+    assert policy.decide(_call(writes)).labels == own | {"exfiltration"}
     assert policy.labels("other", "t", writes) == frozenset()
-    distrusted = _policy(servers={"s": {**server, "trust": False}}, flow=flow)
-    assert distrusted.labels("s", "t", reads) == {"private-data", "x"}
+    assert (
+        _policy(servers={"s": {**server, "trust": False}}, flow=flow).labels("s", "t", reads) == own
+    )
 
 
-def test_a_definition_that_changes_is_judged_anew() -> None:
+def test_a_definition_that_changes_is_judged_again() -> None:
     policy = _policy(servers={"s": {"trust": True}})
     tame, wild = _tool(readOnlyHint=True), _tool(destructiveHint=True)
     for definition, effect in ((tame, "read"), (wild, "destructive"), (None, "write")) * 2:
@@ -316,28 +314,31 @@ MAIN: dict[str, Any] = {"when": {"branch": "main"}, "action": "ask"}
 ALLOWED: dict[str, Any] = {"action": "allow"}
 
 
-def test_what_is_seen_decides_and_what_is_not_leaves_possibilities() -> None:
-    policy = _of_rules(FORCE, MAIN, ALLOWED)
-    found = outlook(policy, _call(force=False), unseen=["branch"])
+BOTH: dict[str, Any] = {"when": {"branch": "main", "force": True}, "action": "deny"}
+
+
+def test_a_forecast_has_the_arguments_that_a_possibility_needs() -> None:
+    found = outlook(_of_rules(FORCE, MAIN, ALLOWED), _call(force=False), unseen=["branch"])
     assert (found.decision.action, found.decision.rule) == ("allow", "rule '2'")
     [possible] = found.possible
-    assert (possible.decision.action, possible.decision.rule) == ("ask", "rule '1'")
-    assert possible.on == ("branch",)
+    assert (possible.decision.rule, possible.on) == ("rule '1'", ("branch",))
 
 
-def test_a_rule_behind_one_that_is_certain_is_no_possibility() -> None:
-    assert outlook(_of_rules({"action": "ask"}, MAIN), _call(), unseen=["branch"]).possible == ()
-
-
-def test_a_condition_that_is_seen_to_fail_leaves_no_possibility() -> None:
-    both = {"when": {"branch": "main", "force": True}, "action": "deny"}
-    assert outlook(_of_rules(both), _call(force=False), unseen=["branch"]).possible == ()
-    assert len(outlook(_of_rules(both), _call(force=True), unseen=["branch"]).possible) == 1
-
-
-def test_arguments_of_any_name_leave_every_condition_open() -> None:
-    found = outlook(_of_rules(FORCE, MAIN), _call(), open=True)
-    assert [possible.decision.action for possible in found.possible] == ["deny", "ask"]
+@pytest.mark.parametrize(
+    ("rules", "seen", "any_name", "possible"),
+    [
+        ([{"action": "ask"}, MAIN], {}, False, []),
+        ([BOTH], {"force": False}, False, []),
+        ([BOTH], {"force": True}, False, ["deny"]),
+        ([FORCE, MAIN], {}, True, ["deny", "ask"]),
+    ],
+)
+def test_a_forecast_has_only_what_is_possible(
+    rules: list[dict[str, Any]], seen: dict[str, Any], any_name: bool, possible: list[str]
+) -> None:
+    unseen = [] if any_name else ["branch"]
+    found = outlook(_of_rules(*rules), _call(**seen), unseen=unseen, open=any_name)
+    assert [each.decision.action for each in found.possible] == possible
 
 
 _ARGUMENTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)
@@ -367,13 +368,9 @@ def test_whatever_is_decided_when_all_is_known_was_foreseen(
     assert (final.action, final.rule) in {(each.action, each.rule) for each in foreseen}
 
 
-@pytest.mark.parametrize("labels", [{"private-data"}, {"private-data", "untrusted-input"}])
-def test_flow_rules_are_told_with_what_would_lead_to_them(labels: set[str]) -> None:
-    flow = Flow(_of_rules().spec.flows)
-    before = [(CallFacts(server="mail", tool="read"), frozenset(labels))]
-    found = flow_decision(flow, _call(), frozenset({"exfiltration"}), before)
-    if len(labels) == 1:
-        assert found is None
-    else:
-        assert found is not None
-        assert (found.action, found.led) == ("ask", ("mail.read",))
+def test_flow_rules_are_forecast_with_their_causes() -> None:
+    flow, found = Flow(_of_rules().spec.flows), []
+    for labels in (frozenset({"private-data"}), frozenset({"private-data", "untrusted-input"})):
+        before = [(CallFacts(server="mail", tool="read"), labels)]
+        found.append(flow_decision(flow, _call(), frozenset({"exfiltration"}), before))
+    assert [each and (each.action, each.led) for each in found] == [None, ("ask", ("mail.read",))]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.gate import redaction
 from bridge.gate.redaction import Redactor, _begins_a_character
-from bridge.gate.redaction_shapes import is_secret, mask, mask_secrets, names_secret
+from bridge.gate.redaction_shapes import mask, mask_secrets, names_secret
 from bridge.text import distinct_key
 
 SECRET = "s3cr3t-Value/42"
@@ -33,7 +33,7 @@ def redactor(*known: str) -> Redactor:
     return Redactor(dict.fromkeys(known or (SECRET,), "TOKEN of shop"))
 
 
-def based(encode: Callable[[bytes], bytes], before: int) -> Callable[[str], str]:
+def encode_at(encode: Callable[[bytes], bytes], before: int) -> Callable[[str], str]:
     def form(secret: str) -> str:
         return encode(b"x" * before + secret.encode() + b"yz").decode()
 
@@ -50,8 +50,8 @@ FORMS: dict[str, Callable[[str], str]] = {
     "json twice": lambda secret: json.dumps(json.dumps(secret)),
     "slashes": lambda secret: json.dumps(secret).replace("/", "\\/"),
     "hex": lambda secret: secret.encode().hex(),
-    **{f"base64 at {n}": based(base64.b64encode, n) for n in range(3)},
-    **{f"url base64 at {n}": based(base64.urlsafe_b64encode, n) for n in range(3)},
+    **{f"base64 at {n}": encode_at(base64.b64encode, n) for n in range(3)},
+    **{f"url base64 at {n}": encode_at(base64.urlsafe_b64encode, n) for n in range(3)},
 }
 
 
@@ -100,7 +100,7 @@ def test_in_a_large_text_it_is_found_wherever_it_stands(
     others: list[str], secret: str, before: int, after: int
 ) -> None:
     known = redactor(*others, secret)
-    for form in (secret, based(base64.b64encode, 1)(secret), secret.encode().hex()):
+    for form in (secret, encode_at(base64.b64encode, 1)(secret), secret.encode().hex()):
         text = "~" * before + form + "~" * after
         cleared = known.text(text)
         assert cleared != text
@@ -148,13 +148,6 @@ def test_what_follows_in_base64_decodes_as_before() -> None:
         assert SECRET[1:-1].encode() not in decoded
 
 
-def test_of_two_secrets_the_longer_is_taken_out_whole() -> None:
-    known = {SECRET: "A of x", f"{SECRET}-and-more": "B of x"}
-    assert Redactor(known).text(f"<{SECRET}-and-more>{SECRET}") == (
-        "<[redacted: B of x]>[redacted: A of x]"
-    )
-
-
 def test_many_secrets_of_all_lengths_are_found_at_every_place() -> None:
     known = [f"{n}Qw{n * 7919:x}".ljust(length, "z") for n, length in enumerate(range(6, 90))]
     found = redactor(*known)
@@ -178,46 +171,32 @@ def test_a_name_cannot_break_out_of_a_mark() -> None:
     assert json.loads(line) == ["[redacted: ?}?? ? of x]"]
 
 
-def test_arguments_are_shown_with_masks_for_what_looks_like_a_secret() -> None:
-    keys = ("password", "apiKey", "private-key", "empty", "key")
+def test_arguments_are_masked_where_the_schema_names_secrets() -> None:
     below = {"type": "object", "properties": {"token": {}, "q": {}}}
     schema = {
-        "properties": {**dict.fromkeys(keys, {}), "list": {"items": {"$ref": "#/$defs/Below"}}},
-        "$defs": {"Below": below},
+        "properties": {"apiKey": {}, "private-key": {}, "list": {"items": {"$ref": "#/$defs/B"}}},
+        "$defs": {"B": below},
     }
-    line = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
+    plain: dict[str, Any] = {
+        "repo": "o/r",
+        "token": "in the schema it is not",
+        "apiKey": ["a", "b"],
+    }
+    plain |= {"private-key": "drop everything; now", "max_tokens": 100, "author": "Ann"}
     shown = redactor().arguments(
         {
-            "repo": "o/r",
-            "password": "hunter2",
-            "token": "in the schema it is not",
-            "apiKey": ["a", "b"],
-            "private-key": "drop everything; now",
+            **plain,
             "list": [{"token": "abc-1", "q": "abc-1"}],
-            "max_tokens": 100,
-            "author": "Ann",
             "body": f"Use {SECRET} or ghp_{'a1B2' * 6}.",
-            "url": "https://ann:pw@h.example/x",
-            "key": f"-----BEGIN RSA PRIVATE KEY-----\n{line}\nMII=\n"
-            "-----END RSA PRIVATE KEY-----\n.",
             "header": "Bearer abcDEF1234567890",
             "said": "[redacted: TOKEN of shop]",
         },
         schema,
     )
     assert shown == {
-        "repo": "o/r",
-        "password": "[redacted: 7 characters, sha256 f52fbd32]",
-        "token": "in the schema it is not",
-        "apiKey": ["a", "b"],
-        "private-key": "drop everything; now",
+        **plain,
         "list": [{"token": mask("abc-1"), "q": "abc-1"}],
-        "max_tokens": 100,
-        "author": "Ann",
         "body": f"Use {MARK} or ghp_{mask('a1B2' * 6)}.",
-        "url": f"https://ann:{mask('pw')}@h.example/x",
-        "key": f"-----BEGIN RSA PRIVATE KEY-----\n{mask(line)}\nMII=\n"
-        "-----END RSA PRIVATE KEY-----\n.",
         "header": f"Bearer {mask('abcDEF1234567890')}",
         "said": "[the text: redacted: TOKEN of shop]",
     }
@@ -232,32 +211,6 @@ def test_arguments_may_be_nested_without_an_end() -> None:
     for _ in range(100):
         shown = shown[0]
     assert shown == "[nested too deeply to be shown]"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("LOG_LEVEL", "debug", False),
-        ("HOME", "/home/ann", False),
-        ("DB_PASSWORD", "postgres", False),
-        ("DB_PASSWORD", "admin123", True),
-        ("DB_PASSWORD", "pw1", False),
-        ("PASSPHRASE", "correct horse battery staple", True),
-        ("MAX_TOKENS", "4096", False),
-        ("API_TOKEN_FILE", "/run/secrets/token-1", False),
-        ("TOKEN", "https://h.example/token", False),
-        ("TOKEN", "true", False),
-        ("TOKEN", "20240912", False),
-        ("MODEL", "gpt-4o-2024-08-06", False),
-        ("ANYTHING", f"xoxb-{'12345-' * 3}", True),
-        ("ANYTHING", "q8Zt4LkX0bVn7RwY2mHs", True),
-        ("DATABASE_ID", "0123456789abcdef0123456789abcdef", False),
-        ("TENANT", "550e8400-e29b-41d4-a716-446655440000", False),
-        ("API_KEY", "550e8400-e29b-41d4-a716-446655440000", True),
-    ],
-)
-def test_not_all_of_an_environment_is_secret(name: str, value: str, expected: bool) -> None:
-    assert is_secret(value, name) is expected
 
 
 def test_names_are_read_by_their_words() -> None:
@@ -275,18 +228,10 @@ def test_formats_are_searched_in_linear_time() -> None:
 
 _PIECES = st.sampled_from(
     [
-        SECRET,
-        SECRET[:6],
-        SECRET[6:],
-        "ghp_" + "a1" * 12,
-        "ghp_",
-        "a1" * 12,
-        "\n",
-        "x",
-        "://u:p@h",
-        "@",
+        *(SECRET, SECRET[:6], SECRET[6:], "ghp_" + "a1" * 12, "ghp_", "a1" * 12, "\n", "x", "@"),
+        *("://u:p@h", "AKIA" + "Z9" * 8, "Bearer ", "aB3dE5gH7jK9mN1p", "\ud800"),
+        "-----BEGIN PRIVATE KEY-----",
     ]
-    + ["AKIA" + "Z9" * 8, "Bearer ", "aB3dE5gH7jK9mN1p", "-----BEGIN PRIVATE KEY-----", "\ud800"]
 )
 _TEXTS = st.lists(_PIECES, max_size=4).map("".join)
 _KEYS = _TEXTS.filter(lambda key: not names_secret(key))
@@ -352,7 +297,7 @@ SECRETS = {"hunter2-hunter2": "A", "hunter2-hunter2-longer": "B", "xyzzyxyzzy": 
 REDACTOR = Redactor(SECRETS)
 
 
-def streamed(pieces: list[bytes], redactor: Redactor = REDACTOR) -> bytes:
+def stream_pieces(pieces: list[bytes], redactor: Redactor = REDACTOR) -> bytes:
     stream = redactor.stream()
     return b"".join([*(stream.feed(piece) for piece in pieces), stream.finish()])
 
@@ -374,8 +319,8 @@ texts = st.lists(st.one_of(forms, st.text(alphabet="hxyz-\n é", max_size=12)), 
 @given(texts, st.lists(st.integers(0, 2000), max_size=12))
 def test_no_secret_survives_wherever_a_text_is_cut(parts: list[str], places: list[int]) -> None:
     data = "".join(parts).encode()
-    assert streamed(cut(data, places)) == REDACTOR.encoded(data)
-    assert streamed([bytes([byte]) for byte in data]) == REDACTOR.encoded(data)
+    assert stream_pieces(cut(data, places)) == REDACTOR.redact_bytes(data)
+    assert stream_pieces([bytes([byte]) for byte in data]) == REDACTOR.redact_bytes(data)
 
 
 def test_a_line_is_told_when_it_is_written() -> None:
@@ -410,10 +355,10 @@ def test_secrets_that_begin_or_overlap_each_other_leave_no_rest(places: list[int
     known = dict.fromkeys(("hunter2", "hunter2-production", "duction-and-more"), "K")
     text = b"a hunter2 b hunter2-production c hunter2-production-and-more hunter"
     shown = b"a [redacted: K] b [redacted: K] c [redacted: K] hunter"
-    assert streamed(cut(text, places), Redactor(known)) == shown
+    assert stream_pieces(cut(text, places), Redactor(known)) == shown
 
 
 def test_a_secret_that_is_no_text_is_found_as_well() -> None:
     secret = b"\xffnot-utf-8".decode("utf-8", "surrogateescape")
-    found = streamed([b"<\xffnot-", b"utf-8> %FFnot-utf-8"], Redactor({secret: "K"}))
+    found = stream_pieces([b"<\xffnot-", b"utf-8> %FFnot-utf-8"], Redactor({secret: "K"}))
     assert found == b"<[redacted: K]> [redacted: K]"

@@ -97,7 +97,7 @@ def audited(settings: Settings) -> str:
     return "".join(path.read_text() for path in files)
 
 
-def traced(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[str, Any]]:
+def trace_plan(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[str, Any]]:
     """Return what the audit log knows of a plan's calls by their numbers, and of its end."""
     found = about(settings.state_dir / "audit", plan_id)
     applied = [record["run"] for record in found if record["kind"] == "apply"]
