@@ -130,12 +130,6 @@ def test_who_waits_is_not_waited_for_by_callers_with_less_and_gets_what_is_given
         assert place_for(caller, left, places).answer == "free"
 
 
-def test_with_more_callers_than_places_each_still_gets_one() -> None:
-    taken = [Taken("ada", True), Taken("bob", False), Taken("eve", False)]
-    assert place_for("joe", taken, 3) == Ruling(answer="instead", place=1, held=0)
-    assert place_for("joe", [Taken(one.caller, True) for one in taken], 3).answer == "wait"
-
-
 def test_the_place_is_one_of_who_has_most_and_not_of_one_who_has_just_a_share() -> None:
     ada, eve = [Taken("ada", False)] * 3, [Taken("eve", False)] * 4
     assert place_for("joe", [*ada, *eve], 7).place == 3

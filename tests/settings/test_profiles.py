@@ -78,9 +78,6 @@ def test_a_profile_goes_before_the_file_and_gives_way_to_variables_and_flags(con
     assert load_profile(config, "data", MCP_BRIDGE_MEMORY="2g").memory == 2 * 1024**3
     environ = {"MCP_BRIDGE_CONFIG": str(config), "MCP_BRIDGE_MEMORY": "2g"}
     assert load({"profile": "data", "memory": "3g"}, environ).memory == 3 * 1024**3
-
-
-def test_a_profile_can_be_chosen_in_the_file_itself(config: Path) -> None:
     config.write_text('profile = "data"\n' + UNTRUSTED)
     assert load_profile(config).memory == 4 * 1024**3
     assert load_profile(config, "standard").memory == 1024**3
