@@ -1,4 +1,4 @@
-"""`servers --check`: each server started once, and what it would cost without the bridge."""
+"""`servers --check`: starts each server once and compares token costs with the bridge's."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bridge.tokens import count_tokens, definition_text
 
 
 async def check_servers(engine: Engine, *, as_json: bool) -> int:
-    """Start every server and list its tools; report each. Status 4 if one fails."""
+    """Start every server, list its tools and report; return status 4 if one fails."""
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}
-    # Many are package runners, which all want the same CPUs.
+    # Many are package runners that compete for the CPUs.
     turn = anyio.CapacityLimiter(4)
     with waiting("starting servers") as say:
 

@@ -1,4 +1,4 @@
-"""`skills`: what programs have saved for later ones, listed, shown, approved of and removed."""
+"""`skills`: lists, shows, approves and removes the functions that programs have saved."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def approve(
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)
-            # How many lines, for a screen that shows fewer.
+            # The count tells the user whether the screen shows all lines.
             lines = counted(skill.text.count("\n"), "line")
             if not await person.confirm_digest(
                 name,
@@ -155,7 +155,7 @@ def _state(fields: dict[str, Any]) -> str:
 
 
 def _shown(skill: Skill) -> str:
-    """Return a skill's file with nothing hidden in it."""
+    """Return a skill's text with invisible characters made visible."""
     lines, _ = visible_lines(skill.text, len(skill.text), 10 * len(skill.text))
     return "\n".join(lines)
 

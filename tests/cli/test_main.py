@@ -16,7 +16,7 @@ from typing import NoReturn
 import pytest
 
 from bridge.cli import main as cli
-from bridge.cli.app import COMMANDS, made, read_words
+from bridge.cli.app import COMMANDS, make_command, read_words
 from bridge.cli.help import describe_command
 from bridge.cli.line import Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import is_drawn
@@ -52,7 +52,7 @@ def test_a_command_is_imported_with_the_collector_at_rest_which_goes_on_afterwar
 import gc
 from bridge.cli import main
 before = gc.get_freeze_count()
-with main._imports_that_stay():
+with main._frozen_imports():
     main.handler_of("serve:serve")
 print(gc.isenabled(), gc.get_freeze_count() > before)
 """
@@ -117,7 +117,7 @@ def test_a_mistake_says_how_the_command_is_used(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("path", [path for path, entry in COMMANDS.items() if entry.handler])
 def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(path: str) -> None:
     words = [*path.split(), "--log-level", "DEBUG", "--runtime=docker"]
-    needed = [each.name for each in made(path).params if each.required]
+    needed = [each.name for each in make_command(path).params if each.required]
     found = read_words([*words, *needed])
     assert isinstance(found, Invocation)
     assert found.flags == {"log_level": "DEBUG", "runtime": "docker"}
@@ -126,7 +126,7 @@ def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
 
 @pytest.mark.parametrize("path", [path for path, entry in COMMANDS.items() if entry.handler])
 def test_a_command_has_one_summary(path: str) -> None:
-    summary, _, _ = describe_command(made(path).callback)
+    summary, _, _ = describe_command(make_command(path).callback)
     assert summary.removesuffix(".") == COMMANDS[path].summary
 
 

@@ -11,7 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.client_configs.document import EntryText, open_document
+from bridge.client_configs.document import EntryText
+from bridge.client_configs.install import open_document
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode
 from bridge.errors import UneditableError

@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bridge.client_configs.document import Document, open_document
+from bridge.client_configs.document import Document
+from bridge.client_configs.install import open_document
 from bridge.errors import UneditableError
 from tests.client_configs.texts import ENTRY
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from bridge.client_configs.document import open_document
+from bridge.client_configs.install import open_document
 from tests.client_configs.texts import ENTRY, jsonc_files
 
 pytestmark = pytest.mark.node

@@ -6,7 +6,8 @@ import json
 
 from hypothesis import strategies as st
 
-from bridge.client_configs.document import Document, Table, open_document
+from bridge.client_configs.document import Document, Table
+from bridge.client_configs.install import open_document
 
 NAMES = st.sampled_from(["a", "b", "time", "with space", 'a "quote"', "ü", "a.b", "x/y"])
 
