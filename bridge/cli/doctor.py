@@ -291,7 +291,7 @@ def describe_store(check: Mapping[str, str]) -> str:
 def describe_directories(settings: Settings, *, root: bool) -> str:
     """Describe the host's directories that programs can use.
 
-    Programs of a bridge that is root run as user 65534 (`nobody`), so its access is checked.
+    Programs of a bridge that is root run as user 65534, so its access is checked.
     """
     offered = {one.name for one in settings.offered_directories}
     lines = []

@@ -79,7 +79,8 @@ async def servers(
         warnings = (each for each in discovery.warnings if not each.own and not each.reported)
         hints = [f"warning: {each}" for each in warnings]
         names = {spec.name for spec in discovery.servers}
-        names |= {each.name for each in (*discovery.proposed, *discovery.skipped)}
+        names |= {each.name for each in discovery.proposed}
+        names |= {each.name for each in discovery.skipped}
         hints += [
             f"warning: [servers.{name}] in config.toml does nothing: no client has a server of "
             "that name."

@@ -54,8 +54,8 @@ class Finder(ListFinder):
     skipped: tuple[SkippedServer, ...] = (SKIPPED,)
 
     def find(self) -> Discovery:
-        lists = {"proposed": self.proposed, "skipped": self.skipped, "warnings": self.warnings}
-        return Discovery(servers=self.specs, stamp=(), **lists)
+        found = Discovery(servers=self.specs, skipped=self.skipped, warnings=self.warnings, stamp=())
+        return replace(found, proposed=self.proposed)
 
 
 class Commands:

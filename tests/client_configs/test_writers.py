@@ -119,12 +119,12 @@ def test_an_existing_file_is_preferred(machine: Machine) -> None:
 
 
 def test_every_build_and_profile_gets_an_entry(machine: Machine, tmp_path: Path) -> None:
-    config, directories = machine.places["config"][0], ("Code/User", "Code - Insiders/User")
-    for directory in (*directories, "Code/User/profiles/work"):
-        (config / directory).mkdir(parents=True)
+    config, builds = machine.places["config"][0], ("Code/User", "Code - Insiders/User")
+    for build in (*builds, "Code/User/profiles/work"):
+        (config / build).mkdir(parents=True)
     found = targets(writer_for("vscode"), "user", machine)
     assert [str(each.path.parent.relative_to(config)) for each in found] == [
-        *directories,
+        *builds,
         "Code/User/profiles/work",
     ]
     environ = {"LOCALAPPDATA": str(tmp_path / "local"), "APPDATA": str(tmp_path / "roaming")}
