@@ -237,7 +237,6 @@ def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:
 
 
 def moment(seconds: float) -> str:
-    """Format a Unix time for JSON."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 

@@ -76,7 +76,6 @@ def _panel(parameter: Any) -> str:
 
 
 def describe_command(function: Any) -> tuple[str, str, list[str]]:
-    """Return the summary, the prose and the examples of a command's docstring."""
     text = f"{inspect.getdoc(function) or ''}\n"
     examples = [line.strip() for block in _EXAMPLES.findall(text) for line in block.splitlines()]
     text = _SECTION.sub("", _EXAMPLES.sub("", text))

@@ -80,7 +80,6 @@ RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` und
 
 @contextmanager
 def nothing_written() -> Iterator[None]:
-    """Report on Ctrl-C that nothing was changed."""
     try:
         yield
     except anyio.get_cancelled_exc_class():
@@ -214,7 +213,7 @@ async def uninstall(
     broken: dict[Path, tuple[Target, str]] = {}
     entries = [
         each
-        for each in edits.standings(machine, broken)
+        for each in edits.installed_entries(machine, broken)
         if scope is None or each.target.scope == scope
     ]
     if not clients:
@@ -254,7 +253,7 @@ async def list_installed(settings: Settings, *, as_json: AsJson = False) -> int:
     cannot be read.
     """
     broken: dict[Path, tuple[Target, str]] = {}
-    entries = list(edits.standings(machine_here(settings), broken))
+    entries = list(edits.installed_entries(machine_here(settings), broken))
     if as_json:
         records = [
             {
@@ -341,7 +340,11 @@ async def carry_out(
                 await anyio.to_thread.run_sync(edits.apply, change, journal)
             if change.action != "move":
                 _confirm(change, machine)
-            moving.write_moved(change)
+            if change.moved:
+                write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
+            if change.restored:
+                restored = ", ".join(change.restored)
+                write_err_line(f"Restored {restored} to {change.target.path}.")
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
@@ -398,7 +401,7 @@ def _show(planned: Sequence[edits.Change], *, path: str) -> None:
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
         lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
-        lines += [*moving.lines_of(change), *(f"  {note}" for note in change.notes)]
+        lines += [*moving.describe_moves(change), *(f"  {note}" for note in change.notes)]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
             text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))
@@ -411,7 +414,7 @@ def _show(planned: Sequence[edits.Change], *, path: str) -> None:
 
 def _confirm(change: edits.Change, machine: Machine) -> None:
     path, name = change.target.path, change.name
-    entries = edits.standings(machine)
+    entries = edits.installed_entries(machine)
     present = any((each.target.path, each.name) == (path, name) for each in entries)
     if present is (change.action == "uninstall"):
         raise BridgeError(f"{name} is {'still' if present else 'not'} in {path}.")
@@ -419,7 +422,7 @@ def _confirm(change: edits.Change, machine: Machine) -> None:
 
 
 def write_found(here: Sequence[Target], discovery: Discovery, machine: Machine) -> None:
-    has = {(each.target.path, each.name) for each in edits.standings(machine)}
+    has = {(each.target.path, each.name) for each in edits.installed_entries(machine)}
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
     sources = [source for spec in discovery.servers for source in (spec.source, *spec.also)]
     left_out = False
@@ -444,7 +447,7 @@ def write_found(here: Sequence[Target], discovery: Discovery, machine: Machine) 
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _table(entries: Sequence[edits.Standing]) -> str:
+def _table(entries: Sequence[edits.InstalledEntry]) -> str:
     text = ""
     for each in entries:
         target, started = each.target, shlex.join(each.command) or shown_address(each.url)

@@ -12,7 +12,7 @@ import anyio.to_thread
 from bridge.cli.output import write_err_line
 from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target, read_target
-from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.move import Mover, move_only, tables_of, with_move, with_restore
 from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
@@ -46,7 +46,7 @@ async def with_moves(
     mover = Mover(
         names=names,
         found=found,
-        kept=KeptServer(moved_dir(settings.environ)),
+        kept=MovedServers(moved_dir(settings.environ)),
         logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
@@ -107,7 +107,7 @@ def with_restores(
     settings: Settings,
     machine: Machine,
 ) -> list[Change]:
-    kept = KeptServer(moved_dir(settings.environ))
+    kept = MovedServers(moved_dir(settings.environ))
     journal = Journal(settings.state_dir / "clients")
     changes = list(planned)
     for client in clients:
@@ -123,7 +123,7 @@ def with_restores(
 
 
 def _moved_targets(
-    client: str, scope: Scope | None, kept: KeptServer, machine: Machine
+    client: str, scope: Scope | None, kept: MovedServers, machine: Machine
 ) -> Iterator[Target]:
     """Yield a client's files from which servers were moved; they may no longer exist."""
     originals = {each.original for each in kept.files()}
@@ -139,7 +139,7 @@ def _moved_targets(
 
 def write_stays(planned: Iterable[Change], settings: Settings) -> bool:
     """Warn of moved servers that a client loses with the bridge; return whether there are any."""
-    files = {each.original: each for each in KeptServer(moved_dir(settings.environ)).files()}
+    files = {each.original: each for each in MovedServers(moved_dir(settings.environ)).files()}
     losing = [change for change in planned if change.target.path in files]
     for change in losing:
         names = ", ".join(entry.name for entry in files[change.target.path].entries)
@@ -165,7 +165,7 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
         )
 
 
-def lines_of(change: Change) -> list[str]:
+def describe_moves(change: Change) -> list[str]:
     shifts = (("behind the bridge", change.moved), ("back", change.restored))
     lines = [
         f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}"
@@ -173,11 +173,3 @@ def lines_of(change: Change) -> list[str]:
         if names
     ]
     return [*lines, *(f"  {name} stays: {reason}" for name, reason in change.refused)]
-
-
-def write_moved(change: Change) -> None:
-    """Report the servers that a change has moved or put back."""
-    if change.moved:
-        write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
-    if change.restored:
-        write_err_line(f"Restored {', '.join(change.restored)} to {change.target.path}.")

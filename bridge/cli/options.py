@@ -25,7 +25,6 @@ def opt(word: str, text: str, *names: str, completes: Callable[..., Any] | None 
 
 
 def count(text: str) -> Any:
-    """Declare the option `-n`."""
     return Option("-n", metavar="N", min=0, help=text)
 
 

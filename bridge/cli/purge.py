@@ -19,8 +19,8 @@ from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.person import Person
-from bridge.client_configs.install import standings
-from bridge.client_configs.journal import KeptServer
+from bridge.client_configs.install import installed_entries
+from bridge.client_configs.journal import MovedServers
 from bridge.errors import BridgeError, UsageError
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.image import REPOSITORY
@@ -84,9 +84,9 @@ async def purge(
 
 
 def _require_uninstalled(settings: Settings) -> None:
-    clients = {each.target.writer.name for each in standings(machine_here(settings))}
+    clients = {each.target.writer.name for each in installed_entries(machine_here(settings))}
     reasons = [f"{', '.join(sorted(clients))} still start the bridge"] if clients else []
-    if any(file.entries for file in KeptServer(moved_dir(settings.environ)).files()):
+    if any(file.entries for file in MovedServers(moved_dir(settings.environ)).files()):
         reasons.append("servers that moved behind the bridge are not back in their clients")
     if reasons:
         raise UsageError(

@@ -168,7 +168,6 @@ async def run_and_apply(
 
 
 def is_fully_shown(plan: Plan) -> bool:
-    """Return whether the question about a plan shows its whole list."""
     whole = plan_text(plan, how=False)
     if plan.stopped or whole != plan_text(plan, how=False, characters=MAX_QUESTION):
         return False
@@ -301,7 +300,6 @@ def read_program(file: str) -> str:
 
 
 def pictures(result: RunResult) -> list[Artifact]:
-    """Return the stored originals of the pictures that were shown."""
     return [item.artifact for item in result.shown if item.artifact and not item.text]
 
 

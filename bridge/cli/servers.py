@@ -176,7 +176,6 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
 def _write_reasons(
     title: str, rows: Collection[dict[str, Any]], short: Callable[[str], str]
 ) -> None:
-    """Write one line per row; --json has the whole reason."""
     if rows:
         write_out(f"\n{title}:\n")
     for row in rows:

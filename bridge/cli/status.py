@@ -35,7 +35,6 @@ def can_move(stream: TextIO) -> bool:
 
 
 def is_drawn(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal with colours."""
     return can_move(stream) and not os.environ.get("NO_COLOR")
 
 

@@ -88,7 +88,6 @@ async def tools(
 
 
 def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
-    """Return server and tool if the query is "SERVER.TOOL"."""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None

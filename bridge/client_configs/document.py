@@ -183,7 +183,6 @@ class Document(ABC):
         """Return the document's text with an entry's text inserted into an existing table."""
 
     def _check(self, table: Table) -> None:
-        """Raise if a table with entries cannot be edited."""
         seen = set()
         for row in self._rows(table):
             if isinstance(row.name, str):

@@ -17,7 +17,7 @@ import anyio
 from bridge.client_configs import differences
 from bridge.client_configs.document import Document, Table
 from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.client_configs.journal import Journal, KeptServer, MoveRecord, digest, turn_in
+from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, digest, lock_directory
 from bridge.client_configs.json_text import JsonText
 from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
 from bridge.client_configs.toml_text import TomlText
@@ -71,12 +71,11 @@ class Change:
     barred: str = ""
     private: bool = False
     commands: tuple[tuple[str, ...], ...] = ()
-    kept: KeptServer | None = None
+    kept: MovedServers | None = None
     file: MovedFile | None = None
     store: bytes = field(default=b"", repr=False)
 
     def diff(self, *later: Change) -> str:
-        """Return the diff of this change and of later changes of the same file."""
         after = self.after
         for each in later:
             after = each.again(after).after
@@ -84,7 +83,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class InstalledEntry:
     """An existing entry of the bridge in a file: a command with arguments, or an address."""
 
     target: Target
@@ -127,7 +126,6 @@ def read_target(target: Target) -> bytes | None:
 def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
-    """Plan to add the bridge to a file and to the file's list of allowed servers."""
     document, table, second = _open_servers(target, raw)
     present = document.entries(table)
     dialect = target.location.dialect
@@ -190,9 +188,9 @@ def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journa
 def apply(change: Change, journal: Journal) -> None:
     try:
         with ExitStack() as turns:
-            turns.enter_context(turn_in(journal.directory))
+            turns.enter_context(lock_directory(journal.directory))
             if change.kept is not None:
-                turns.enter_context(turn_in(change.kept.directory))
+                turns.enter_context(lock_directory(change.kept.directory))
             read_target(change.target)  # Checks again: the file may have become a link.
             _apply(change, journal)
     except OSError as error:
@@ -249,9 +247,9 @@ def _apply(change: Change, journal: Journal) -> None:
         journal.drop(record.id)
 
 
-def standings(
+def installed_entries(
     machine: Machine, broken: dict[Path, tuple[Target, str]] | None = None
-) -> Iterator[Standing]:
+) -> Iterator[InstalledEntry]:
     """Yield the bridge's entries in clients' files; add unreadable files to `broken`."""
     for target in readable(machine):
         dialect = target.location.dialect
@@ -270,7 +268,7 @@ def standings(
         for name, value in entries:
             if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
-                yield Standing(target=target, name=name or "", command=command, url=url)
+                yield InstalledEntry(target=target, name=name or "", command=command, url=url)
 
 
 def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Document:
@@ -342,7 +340,6 @@ def with_own_commands(change: Change, machine: Machine) -> Change:
 
 
 def listing_command(writer: Writer, machine: Machine) -> tuple[str, ...]:
-    """Return the command that lists a client's servers; empty if the machine has none."""
     program = machine.program(writer.program)
     return (program, *writer.listing) if program and writer.listing else ()
 

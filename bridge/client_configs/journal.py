@@ -45,7 +45,7 @@ class MoveRecord:
 
 
 @contextmanager
-def turn_in(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Lock a state directory against other bridges. Blocks for up to 30 s."""
     make_directory(directory)
     # In many home directories the settings directory is a link.
@@ -89,7 +89,7 @@ class Journal:
         return self.directory / f"{id}.json"
 
 
-class KeptServer:
+class MovedServers:
     """The directory of servers that moved behind the bridge, with its manifest."""
 
     def __init__(self, directory: Path) -> None:

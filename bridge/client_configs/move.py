@@ -16,7 +16,7 @@ from pathlib import Path
 from bridge.client_configs.document import Table
 from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target
-from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.writers import Machine, Target, readable
 from bridge.discovery.finder import Discovery
 from bridge.discovery.moved import MovedEntry
@@ -25,8 +25,6 @@ from bridge.errors import BridgeError
 from bridge.model import ServerSpec, Source
 
 SCOPES = ("user", "local", "project", "profile", "agent")  # Scopes of files that a user may change.
-
-LoggedIn = Callable[[ServerSpec], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +40,8 @@ class Mover:
 
     names: Sequence[str] | None
     found: Discovery
-    kept: KeptServer
-    logged_in: LoggedIn
+    kept: MovedServers
+    logged_in: Callable[[ServerSpec], bool]
 
     def wants(self, name: str, value: object, target: Target) -> bool:
         if self.names is not None:
@@ -173,7 +171,7 @@ def tables_of(
     return tables
 
 
-def with_restore(change: Change, kept: KeptServer, journal: Journal) -> Change:
+def with_restore(change: Change, kept: MovedServers, journal: Journal) -> Change:
     """Extend a change of a client's file so that it first puts moved servers back."""
     target, raw = change.target, change.before
     file = kept.file_of(target)

@@ -339,7 +339,6 @@ def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...
 
 
 def detect_targets(machine: Machine) -> tuple[Target, ...]:
-    """Return the user's files of the clients that are on this machine."""
     detected: list[Target] = []
     for writer in WRITERS.values():
         own = list(_candidates(writer, "user", machine))

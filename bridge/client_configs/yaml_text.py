@@ -26,7 +26,6 @@ class YamlText(Document):
         return yaml_node(self.text)
 
     def _find(self, table: Table) -> tuple[Any, Any]:
-        """Return the node of an existing table and the node of its key."""
         node, key = self._root, None
         for name in table:
             first, *others = (pair for pair in node.value if pair[0].value == name)

@@ -54,7 +54,9 @@ class Finder(ListFinder):
     skipped: tuple[SkippedServer, ...] = (SKIPPED,)
 
     def find(self) -> Discovery:
-        found = Discovery(servers=self.specs, skipped=self.skipped, warnings=self.warnings, stamp=())
+        found = Discovery(
+            servers=self.specs, skipped=self.skipped, warnings=self.warnings, stamp=()
+        )
         return replace(found, proposed=self.proposed)
 
 

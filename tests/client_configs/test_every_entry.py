@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 from bridge.cli.install import plan
 from bridge.cli.moving import with_moves, with_restores
 from bridge.client_configs.entry import Entry
-from bridge.client_configs.install import Change, apply, plan_uninstall, read_target, standings
+from bridge.client_configs.install import (
+    Change,
+    apply,
+    installed_entries,
+    plan_uninstall,
+    read_target,
+)
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import WRITERS, Machine, Target, machine_of, targets, writer_for
 from bridge.discovery.client_dialects import SPELLINGS
@@ -109,7 +115,7 @@ def install(client: str, configured: Settings, machine: Machine, move: str = "")
 def uninstall(client: str, configured: Settings, machine: Machine) -> None:
     journal = Journal(configured.state_dir / "clients")
     planned: list[Change] = []
-    for each in standings(machine):
+    for each in installed_entries(machine):
         raw = read_target(each.target)
         planned.append(plan_uninstall(each.target, each.name, raw, journal))
     for change in with_restores(planned, [client], "user", configured, machine):

@@ -13,10 +13,10 @@ import pytest
 from bridge.client_configs.entry import NAME, Entry
 from bridge.client_configs.install import (
     apply,
+    installed_entries,
     plan_install,
     plan_uninstall,
     read_target,
-    standings,
 )
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import WRITERS, Machine, Target, targets, writer_for
@@ -40,7 +40,7 @@ def install(target: Target, journal: Journal, entry: Entry = COMMAND) -> None:
 
 
 def uninstall(machine: Machine, journal: Journal) -> None:
-    for each in list(standings(machine)):
+    for each in list(installed_entries(machine)):
         raw = read_target(each.target)
         apply(plan_uninstall(each.target, each.name, raw, journal), journal)
 
@@ -99,8 +99,8 @@ def test_installed_and_uninstalled_is_what_was(
         target.path.chmod(0o640)
     install(target, journal)
 
-    [standing] = standings(machine)
-    assert (standing.name, standing.command[0]) == (NAME, PROGRAM)
+    [entry] = installed_entries(machine)
+    assert (entry.name, entry.command[0]) == (NAME, PROGRAM)
     seen = discover(replace(machine.context, allow_self=True))
     assert NAME in {server.name for server in seen.servers}
     assert NAME in {skipped.name for skipped in discover(machine.context).skipped}
@@ -158,8 +158,8 @@ def test_a_second_install_still_returns_the_first_file(machine: Machine, journal
     change = plan_install(target, COMMAND, read_target(target))
     assert change.before == change.after
     install(target, journal, Entry(url="http://127.0.0.1:8000/mcp"))
-    [standing] = standings(machine)
-    assert (standing.command, standing.url) == ((), "http://127.0.0.1:8000/mcp")
+    [entry] = installed_entries(machine)
+    assert (entry.command, entry.url) == ((), "http://127.0.0.1:8000/mcp")
     assert not discover(machine.context).servers
     uninstall(machine, journal)
     assert not target.path.parent.exists()
@@ -174,8 +174,8 @@ def test_an_entry_of_another_name_or_form_is_the_bridge(machine: Machine) -> Non
     target = _one("vibe", machine)
     assert plan_install(target, COMMAND, text.encode()).name == "mine"
     write(target.path, text)
-    [standing] = standings(machine)
-    assert standing.command == ("uvx", "mcp-code-bridge", "serve")
+    [listed] = installed_entries(machine)
+    assert listed.command == ("uvx", "mcp-code-bridge", "serve")
 
 
 def test_the_second_format_of_opencode_is_kept(machine: Machine) -> None:

@@ -15,7 +15,7 @@ import pytest
 from bridge.atomic_files import exclusive_lock
 from bridge.client_configs.entry import Entry
 from bridge.client_configs.install import Change, apply, plan_install, plan_uninstall, read_target
-from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.move import SCOPES, Mover, move_only, tables_of, with_move, with_restore
 from bridge.client_configs.writers import (
     WRITERS,
@@ -44,7 +44,7 @@ class Rig:
     def __init__(self, context: DiscoveryContext) -> None:
         directory = context.home / ".config" / "mcp-code-bridge" / "moved"
         self.context = replace(context, moved=directory)
-        self.kept = KeptServer(directory)
+        self.kept = MovedServers(directory)
         self.journal = Journal(context.home / ".local" / "state" / "clients")
 
     @property
@@ -196,7 +196,7 @@ def test_servers_of_a_deleted_file_return_in_a_new_one(rig: Rig, cursor: Path) -
 def test_a_program_that_writes_during_a_move_loses_nothing(rig: Rig, cursor: Path) -> None:
     writes = iter(['"new": {"command": "n"}, '])
 
-    class Kept(KeptServer):
+    class Kept(MovedServers):
         def write(self, file: MovedFile, text: bytes) -> None:
             super().write(file, text)
             added = next(writes, "")
@@ -263,7 +263,7 @@ def test_a_shadowed_server_moves_after_it_is_renamed(rig: Rig, cursor: Path) -> 
 def test_a_move_locks_out_other_bridges(rig: Rig, cursor: Path) -> None:
     held = []
 
-    class Kept(KeptServer):
+    class Kept(MovedServers):
         def write(self, file: MovedFile, text: bytes) -> None:
             super().write(file, text)
             with pytest.raises(TimeoutError), exclusive_lock(self.directory, seconds=0):
