@@ -40,12 +40,12 @@ async def with_moves(
             name = change.target.writer.name
             message = f"Nothing was moved: {name} will not start {change.name}: {change.barred}."
             raise UsageError(message, remedy="Allow it there first.")
-    found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+    discovery = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
     names = None if asked == ALL else [name.strip() for name in asked.split(",") if name.strip()]
     logins = TokenStore(settings.state_dir / "logins")
     mover = Mover(
         names=names,
-        found=found,
+        discovery=discovery,
         kept=MovedServers(moved_dir(settings.environ)),
         logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
@@ -60,10 +60,14 @@ async def with_moves(
         for change in planned:
             if change.target.writer.id != target.writer.id:
                 continue
-            theirs = None if change.commands else tables.pop(change.target.path, None)
-            changes.append(with_move(change, theirs, mover) if theirs else change)
-        for theirs in tables.values():
-            change = with_move(move_only(theirs[0], read_target(theirs[0])), theirs, mover)
+            group = None if change.commands else tables.pop(change.target.path, None)
+            changes.append(with_move(change, group, mover) if group else change)
+        for group in tables.values():
+            change = with_move(
+                move_only(group[0], read_target(group[0])),
+                group,
+                mover,
+            )
             if change.moved or change.refused:
                 changes.append(change)
     seen = {name for change in changes for name in (*change.moved, *dict(change.refused))}
@@ -72,7 +76,7 @@ async def with_moves(
         message = f"None of these clients has a server {missing[0]!r:.100} in its files."
         raise UsageError(message, remedy="`mcp-code-bridge servers` shows where each one is.")
     load = ToolCache(store_of(settings)).load_all
-    listings = await anyio.to_thread.run_sync(load, found.servers)
+    listings = await anyio.to_thread.run_sync(load, discovery.servers)
     views = [name for name, of in listings.items() if any(tool.has_view for tool in of.tools)]
     return [_with_notes(change, views, machine) for change in changes]
 
@@ -130,7 +134,7 @@ def _moved_targets(
     scopes: tuple[Scope, ...] = ("user", "project") if scope is None else (scope,)
     for each in scopes:
         tables = tables_of(machine, client, each, originals)
-        files = {path: theirs[0] for path, theirs in tables.items()}
+        files = {path: of_file[0] for path, of_file in tables.items()}
         with suppress(UsageError):
             written = targets(writer_for(client), each, machine)
             files = {**{target.path: target for target in written}, **files}

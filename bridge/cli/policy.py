@@ -178,10 +178,10 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
 def _lines(
     call: CallFacts, start: Decision, final: Decision, steps: Sequence[Step]
 ) -> Iterator[str]:
-    shown = ", ".join(
+    arguments = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()
     )
-    yield f"{call}({shown:.1000}) -> {final.action}"
+    yield f"{call}({arguments:.1000}) -> {final.action}"
     yield _line("decided by", final.rule)
     if final.reason:
         yield _line("because", final.reason)
@@ -306,21 +306,21 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
         raise UsageError(servers.unknown_server_text(unknown))
     with waiting("asking the program's servers for their tools"):
         errors = await servers.load_unknown(reading.references.servers, patient=True)
-    found = expected_calls(reading.survey, servers.entries())
+    survey = expected_calls(reading.survey, servers.entries())
     policy = engine.gate.policy()
-    judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)
+    judged = _judge(policy, survey.calls, lambda name: servers.inventory.tools(name) is not None)
     denied = sum(strictest(o.decision, flow).action == "deny" for _, o, flow in judged)
     if as_json:
         document = {
             "calls": [_call_json(*each) for each in judged],
-            "open": [{"line": at.line, "server": at.server, "why": at.why} for at in found.open],
+            "open": [{"line": at.line, "server": at.server, "why": at.why} for at in survey.open],
             "unreachable": {name: str(error) for name, error in errors.items()},
             "denied": denied,
         }
         write_json(document, indent=2)
         return DENIED if denied else 0
     lines = [line for each in judged for line in _call_lines(*each)]
-    for at in found.open:
+    for at in survey.open:
         whose = "any tool of any server" if at.server is None else f"any tool of {at.server}"
         lines.append(f"line {at.line}: {whose}, known only when it runs: {at.why}")
     write_out(visible("\n".join(lines or ["No call of a tool is seen in the program."]) + "\n"))

@@ -212,14 +212,14 @@ def show(
             write_err("Run this in a terminal to be asked, and to apply the plan.\n")
         if why := unknown_effects(result.plan.calls):
             write_err(f"{why}\n")
-    shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
-    shown = shown or result.result_repr
+    value = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
+    value = value or result.result_repr
     for item in result.shown:
         # Shown texts are part of the program's output.
         write_out(item.text if not item.text or item.text.endswith("\n") else f"{item.text}\n")
-    if shown:
+    if value:
         # The mark separates it from the output above; a script gets the bare value.
-        write_out(f"=> {shown}\n" if sys.stdout.isatty() else f"{shown}\n")
+        write_out(f"=> {value}\n" if sys.stdout.isatty() else f"{value}\n")
     if terminal:
         for source in get_args(FindingSource):
             for line in finding_lines(result, source):

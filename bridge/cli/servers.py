@@ -264,11 +264,11 @@ async def approve(
     approved = True
     for wanted in names:
         context = context_for(settings, str(Path.cwd()), sys.platform)
-        found = await anyio.to_thread.run_sync(consents.discover, context)
-        for warning in found.warnings:
+        discovery = await anyio.to_thread.run_sync(consents.discover, context)
+        for warning in discovery.warnings:
             if warning.unread or not warning.key:
                 write_err_line(f"warning: {warning}")
-        server, digits = _resolve_name(wanted, found)
+        server, digits = _resolve_name(wanted, discovery)
         if isinstance(server, ServerSpec):
             approved &= await _approve_start(server, digits, settings, person)
             continue

@@ -66,11 +66,11 @@ async def setup(
     with nothing_written():
         with waiting("reading your clients' files"):
             discover = consents_of(settings).discover
-            found = await anyio.to_thread.run_sync(discover, machine.context)
+            discovery = await anyio.to_thread.run_sync(discover, machine.context)
         here = detect_targets(machine)
-        write_found(here, found, machine)
+        write_found(here, discovery, machine)
         question = "Start each server once to measure its tool definitions?"
-        measures = bool(found.servers) and not skip_cost
+        measures = bool(discovery.servers) and not skip_cost
         if measures and (person is None or await person.confirm(question, default=True)):
             await _show_cost(settings)
         with waiting("trying each sandbox"):

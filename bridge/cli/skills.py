@@ -27,7 +27,7 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         shelf = engine.skills.shelf
         skills = await shelf.all()
         approved = await shelf.approved()
-        found = [_fields(engine, skill, approved) for skill in skills.values()]
+        rows = [_fields(engine, skill, approved) for skill in skills.values()]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "NAME": lambda each: each["name"],
         "VERSION": lambda each: str(each["version"]),
@@ -35,8 +35,8 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         "DESCRIPTION": lambda each: each["description"],
     }
     folder = visible(str(shelf.folder))
-    below = f"\n{counted(len(found), 'skill')} in {folder}\n"
-    return write_list(found, columns, f"No skills in {folder}.", as_json=as_json, below=below)
+    below = f"\n{counted(len(rows), 'skill')} in {folder}\n"
+    return write_list(rows, columns, f"No skills in {folder}.", as_json=as_json, below=below)
 
 
 async def show(

@@ -72,8 +72,8 @@ def _masked_from(path: str, lines: list[str], first: int) -> list[str]:
         begin = next(above, 0)
         lines, first = lines[begin:], first - begin
     masked = "".join(_masked_tokens(path, "\n".join(lines))).split("\n")[first:]
-    shown = (re.sub(rf"(?:{HIDDEN})+", HIDDEN, line) for line in masked)
-    return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…" for line in shown]
+    short = (re.sub(rf"(?:{HIDDEN})+", HIDDEN, line) for line in masked)
+    return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…" for line in short]
 
 
 def _masked_tokens(path: str, text: str) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _masked_tokens(path: str, text: str) -> Iterator[str]:
             yield "\n".join(HIDDEN if line.strip() else line for line in value.split("\n"))
         else:
             option = bare if bare.startswith("-") and "=" not in bare else ""
-            for found in reversed(list(_NAMED.finditer(value))):
-                if names_setting(found["name"]):
-                    value = f"{value[: found.start('value')]}{HIDDEN}{value[found.end() :]}"
+            for match in reversed(list(_NAMED.finditer(value))):
+                if names_setting(match["name"]):
+                    value = f"{value[: match.start('value')]}{HIDDEN}{value[match.end() :]}"
             yield _LOGIN.sub(HIDDEN, value)

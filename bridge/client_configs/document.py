@@ -123,8 +123,8 @@ class Document(ABC):
             value = {NAME_KEY: name, **value}
         old = self.entries(table)
         if name not in old:
-            made = self._with_table(table)
-            return made._check_change(made._add(table, name, value), table, name, value)
+            document = self._with_table(table)
+            return document._check_change(document._add(table, name, value), table, name, value)
         if _canonical(old[name]) == _canonical(value):
             return self
         index = [each for each, _ in self.named_entries(table)].index(name)
@@ -136,9 +136,9 @@ class Document(ABC):
         """Insert a verbatim entry at an index."""
         if entry.name in self.entries(table):
             raise self._error(f"it already has an entry {entry.name}")
-        made = self._with_table(table)
-        text = made._insert(table, entry.name, entry.text, index)
-        return made._check_change(text, table, entry.name, entry.value, index)
+        document = self._with_table(table)
+        text = document._insert(table, entry.name, entry.text, index)
+        return document._check_change(text, table, entry.name, entry.value, index)
 
     def with_item(self, list_path: str, item: str) -> Self:
         """Append an item to the list at a dotted path."""

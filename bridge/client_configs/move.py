@@ -33,13 +33,13 @@ class Mover:
 
     Attributes:
         names: The servers to move; None for all that can be moved.
-        found: The discovery before the move.
+        discovery: The servers before the move.
         kept: The directory for moved servers.
         logged_in: Returns whether the bridge has its own login to a server.
     """
 
     names: Sequence[str] | None
-    found: Discovery
+    discovery: Discovery
     kept: MovedServers
     logged_in: Callable[[ServerSpec], bool]
 
@@ -58,7 +58,7 @@ class Mover:
             return "it is the bridge itself"
         if target.scope == "project" and "${input:" in json.dumps(value, default=str):
             return "it uses inputs that the project's file defines, and others change that file"
-        for each in self.found.skipped:
+        for each in self.discovery.skipped:
             if each.name == name and _is_at(each.source, target):
                 # A server that is switched off reserves its name and stays off after the move.
                 if each.holds_name:
@@ -70,9 +70,9 @@ class Mover:
                     f"{other} defines another server of this name, and the bridge uses only one: "
                     "rename one of the two and move again, or delete this one"
                 )
-        if any(_is_here(each.spec, name, target) for each in self.found.proposed):
+        if any(_is_here(each.spec, name, target) for each in self.discovery.proposed):
             return f"you have not approved it; run `mcp-code-bridge servers approve {name}`"
-        here = (spec for spec in self.found.servers if _is_here(spec, name, target))
+        here = (spec for spec in self.discovery.servers if _is_here(spec, name, target))
         spec = next(here, None)
         if spec is None:
             return f"only {client} can start it"
@@ -107,8 +107,8 @@ def with_move(
     store = open_target(tables[0], mover.kept.text(file))
     entries: dict[tuple[Table, str], MovedEntry] = {}
     for each in file.entries:
-        held, there = (of.entry(each.table, each.name) for of in (store, before))
-        if held is not None and there is not None and held.value == there.value:
+        held, present = (of.entry(each.table, each.name) for of in (store, before))
+        if held is not None and present is not None and held.value == present.value:
             # The client's file has the entry too: a move was interrupted, or the user added it.
             store = store.without(each.table, each.name)
         elif held is not None:
@@ -164,9 +164,9 @@ def tables_of(
     """Return a client's files that have servers, with a target for each table."""
     tables: dict[Path, list[Target]] = {}
     for target in readable(machine, gone):
-        mine = target.writer.id == client and target.scope == scope
+        matches = target.writer.id == client and target.scope == scope
         own = target.location.holds == "servers" and target.location.scope in SCOPES
-        if mine and own:
+        if matches and own:
             tables.setdefault(target.path, []).append(target)
     return tables
 
@@ -193,15 +193,15 @@ def with_restore(change: Change, kept: MovedServers, journal: Journal) -> Change
     present = open_target(target, after)
     # Ascending indexes put each entry back at its original position.
     for each in sorted(file.entries, key=lambda entry: entry.index):
-        entry, there = store.entry(each.table, each.name), present.entries(each.table)
+        entry, entries = store.entry(each.table, each.name), present.entries(each.table)
         if entry is None:
             notes.append(f"{each.name} is not restored: {file.store} does not have it.")
-        elif each.name in there and there[each.name] != entry.value:
+        elif each.name in entries and entries[each.name] != entry.value:
             staying.append(each)
             why = "the client now has another server of this name"
             notes.append(f"{each.name} stays behind the bridge: {why}.")
         else:
-            if each.name not in there:
+            if each.name not in entries:
                 present = present.with_text(each.table, entry, index=each.index)
             store = store.without(each.table, each.name)
             restored.append(each.name)

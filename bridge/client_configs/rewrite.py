@@ -48,12 +48,12 @@ def rewrite(
         UneditableError: The file cannot be edited, read or replaced; it is unchanged.
     """
     real = Path(os.path.realpath(path))
-    made: tuple[Path, ...] = ()
+    new_directories: tuple[Path, ...] = ()
     try:
         missing = missing_directories(real)
         if missing and edit(None) is None:
             return None
-        made = missing
+        new_directories = missing
         with _held_directory(real.parent, root) as directory:
             held = directory / real.name
             for _ in range(3):  # A client that writes during each attempt will continue to.
@@ -70,7 +70,7 @@ def rewrite(
             code="changed_meanwhile",
         )
     except BaseException as error:
-        remove_directories(made)
+        remove_directories(new_directories)
         if not isinstance(error, OSError | ValueError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
@@ -109,9 +109,9 @@ def missing_directories(path: Path) -> tuple[Path, ...]:
     return tuple(reversed([each for each in parents if not each.exists()]))
 
 
-def remove_directories(made: tuple[Path, ...]) -> None:
+def remove_directories(directories: tuple[Path, ...]) -> None:
     """Remove the directories that are empty."""
-    for directory in reversed(made):
+    for directory in reversed(directories):
         with suppress(OSError):
             directory.rmdir()
 

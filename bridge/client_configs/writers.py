@@ -352,9 +352,9 @@ def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
     """Yield a target for each table of each file that exists or is one of `gone`."""
     seen: set[tuple[Path, Table]] = set()
     for writer in WRITERS.values():
-        theirs = _locations(writer, machine)
-        own = [row for row in theirs if row.template in writer.files]
-        for row in (*own, *(theirs if writer.id == writer.source else ())):
+        locations = _locations(writer, machine)
+        own = [row for row in locations if row.template in writer.files]
+        for row in (*own, *(locations if writer.id == writer.source else ())):
             for target in _in_location(writer, row, machine, present=True):
                 wanted = target.exists or target.path in gone
                 tables = [_table(key, row) for key in row.dialect.server_keys]

@@ -54,7 +54,7 @@ class Rig:
     def mover(self, names: Sequence[str] | None = None, *, logged_in: bool = False) -> Mover:
         return Mover(
             names=names,
-            found=discover(self.context),
+            discovery=discover(self.context),
             kept=self.kept,
             logged_in=lambda spec: logged_in,
         )
