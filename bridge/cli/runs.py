@@ -123,8 +123,8 @@ def _write_part(name: str, text: Json) -> None:
 async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
     """List saved sessions.
 
-    The session that was saved last comes first. A bridge saves sessions that are idle, and all
-    when it ends. `run --session NAME --end-session` removes a session of the terminal.
+    The last saved session comes first. A bridge saves idle sessions, and all sessions when it
+    ends. `run --session NAME --end-session` removes a session of the terminal.
     """
     # Imported here: it imports the engine, which help does not need.
     from bridge.sessions.checkpoints import Checkpoints
