@@ -121,7 +121,7 @@ def _is_obeyed(directory: Path, name: str) -> bool:
     folded = unicodedata.normalize("NFKC", name.translate({0x200C: None, 0x200D: None}))
     parts = [part.partition(":")[0].rstrip(". ") for part in folded.casefold().split("/")]
     # `git~1` is what Windows calls `.git` for short.
-    if any(part[:1] in ("", ".") or part == "node_modules" or _SHORT(part) for part in parts):
+    if any(part[:1] in ("", ".") or _SHORT(part) for part in parts):
         return True
     # The directory matters too: `--out mcp-servers` would make `x.json` a server.
     whole = "/".join((*map(str.casefold, Path(os.path.realpath(directory)).parts), *parts))
