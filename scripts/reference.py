@@ -18,7 +18,7 @@ from typing import Any, Literal
 import bridge.errors as faults
 import bridge.settings as package
 from bridge.cli import help as helps
-from bridge.cli.app import COMMANDS, made
+from bridge.cli.app import COMMANDS, make_command
 from bridge.cli.line import PROGRAM
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
@@ -544,7 +544,7 @@ def commands_page() -> str:
 
 
 def _command(path: str) -> Iterator[str]:
-    command = made(path)
+    command = make_command(path)
     summary, prose_text, examples = helps.describe_command(command.callback)
     rows, words = [], [path]
     for each in command.params:

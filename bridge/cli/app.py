@@ -1,7 +1,7 @@
-"""The index of commands, and the typer application that is made from it.
+"""The table of commands, and the typer application built from it.
 
 A command is an async function `f(settings, *, ...)` whose parameters typer reads. Its module is
-imported when the command is called. Serving does without this module.
+imported when the command is called. `serve` never imports this module.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _RUN = ("profile", *_ENGINE, "memory", "pids", "cpus", "max_timeout", "guard", "
 
 @dataclass(frozen=True)
 class Command:
-    """One line of the index: the command's function, and its settings in help.
+    """A row of the table: the command's function, and the settings that its help lists.
 
-    A group has no `handler`, and a command of a group no `panel` in the list of commands.
+    A group has no `handler`. A command of a group has no `panel`.
     """
 
     handler: str
@@ -100,7 +100,9 @@ COMMANDS = {
         _SOURCES,
     ),
     "uninstall": Command("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
-    "installed": Command("install:installed", "List the clients that have the bridge", SETTING_UP),
+    "installed": Command(
+        "install:list_installed", "List the clients that have the bridge", SETTING_UP
+    ),
     "purge": Command("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
     "config": Command("help:show_config", "Show each setting and where it comes from", SETTING_UP),
     "doctor": Command(
@@ -116,14 +118,14 @@ COMMANDS = {
     "help settings": Command("help:print_settings", "List all settings"),
     "version": Command("", "Print the version", SETTING_UP),
 }
-"""The commands in the order of help: their words, and what help says of them."""
+"""The commands by their words, in the order of help."""
 
 
 def read_words(words: Sequence[str]) -> Invocation | int:
-    """Return what a command line asks for; an exit status where only help was asked for."""
+    """Parse a command line; return an exit status if it only printed help."""
     app = typer.Typer(name=PROGRAM, help=helps.ABOUT, rich_markup_mode=None)
     app.callback(invoke_without_command=True, add_help_option=False)(_root)
-    root: Any = typer.main.get_command(app)  # With completion; `get_group` has none.
+    root: Any = typer.main.get_command(app)  # `get_group` would lack shell completion.
     for path in COMMANDS:
         if " " not in path:
             root.add_command(_Lazy(path))
@@ -145,9 +147,9 @@ def _usage_error(error: TyperException) -> UsageError:
     wrong = getattr(error, "option_name", "")
     if not message.startswith("No such option"):
         return UsageError(message, remedy=f"{helps.usage(context)}. {more}")
-    known = [name for each in context.command.params if not each.hidden for name in each.opts]
-    known += map(flag_of, FLAGS)
-    near = get_close_matches(wrong, known, n=1, cutoff=0.7)
+    options = [name for each in context.command.params if not each.hidden for name in each.opts]
+    options += map(flag_of, FLAGS)
+    near = get_close_matches(wrong, options, n=1, cutoff=0.7)
     guess = f"Did you mean {near[0]}? " if near else ""
     return UsageError(f"No such option: {wrong}", remedy=f"{guess}{more}")
 
@@ -161,11 +163,11 @@ class _Lazy(TyperCommand):
         self._path = path
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        return made(self._path).make_context(*args, **extra)
+        return make_command(self._path).make_context(*args, **extra)
 
 
-def made(path: str) -> Any:
-    """Return a command, or a group with its commands not imported yet."""
+def make_command(path: str) -> Any:
+    """Return a command, or a group that imports its commands when they are called."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     function = _typer_function(path) if COMMANDS[path].handler else _group
     inner = [each for each in COMMANDS if each.startswith(f"{path} ")]
@@ -181,7 +183,7 @@ def made(path: str) -> Any:
 
 
 def _typer_function(path: str) -> Callable[..., Invocation]:
-    """Return a command's function as typer reads it: with flags for settings and for help."""
+    """Wrap a command's function for typer, with flags for settings and for help."""
     entry = COMMANDS[path]
     declared = _SIGNATURES.get(path) or handler_of(entry.handler)
 
@@ -198,7 +200,7 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
     parameters = [*own.values(), *settings, *helping]
     keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     invocation.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
-    # typer would take these for the types of the command's own parameters.
+    # typer would mistake these for the command's own parameter types.
     invocation.__annotations__ = {}
     invocation.__doc__ = declared.__doc__
     return invocation
@@ -246,7 +248,7 @@ Version = Annotated[
 def _root(
     version: Version = False, short_help: ShortHelp = False, whole_help: WholeHelp = False
 ) -> None:
-    """Handle a call without a command, which means `serve` and does not come here."""
+    """Declare the root's flags; a call without a command becomes `serve` earlier."""
 
 
 def _group(
@@ -318,4 +320,4 @@ def _run(
 
 
 _SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve, "run": _run}
-"""Parameters of commands whose modules take seconds to import."""
+"""The parameters of commands whose modules are slow to import."""

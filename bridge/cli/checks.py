@@ -1,4 +1,4 @@
-"""`servers --check`: each server started once, and what it would cost without the bridge."""
+"""`servers --check`: starts each server once and compares token costs with the bridge's."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from bridge.tokens import count_tokens, definition_text
 
 
 async def check_servers(engine: Engine, *, as_json: bool) -> int:
-    """Start every server and list its tools; report each. Status 4 if one fails."""
+    """Start every server, list its tools and report; return status 4 if one fails."""
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}
-    # Many are package runners, which all want the same CPUs.
+    # Many are package runners that compete for the CPUs.
     turn = anyio.CapacityLimiter(4)
     with waiting("starting servers") as say:
 
@@ -86,7 +86,7 @@ async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any
 
 def _write(document: dict[str, Any]) -> None:
     rows, totals, bridge = document["servers"], document["totals"], document["bridge"]
-    shown = [*rows, {"name": "all", "state": "", **totals}] if len(rows) > 1 else rows
+    listed = [*rows, {"name": "all", "state": "", **totals}] if len(rows) > 1 else rows
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "NAME": lambda row: row["name"],
         "STATE": lambda row: row["state"],
@@ -97,7 +97,7 @@ def _write(document: dict[str, Any]) -> None:
         "SCHEMA": lambda row: f"{row['schemaBytes']:,} B" if "schemaBytes" in row else "-",
         "TOKENS": lambda row: f"{row['tokens']:,}" if "tokens" in row else "-",
     }
-    write_list(shown, columns, "", as_json=False, drop=("PROTOCOL", "SCHEMA", "VERSION"))
+    write_list(listed, columns, "", as_json=False, drop=("PROTOCOL", "SCHEMA", "VERSION"))
     for row in rows:
         if "reason" in row:
             write_prose(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")

@@ -1,4 +1,4 @@
-"""`doctor`: what works on this machine, found out by trying it."""
+"""`doctor`: tries each sandbox and setting on this machine, and reports what works."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
 
 async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe]) -> int:
     context = context_for(settings, str(Path.cwd()), sys.platform)
-    found = consents_of(settings).discover(context)
+    discovery = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
     with waiting("looking for packages and the store"):
         packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
-    warnings = list(map(str, found.warnings))
+    warnings = list(map(str, discovery.warnings))
     warnings += [
         f"Server {spec.name!r} cannot start. {' '.join(missing)}"
-        for spec in found.servers
+        for spec in discovery.servers
         if spec.transport == "stdio"
         and (missing := explain_missing(spec, server_environment(os.environ, spec)))
     ]
@@ -80,14 +80,14 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
             "packages": packages,
             "store": store,
             "directories": [asdict(one) for one in settings.directories],
-            "servers": [spec.name for spec in found.servers],
-            "definitions": {spec.name: spec.definition for spec in found.servers},
+            "servers": [spec.name for spec in discovery.servers],
+            "definitions": {spec.name: spec.definition for spec in discovery.servers},
             "warnings": warnings,
         }
         write_json(document, indent=2)
         return status
-    servers = ", ".join(spec.name for spec in found.servers) or "none"
-    proposed = ", ".join(dict.fromkeys(each.name for each in found.proposed))
+    servers = ", ".join(spec.name for spec in discovery.servers) or "none"
+    proposed = ", ".join(dict.fromkeys(each.name for each in discovery.proposed))
     if proposed:
         servers += f". Waiting for your approval (`servers approve NAME`): {proposed}"
     auto = settings.runtime == "auto"
@@ -116,8 +116,11 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
 
 
 async def doctor_mistake(error: SettingsError, settings: Settings, *, as_json: bool = False) -> int:
-    """Try the backends with default settings: the user's have a mistake, which was reported."""
-    write_err("The checks below use the default settings. The bridge runs nothing before.\n")
+    """Check with default settings, because the user's settings have a mistake."""
+    write_err(
+        "The checks below use the default settings. Until the mistake is fixed, the bridge runs "
+        "no programs.\n"
+    )
     probes = await probe_all(settings)
     await _report(as_json, settings, "policy: unknown until config.toml is fixed\n", probes)
     return error.exit_status
@@ -160,7 +163,7 @@ def _describe_profile(settings: Settings) -> str:
 def _describe_gate(settings: Settings) -> str:
     policy, audit = settings.policy, f"audit: {settings.audit}\n"
     if not policy.present:
-        none = "policy: none, so every call is allowed; `policy init` writes one to begin with"
+        none = "policy: none, so every call is allowed; `policy init` creates one"
         return f"{none}\n{audit}"
     parts = f"{counted(len(policy.rules), 'rule')}, settings of "
     parts += counted(len(policy.servers), "server")
@@ -171,7 +174,7 @@ def _describe_gate(settings: Settings) -> str:
 
 
 def check_state(settings: Settings) -> str:
-    """Return why the state directory cannot be used; empty if it can."""
+    """Return the reason why the state directory cannot be used; empty if it can."""
     try:
         make_directory(settings.state_dir)
         with TemporaryFile(dir=settings.state_dir) as file:
@@ -183,15 +186,15 @@ def check_state(settings: Settings) -> str:
 
 
 def describe_state(settings: Settings, problem: str, command: str) -> str:
-    """Return the lines about the state directory, which `command` repairs; empty if it is fine."""
-    remedy = f"`{command}`, if nothing else is in there" if command else ""
+    """Describe a problem of the state directory, which `command` fixes; empty without one."""
+    remedy = f"`{command}`, if the directory has no other use" if command else ""
     if not problem:
-        said = f"warning: others may look into {settings.state_dir}, the bridge's state: {remedy}\n"
-        return said if remedy else ""
+        warning = f"warning: other users can read the bridge's state in {settings.state_dir}"
+        return f"{warning}: run {remedy}\n" if remedy else ""
     return (
         f"FAIL  state: cannot write to {settings.state_dir}: {problem}.\n"
-        f"      remedy: {remedy or 'See that this user can write there'}, or set "
-        "MCP_BRIDGE_STATE_DIR elsewhere.\n"
+        f"      remedy: {remedy or 'give this user write access'}, or set MCP_BRIDGE_STATE_DIR "
+        "to another directory.\n"
     )
 
 
@@ -204,7 +207,7 @@ def _describe_command(check: CommandCheck) -> str:
 
 
 def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
-    # What is for another system is not broken here; of what `auto` tries, one has to work.
+    # A backend of another system is no failure, and `auto` needs only one that works.
     other = probe.error_code == "wrong_system"
     enough = auto and (chosen or other)
     mark = "ok  " if probe.ok else "off " if enough or other else "FAIL"
@@ -223,14 +226,14 @@ def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
 
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
-    """Look at what packages need: uv looks for one allowed package, as it would for a program."""
-    # Only here: few configurations have packages.
+    """Let uv resolve one allowed package, and report the problem if it cannot."""
+    # Imported here: few configurations allow packages.
     from bridge.packages.uv import Uv
 
     dependencies, problem = settings.dependencies, ""
     if not dependencies.allow:
         return {"allow": [], "index": "", "cache": "", "problem": ""}
-    index = dependencies.index or "what uv is configured to use"
+    index = dependencies.index or "from uv's own configuration"
     if "@" in index:
         index = f"{urlsplit(index).scheme}://{index.rpartition('@')[2]}"
 
@@ -240,12 +243,12 @@ async def check_packages(settings: Settings) -> dict[str, Any]:
     names = [entry.text for entry in dependencies.allow if "*" not in entry.name]
     try:
         if not settings.packages_allowed:
-            raise UsageError(f"the profile {settings.profile} allows none")
-        with TemporaryDirectory(prefix="mcp-code-bridge-") as place, anyio.fail_after(10):
-            uv = Uv(dependencies, settings.environ, Path(place), None, silent)
+            raise UsageError(f"the profile {settings.profile} allows no packages")
+        with TemporaryDirectory(prefix="mcp-code-bridge-") as directory, anyio.fail_after(10):
+            uv = Uv(dependencies, settings.environ, Path(directory), None, silent)
             await uv.resolve(names[:1], (), alone=True)
     except TimeoutError:
-        problem = "nothing was found within 10 s"
+        problem = "the index did not answer within 10 s"
     except BridgeError as error:
         problem = error.message
     return {
@@ -266,7 +269,7 @@ def describe_packages(check: Mapping[str, Any]) -> str:
 
 
 def check_store(settings: Settings) -> dict[str, str]:
-    """Return where the store is, without a password, and why it cannot be used. Blocks."""
+    """Return the store's place, without a password, and the problem with it. Blocks."""
     store, problem = store_of(settings), ""
     try:
         with closing(store):
@@ -286,7 +289,10 @@ def describe_store(check: Mapping[str, str]) -> str:
 
 
 def describe_directories(settings: Settings, *, root: bool) -> str:
-    """Return which of the host's directories programs find, as user 65534 if the bridge is root."""
+    """Describe the host's directories that programs can use.
+
+    Programs of a bridge that is root run as user 65534, so its access is checked.
+    """
     offered = {one.name for one in settings.offered_directories}
     lines = []
     for one in settings.directories:
@@ -294,67 +300,67 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
         note = "" if one.name in offered else f"; not with the profile {settings.profile}"
         lines.append(f"directory: {one.name}: {one.path} at {one.inside}, {mode}{note}\n")
         if root and not note and _is_closed(one):
-            done, command = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
+            verb, command = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
             lines.append(
-                f"      FAIL: the bridge is root, and its programs are nobody (65534), who may not "
-                f"{done} it: run `{command} {shlex.quote(one.path)}`, or the bridge as an ordinary "
+                "      FAIL: the bridge is root, so its programs run as user 65534, who may not "
+                f"{verb} it: run `{command} {shlex.quote(one.path)}`, or the bridge as an ordinary "
                 "user\n"
             )
     return "".join(lines)
 
 
 def _is_closed(one: Directory) -> bool:
-    """Return whether user 65534 lacks the access that a directory is for."""
+    """Return whether user 65534 lacks the access that the setting grants."""
     try:
-        found = Path(one.path).stat()
+        status = Path(one.path).stat()
     except OSError:
         return True
-    if one.writable and found.st_uid != 0:
-        # In containers programs are its owner.
+    if one.writable and status.st_uid != 0:
+        # Containers run programs as the directory's owner.
         return False
     wanted = 0o7 if one.writable else 0o5
-    return found.st_mode & wanted != wanted
+    return status.st_mode & wanted != wanted
 
 
 def find_working(probes: Sequence[Probe]) -> str:
-    """Return the sandbox that programs run in; empty if none works."""
+    """Return the first working sandbox; empty if none works."""
     return next((probe.backend for probe in probes if probe.ok), "")
 
 
 def state_remedy(settings: Settings) -> str:
-    """Return the command that gives the state directory to this user alone; empty for none."""
-    place = Path(os.path.realpath(settings.state_dir))
+    """Return the command that makes the state directory private; empty if it is not needed."""
+    directory = Path(os.path.realpath(settings.state_dir))
     try:
-        found = place.stat()
+        status = directory.stat()
     except OSError:
         return ""
-    if found.st_uid == os.geteuid():
-        shut = found.st_mode & 0o777 == 0o700 or not place.is_dir()
-        return "" if shut else f"chmod 700 {shlex.quote(str(place))}"
-    usable = os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
-    return "" if usable else f"sudo chown -R {os.geteuid()} {shlex.quote(str(place))}"
+    if status.st_uid == os.geteuid():
+        private = status.st_mode & 0o777 == 0o700 or not directory.is_dir()
+        return "" if private else f"chmod 700 {shlex.quote(str(directory))}"
+    usable = os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+    return "" if usable else f"sudo chown -R {os.geteuid()} {shlex.quote(str(directory))}"
 
 
 async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
-    """Ask a person at a terminal whether to do what is needed; return whether any was done."""
+    """Offer the user at a terminal to fix what can be fixed; return whether anything was."""
     person = Person()
     if not person.attended:
         return False
-    done = False
-    place = settings.state_dir
-    command = f"chmod 700 {shlex.quote(str(place))}"
-    # A directory that somebody named, such as /var, or a link leads to, may be others' too.
-    own = place.name == PROGRAM and command == state_remedy(settings)
-    if own and await person.confirm(f"Do `{command}`?"):
-        place.chmod(0o700)
-        done = True
+    fixed = False
+    directory = settings.state_dir
+    command = f"chmod 700 {shlex.quote(str(directory))}"
+    # A directory that the user named, such as /var, or that a link leads to, may be shared.
+    own = directory.name == PROGRAM and command == state_remedy(settings)
+    if own and await person.confirm(f"Run `{command}`?"):
+        directory.chmod(0o700)
+        fixed = True
     lacking = (each.backend for each in probes if each.error_code == "image_missing")
     engine = "" if settings.image or find_working(probes) else next(lacking, "")
     question = f"Build the runtime image on {engine}, in one to three minutes?"
     if engine and await person.confirm(question):
         try:
             await build_image(replace(settings, runtime=engine))
-            done = True
+            fixed = True
         except BridgeError as error:
             write_err(visible(f"{error}\n"))
-    return done
+    return fixed

@@ -1,4 +1,4 @@
-"""Help texts, in one layout for terminals and pipes; and the settings in force."""
+"""Formats help texts for terminals and pipes, and lists the settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
 
 
 def width() -> int:
-    """Return the columns of help: those of a terminal up to 100, and 80 for a pipe."""
+    """Return the width of help: the terminal's, up to 100 columns; 80 in a pipe."""
     return min(terminal_width() or 80, 100)
 
 
@@ -76,9 +76,8 @@ def _panel(parameter: Any) -> str:
 
 
 def describe_command(function: Any) -> tuple[str, str, list[str]]:
-    """Return the summary, the prose and the examples of a command's docstring."""
     text = f"{inspect.getdoc(function) or ''}\n"
-    examples = [line.strip() for found in _EXAMPLES.findall(text) for line in found.splitlines()]
+    examples = [line.strip() for block in _EXAMPLES.findall(text) for line in block.splitlines()]
     text = _SECTION.sub("", _EXAMPLES.sub("", text))
     summary, _, prose = text.partition("\n\n")
     return " ".join(summary.split()), prose.strip(), examples
@@ -106,7 +105,7 @@ def default_of(name: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return a setting's value as it is written; empty for none."""
+    """Return a setting's value as a user writes it; empty for none."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if value in (None, "", ()):
@@ -124,7 +123,7 @@ async def print_settings(settings: Settings) -> int:
     A flag wins over a variable, and a variable wins over `config.toml`.
     """
     lines = []
-    # The meaning of each setting, as the docstring of `Settings` has it.
+    # The docstring of `Settings` explains each setting.
     _, *pieces = re.split(r"^    (\w+): ", inspect.getdoc(Settings) or "", flags=re.MULTILINE)
     meanings = zip(pieces[::2], pieces[1::2], strict=True)
     for name, text in ((name, text) for name, text in meanings if name in SETTINGS):
@@ -142,14 +141,14 @@ async def print_settings(settings: Settings) -> int:
 
 
 _BY_STRICT = frozenset({"listed_servers_only", "guard", "project_servers"})
-"""What a strict profile sets, whatever else is said."""
+"""Settings that a strict profile overrides."""
 
 
 async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show each setting and where it comes from.
 
-    The place is a flag, a variable, a line of the settings file, or the default. Passwords in
-    addresses are left out.
+    A setting comes from a flag, a variable, a line of the settings file, or the default. Passwords
+    in addresses are left out.
     """
     path = config_path(settings.environ)
     values: dict[str, Json] = {name: _plain(getattr(settings, name)) for name in SETTINGS}
@@ -158,8 +157,8 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
         capped = {name for name, cap in STRICT_CAPS.items() if values[name] == cap}
         places |= dict.fromkeys(_BY_STRICT | capped, "profile strict")
     if as_json:
-        found = {name: {"value": value, "from": places[name]} for name, value in values.items()}
-        write_json({"file": str(path), "settings": found}, indent=2)
+        rows = {name: {"value": value, "from": places[name]} for name, value in values.items()}
+        write_json({"file": str(path), "settings": rows}, indent=2)
         return 0
     columns: dict[str, Callable[[str], str]] = {
         "SETTING": str,
@@ -174,5 +173,5 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
 def _plain(value: object) -> Json:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    # An address as text is without its password.
+    # `str` of an address omits its password.
     return value if value is None or isinstance(value, bool | int | float) else str(value)

@@ -1,4 +1,4 @@
-"""`image build` and `image status`: the runtime image on the engines of this machine."""
+"""`image build` and `image status`: the runtime image on this machine's engines."""
 
 from __future__ import annotations
 
@@ -86,20 +86,20 @@ async def build_image(
 
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show the image on every engine."""
-    found: list[ImageStatus] = []
-
+    images: list[ImageStatus] = []
     digest, version = guest_digest(), recipe_version(recipe_dir())
 
-    async def look(engine: ImageEngine) -> None:
-        looked = status(engine, guest_digest=digest, version=version, setting=settings.image)
-        found.extend(await looked)
+    async def inspect(engine: ImageEngine) -> None:
+        images.extend(
+            await status(engine, guest_digest=digest, version=version, setting=settings.image)
+        )
 
-    await _with_engines(settings, look, only_first=False)
+    await _with_engines(settings, inspect, only_first=False)
     if as_json:
-        write_json([asdict(one) for one in found], indent=2)
+        write_json([asdict(one) for one in images], indent=2)
     else:
-        write_out("".join(_describe(one) for one in found))
-    if any(one.present for one in found):
+        write_out("".join(_describe(one) for one in images))
+    if any(one.present for one in images):
         return 0
     write_err("No engine has an image: `mcp-code-bridge image build` builds one.\n")
     return SandboxError.exit_status
@@ -108,7 +108,7 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
 async def _with_engines(
     settings: Settings, act: Callable[[ImageEngine], Awaitable[None]], *, only_first: bool
 ) -> None:
-    """Act on the engines that answer; say of the others why they do not."""
+    """Act on the engines that answer; report why the others do not."""
     answered = False
     for name in engines(settings):
         async with container_backend(name, settings) as backend:
@@ -124,7 +124,7 @@ async def _with_engines(
     if not answered:
         remedy = (
             "Only podman and docker use an image; bubblewrap needs none. `mcp-code-bridge doctor` "
-            "says what programs run in here."
+            "shows which sandbox programs run in."
         )
         raise SandboxError("No container engine answers.", remedy=remedy, code="no_sandbox")
 

@@ -1,4 +1,4 @@
-"""`install`, `uninstall` and `installed`: the bridge in the files of other programs."""
+"""`install`, `uninstall` and `installed`: the bridge's entry in clients' files."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ from bridge.settings import Settings, http_token
 from bridge.text import counted
 
 _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
-"""What clients say of a server that they list and do not use."""
+"""Matches a client's line about a server that does not work."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Of the bridge's entry: what every client takes for a server's name, and in a tool's."""
+"""A name that every client accepts for a server and as a part of a tool's name."""
 
 _ADDRESS = re.compile(r"https?://[!#-&(-;=?-\[\]_a-z~]+", re.IGNORECASE)
-"""With the characters of addresses only: each file and command spells these as they are."""
+"""A URL without characters that a file format or a command line would have to escape."""
 
 _YOUR_PATH = "<your PATH>"
 
 NO_CLIENT = (
-    "No changes made: no client was found. Name one to write its file anyway, for example "
+    "No changes made: no client was found. To write a client's file anyway, name the client: "
     "`mcp-code-bridge install cursor`."
 )
 
 STOPPED = (
-    "Stopped in the middle. `mcp-code-bridge installed` shows where the bridge is. Run the same "
-    "command again to continue, or `uninstall CLIENT --restore` to undo."
+    "Stopped before all changes were made. `mcp-code-bridge installed` shows where the bridge is. "
+    "Run the command again to continue, or `uninstall CLIENT --restore` to undo."
 )
 
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
@@ -80,7 +80,6 @@ RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` und
 
 @contextmanager
 def nothing_written() -> Iterator[None]:
-    """Say that nothing was changed if a person leaves with Ctrl-C."""
     try:
         yield
     except anyio.get_cancelled_exc_class():
@@ -112,10 +111,10 @@ async def install(
     if not clients:
         machine = machine_here(settings)
         here = detect_targets(machine)
-        found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
-        write_found(here, found, machine)
-        named = "No changes made. Run `mcp-code-bridge install CLIENT`."
-        write_err_line(named if here else NO_CLIENT)
+        discovery = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+        write_found(here, discovery, machine)
+        hint = "No changes made. Run `mcp-code-bridge install CLIENT`."
+        write_err_line(hint if here else NO_CLIENT)
         return 0
     return await install_into(
         settings, clients, scope, http or "", name or "", move, check, dry_run=dry_run, yes=yes
@@ -168,27 +167,27 @@ def _check_names(name: str, http: str) -> None:
         message = f"{visible(name)!r:.100} is not a name that every client accepts."
         raise UsageError(message, remedy="Use up to 64 letters, digits, dots, dashes and _.")
     if http and name != NAME:
-        message = f"With --http the name is {NAME}: by it, the bridge knows its own address."
+        message = f"With --http the name must be {NAME}: the bridge recognises its entry by it."
         raise UsageError(message, remedy="Leave --name out.")
     if http and not _ADDRESS.fullmatch(http):
         message = f"{visible(shown_address(http))!r:.100} is not an address."
-        remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
+        remedy = "Give a whole URL, such as http://127.0.0.1:8000/mcp; escape others as %XX."
         raise UsageError(message, remedy=remedy)
 
 
 async def ask_network(settings: Settings, person: Person, *, asks: bool) -> dict[str, str]:
-    """Return the variables of the network for the entry: clients pass on none of them.
+    """Return the network variables for the entry, since clients do not pass them on.
 
-    Unasked it gets those without logins; a person who cannot be asked gets none.
+    Without a question, variables that hold a login are left out. Without a terminal, all are.
     """
-    found = network_variables(settings.environ, secrets=True)
+    variables = network_variables(settings.environ, secrets=True)
     if not asks:
         return network_variables(settings.environ, secrets=False)
-    if not found or not person.attended:
+    if not variables or not person.attended:
         return {}
-    names = visible(", ".join(found), keep="")
+    names = visible(", ".join(variables), keep="")
     prompt = f"Clients don't pass {names} on to servers, and packages need them. Copy them?"
-    return found if await person.confirm(prompt) else {}
+    return variables if await person.confirm(prompt) else {}
 
 
 async def uninstall(
@@ -212,20 +211,20 @@ async def uninstall(
     """
     machine = machine_here(settings)
     broken: dict[Path, tuple[Target, str]] = {}
-    found = [
+    entries = [
         each
-        for each in edits.standings(machine, broken)
+        for each in edits.installed_entries(machine, broken)
         if scope is None or each.target.scope == scope
     ]
     if not clients:
-        write_out(_table(found) or "The bridge isn't installed in any client.\n")
+        write_out(_table(entries) or "The bridge isn't installed in any client.\n")
         write_err_line("No changes made. Run `mcp-code-bridge uninstall CLIENT`.")
         return _name_broken(broken.values(), 0)
     named = WRITERS if list(clients) == [moving.ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
     planned: list[edits.Change] = []
-    for each in found:
+    for each in entries:
         if each.target.writer.id in wanted:
             change = edits.plan_uninstall(
                 each.target, each.name, edits.read_target(each.target), journal
@@ -239,22 +238,22 @@ async def uninstall(
     if restore:
         planned = moving.with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
-    there = {change.target.writer.id for change in planned}
-    there |= {target.writer.id for target, _ in unread}
-    for client in () if named is WRITERS else (each for each in wanted if each not in there):
+    present = {change.target.writer.id for change in planned}
+    present |= {target.writer.id for target, _ in unread}
+    for client in () if named is WRITERS else (each for each in wanted if each not in present):
         write_out(f"{WRITERS[client].name}: the bridge isn't installed.\n")
     done = await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes)
     return _name_broken(unread, 0 if done else 1)
 
 
-async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
+async def list_installed(settings: Settings, *, as_json: AsJson = False) -> int:
     """List the clients that have the bridge.
 
     The exit status is 1 if a client starts a program that no longer exists, and 2 if a file
     cannot be read.
     """
     broken: dict[Path, tuple[Target, str]] = {}
-    found = list(edits.standings(machine_here(settings), broken))
+    entries = list(edits.installed_entries(machine_here(settings), broken))
     if as_json:
         records = [
             {
@@ -266,25 +265,25 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
                 "url": shown_address(each.url),
                 "broken": each.is_broken,
             }
-            for each in found
+            for each in entries
         ]
         write_json(records)
     else:
         nowhere = "The bridge isn't installed in any client. Run `mcp-code-bridge install`.\n"
-        write_out(_table(found) or ("" if broken else nowhere))
-    return _name_broken(broken.values(), 1 if any(each.is_broken for each in found) else 0)
+        write_out(_table(entries) or ("" if broken else nowhere))
+    return _name_broken(broken.values(), 1 if any(each.is_broken for each in entries) else 0)
 
 
 def _name_broken(broken: Iterable[tuple[Target, str]], status: int) -> int:
-    """Name the files in which the bridge may be unseen; return 2 if there is one."""
+    """Report files that cannot be read and may have the bridge; return 2 if there is one."""
     for _, reason in broken:
-        write_err_line(f"{reason} The bridge may be in it.")
+        write_err_line(f"{reason} The file may have the bridge.")
         status = UsageError.exit_status
     return status
 
 
-def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(target.writer.id for target in found))
+def clients_of(files: Iterable[Target]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(target.writer.id for target in files))
 
 
 def plan(
@@ -309,9 +308,9 @@ async def carry_out(
     person: Person | None = None,
     default: bool = False,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned."""
+    """Show changes, ask, and make them; return False if the user refuses."""
     changing = [each for each in planned if each.before != each.after]
-    # The PATH that several changes write is shown once.
+    # A PATH that is equal in all changes is shown once.
     environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
     paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
     path = paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
@@ -341,7 +340,11 @@ async def carry_out(
                 await anyio.to_thread.run_sync(edits.apply, change, journal)
             if change.action != "move":
                 _confirm(change, machine)
-            moving.write_moved(change)
+            if change.moved:
+                write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
+            if change.restored:
+                restored = ", ".join(change.restored)
+                write_err_line(f"Restored {restored} to {change.target.path}.")
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
@@ -349,13 +352,11 @@ async def carry_out(
 
 
 async def check_clients(changes: Iterable[edits.Change], machine: Machine) -> int:
-    """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
+    """Let the clients list their servers; return 1 if the bridge is missing or broken in one."""
     status = 0
     for change in {each.target.writer.id: each for each in changes}.values():
-        client, argv = (
-            change.target.writer.name,
-            edits.listing_command(change.target.writer, machine),
-        )
+        client = change.target.writer.name
+        argv = edits.listing_command(change.target.writer, machine)
         command = shlex.join(argv)
         if not argv:
             write_out(f"{client} has no command that lists its servers.\n")
@@ -367,21 +368,21 @@ async def check_clients(changes: Iterable[edits.Change], machine: Machine) -> in
             )
             continue
         with waiting(f"waiting for {client}: {command}"):
-            said = await edits.run_own(argv, machine)
+            output = await edits.run_own(argv, machine)
         if url := address(change.value, change.target.location.dialect):
-            said = said.replace(url, shown_address(url))
-        lines = [line for line in said.splitlines() if change.name in line]
+            output = output.replace(url, shown_address(url))
+        lines = [line for line in output.splitlines() if change.name in line]
         head = f"{client} lists:\n" if lines else ""
         write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
-        if lines and re.search(r"folder is (?:untrusted|not trusted)", said, flags=re.IGNORECASE):
+        if lines and re.search(r"folder is (?:untrusted|not trusted)", output, flags=re.IGNORECASE):
             write_out(
                 f"{client} has the entry but runs servers only in trusted folders, and your home "
                 "directory isn't one.\n"
             )
         elif not lines or any(map(_FAILED.search, lines)):
             status = 1
-            state = "has trouble with" if lines else "does not list"
-            write_err_line(f"{client} {state} {change.name}. `{command}` may say why.")
+            state = "reports a problem with" if lines else "does not list"
+            write_err_line(f"{client} {state} {change.name}. `{command}` may show why.")
     return status
 
 
@@ -390,7 +391,7 @@ def machine_here(settings: Settings) -> Machine:
 
 
 def _show(planned: Sequence[edits.Change], *, path: str) -> None:
-    """Print the changes of one file: the whole command that the client will run, and one diff."""
+    """Print the changes of one file: the command that the client will run, and one diff."""
     target = planned[0].target
     write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
     changing = [each for each in planned if each.before != each.after]
@@ -400,7 +401,7 @@ def _show(planned: Sequence[edits.Change], *, path: str) -> None:
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
         lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
-        lines += [*moving.lines_of(change), *(f"  {note}" for note in change.notes)]
+        lines += [*moving.describe_moves(change), *(f"  {note}" for note in change.notes)]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
             text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))
@@ -413,23 +414,24 @@ def _show(planned: Sequence[edits.Change], *, path: str) -> None:
 
 def _confirm(change: edits.Change, machine: Machine) -> None:
     path, name = change.target.path, change.name
-    there = any((each.target.path, each.name) == (path, name) for each in edits.standings(machine))
-    if there is (change.action == "uninstall"):
-        raise BridgeError(f"{name} is {'still' if there else 'not'} in {path}.")
-    write_err_line(f"Added {name} to {path}." if there else f"Removed {name} from {path}.")
+    entries = edits.installed_entries(machine)
+    present = any((each.target.path, each.name) == (path, name) for each in entries)
+    if present is (change.action == "uninstall"):
+        raise BridgeError(f"{name} is {'still' if present else 'not'} in {path}.")
+    write_err_line(f"Added {name} to {path}." if present else f"Removed {name} from {path}.")
 
 
-def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
-    has = {(each.target.path, each.name) for each in edits.standings(machine)}
+def write_found(here: Sequence[Target], discovery: Discovery, machine: Machine) -> None:
+    has = {(each.target.path, each.name) for each in edits.installed_entries(machine)}
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
-    sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
+    sources = [source for spec in discovery.servers for source in (spec.source, *spec.also)]
     left_out = False
     for target in here:
         path = str(target.path)
         used = sum(source.path == path for source in sources)
         unused = sum(
             not each.foreign and each.source.path == path and (target.path, each.name) not in has
-            for each in found.skipped
+            for each in discovery.skipped
         )
         moved = sum(source.moved_from == path for source in sources)
         left_out |= unused > 0
@@ -438,16 +440,16 @@ def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> N
         state += ", has the bridge" if target.path in {path for path, _ in has} else ""
         line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {path}{state}"
         write_out(visible(line, keep="") + "\n")
-    names = ", ".join(spec.name for spec in found.servers)
+    names = ", ".join(spec.name for spec in discovery.servers)
     names = names or "the clients have none yet, or none that can be used"
-    why = "; `servers` says why others are not" if left_out else ""
-    count = counted(len(found.servers), "server")
+    why = "; `servers` shows why others are not" if left_out else ""
+    count = counted(len(discovery.servers), "server")
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _table(found: Sequence[edits.Standing]) -> str:
+def _table(entries: Sequence[edits.InstalledEntry]) -> str:
     text = ""
-    for each in found:
+    for each in entries:
         target, started = each.target, shlex.join(each.command) or shown_address(each.url)
         gone = "  (this program no longer exists)" if each.is_broken else ""
         text += f"{target.writer.id} ({target.scope}) {target.path}\n"

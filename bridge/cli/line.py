@@ -1,7 +1,7 @@
-"""A command line that was read, and the short way to read one that serves.
+"""Defines a parsed command line, and parses one that serves without typer.
 
-A client's configuration starts the bridge each time with the same few words. `simple_invocation`
-reads those without typer, whose import takes longer than the rest of the start.
+Clients start the bridge with a few fixed words. `simple_invocation` parses them, because typer's
+import takes longer than the rest of the start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OWN_FLAGS = ("--http", "--no-token")
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """One use of a command: its function, as "module:function", its arguments and its settings."""
+    """A parsed command line: the function, as "module:function", its arguments, and settings."""
 
     handler: str
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -31,9 +31,9 @@ class Invocation:
 
 
 def with_default(words: Sequence[str]) -> list[str]:
-    """Return the words with the command that they mean.
+    """Complete a command line that has no command.
 
-    No command, or flags of `serve` alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
+    No words, or flags alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
     """
     first = words[0].partition("=")[0] if words else ""
     if not words or first in {*_OWN_FLAGS, *map(flag_of, FLAGS)}:
@@ -57,8 +57,8 @@ def handler_of(name: str) -> Callable[..., Any]:
 
 
 def simple_invocation(words: Sequence[str]) -> Invocation | None:
-    """Return what a command line asks for, if that needs no typer: to serve, without a mistake."""
-    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # set by a shell that completes words
+    """Parse a command line that serves; return None for others and for mistakes."""
+    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # Set by a shell that completes words.
         return None
     command, *rest = with_default(words)
     if command != "serve":

@@ -1,4 +1,4 @@
-"""`login` and `logout`: tokens for remote servers, with a person at a browser."""
+"""`login` and `logout`: OAuth tokens for remote servers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ async def login(
     Examples:
         login linear
     """
-    # Imported here: they import the MCP SDK, without which help does.
+    # Imported here: it imports the MCP SDK, which help does not need.
     from bridge.upstream.oauth_login import log_in
 
     spec = await _spec(server, settings, connecting=True)
-    # Where a browser opens in a window, and not in the terminal itself.
+    # Without these, `webbrowser` would open a browser in the terminal itself.
     windows = map(settings.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     opens = not no_browser and (sys.platform == "darwin" or any(windows))
 
@@ -49,7 +49,7 @@ async def login(
             "machine; if it runs elsewhere, forward that port first.\n"
         )
         if opens:
-            # In a thread that is not awaited: some browsers return late.
+            # Not awaited: some browsers return only when they are closed.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     done = await log_in(spec, TokenStore(settings.state_dir / "logins"), show, seconds=timeout)
@@ -75,7 +75,7 @@ async def logout(settings: Settings, *, server: Server) -> int:
         return 0
     write_out(f"Logged out of {name}.\n")
     if not revoked:
-        write_err("Its authorization server was not told, or did not confirm it.\n")
+        write_err("The authorization server did not confirm that it revoked the tokens.\n")
     return 0
 
 
@@ -83,6 +83,6 @@ async def _spec(server: str, settings: Settings, *, connecting: bool = False) ->
     async with open_engine(settings) as engine:
         spec = engine.servers.pool.spec(engine.servers.resolve(server))
         if connecting:
-            # A person at a terminal agrees to the server as it is defined now.
+            # By this command the user agrees to the server's present definition.
             await engine.gate.starts.start(spec, asked_for=True)
         return spec

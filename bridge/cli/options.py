@@ -1,6 +1,6 @@
-"""Options that several commands take, short ways to declare one, and what a shell completes.
+"""Options of several commands, helpers that declare options, and shell completion.
 
-Completion reads what is on this machine, and starts nothing. One that fails offers nothing.
+Completion reads files of this machine and starts nothing. If it fails, it offers nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ def opt(word: str, text: str, *names: str, completes: Callable[..., Any] | None 
 
 
 def count(text: str) -> Any:
-    """Return `-n`, an option for how many of what `text` says."""
     return Option("-n", metavar="N", min=0, help=text)
 
 
@@ -40,7 +39,7 @@ def _completes(
         try:
             return [name for name in find(load(), context) if name.startswith(incomplete)]
         except Exception:
-            # A shell shows an error in the middle of the line that a person types.
+            # A shell would print the error into the line that the user types.
             return []
 
     return complete
@@ -60,7 +59,7 @@ def complete_servers(settings: Settings, context: Context) -> Iterable[str]:
 
 @_completes
 def complete_tools(settings: Settings, context: Context) -> Iterable[str]:
-    """Yield tools as their servers listed them last: SERVER.TOOL, or those of a given server."""
+    """Yield the tools of the last listings as SERVER.TOOL; as TOOL if a server is given."""
     from bridge.inventory.tool_cache import ToolCache
 
     given = context.params.get("server")

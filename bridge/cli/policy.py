@@ -1,4 +1,4 @@
-"""`policy`: the decision on one call or on a program's calls, and the rules that are proposed."""
+"""`policy`: explains decisions, checks the policy and programs, and proposes rules."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from bridge.text import counted
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-DENIED = 1  # The exit status of a program some of whose calls would be.
+DENIED = 1  # The exit status if one of a program's calls would be denied.
 
 NO_POLICY = (
-    "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
+    "There is no policy: every call is allowed. `mcp-code-bridge policy init` creates one.\n"
 )
 
 
@@ -101,14 +101,14 @@ async def explain(
 
 def _pin_text(definition: Tool | None, change: str, *, requested: bool) -> str:
     if requested:
-        return "none: such requests are the protocol's"
+        return "none: this is a request of the protocol"
     if definition is None:
-        return "not known, since the server could not be asked"
+        return "unknown, because the server could not be asked"
     return f"changed since it was allowed: {change}" if change else "unchanged"
 
 
 def _possible_flows(policy: Policy, decision: Decision, server: str) -> list[FlowRule]:
-    """Return the flow rules that decide if the run has read something before."""
+    """Return the flow rules that could decide after an earlier read of the run."""
     rules = policy.spec.flows if policy.spec.present else ()
     to = (any_matcher(rule.to_servers)(server) for rule in rules)
     return [
@@ -146,11 +146,11 @@ def _flow_line(rule: FlowRule) -> str:
 def _parse_arguments(words: Sequence[str]) -> dict[str, Json]:
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
-            found = json.loads(words[0])
+            value = json.loads(words[0])
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"ARGS: {words[0]!r:.200} is no JSON object: {error}.") from None
-        assert isinstance(found, dict)
-        return found
+            raise UsageError(f"ARGS: {words[0]!r:.200} is not a JSON object: {error}.") from None
+        assert isinstance(value, dict)
+        return value
     given: dict[str, Json] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -159,7 +159,7 @@ def _parse_arguments(words: Sequence[str]) -> dict[str, Json]:
         try:
             given[key] = json.loads(value)
         except (ValueError, RecursionError):
-            # What is no JSON is a text, as most values are.
+            # Most values are plain text.
             given[key] = value
     return given
 
@@ -170,7 +170,7 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
     for error in errors.values():
         write_warning(f"{server}: {error} The explanation assumes that it has this tool.")
         return None
-    # Which raises what there is to say if there is none.
+    # Raises an error with suggestions if there is no such tool.
     docs = await engine.guide.tool_docs(server, tool, "summary")
     return engine.servers.inventory.tool(server, docs["tool"])
 
@@ -178,10 +178,10 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
 def _lines(
     call: CallFacts, start: Decision, final: Decision, steps: Sequence[Step]
 ) -> Iterator[str]:
-    shown = ", ".join(
+    arguments = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()
     )
-    yield f"{call}({shown:.1000}) -> {final.action}"
+    yield f"{call}({arguments:.1000}) -> {final.action}"
     yield _line("decided by", final.rule)
     if final.reason:
         yield _line("because", final.reason)
@@ -212,13 +212,13 @@ def _remedy(call: CallFacts, final: Decision, steps: Sequence[Step]) -> list[str
         lines[0] = f"To {wanted} this call, add to config.toml before the rule {deciding.name!r}:"
     lines += [f"  {line}" for line in rule_for(f"{wanted} {call}", call.server, call.tool, wanted)]
     if final.rule == CHANGED:
-        lines = ['Answer "always" once when asked: the definition is remembered as it is now.']
+        lines = ['Answer "always" when asked: the bridge then remembers the present definition.']
     elif deciding is None and any(
         s.why.startswith("unknown") for s in steps if s.about == "effect"
     ):
         server, tool = toml_value(literal(call.server)), toml_value(literal(call.tool))
         lines += [
-            "or say what the tool does, and leave the decision to the default for that:",
+            "or state the tool's effect, so that the default for this effect decides:",
             f"  [policy.servers.{server}.tools.{tool}]",
             '  effect = "read"  # or "write", or "destructive"',
         ]
@@ -243,7 +243,7 @@ async def check(
     if code is not None and file is not None:
         raise UsageError("Give the program as FILE or with -c, not both.")
     if file is not None:
-        # Imported here, as the next: with the engine.
+        # Imported here, as below: it imports the engine.
         from bridge.cli.run import read_program
 
         code = read_program(file)
@@ -268,14 +268,14 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
         write_out(NO_POLICY)
     else:
         names = ("rule", "server", "flow rule")
-        told = ", ".join(map(counted, counts.values(), names))
-        write_out(visible(f"policy OK: {told} ({spec.path})\n"))
+        parts = ", ".join(map(counted, counts.values(), names))
+        write_out(visible(f"policy OK: {parts} ({spec.path})\n"))
         for text in idle:
             write_warning(visible(text, keep=""))
 
 
 def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
-    """Return what in a policy is about unknown servers: a misspelt name in a rule that denies."""
+    """Report unknown servers in a policy: a rule with a misspelt name would deny nothing."""
     named = [(f"the rule {rule.name!r}", rule.servers) for rule in spec.rules]
     named += [("[policy.servers]", (each.servers,)) for each in spec.servers]
     for flow in spec.flows:
@@ -286,7 +286,7 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
     named += [("[policy.privacy] reveal_to", spec.privacy.reveal_to)]
     idle: dict[str, None] = {}
     for whose, glob in ((whose, glob) for whose, globs in named for glob in globs):
-        # "*" is about all of them, however many there are.
+        # "*" means all servers, even if there are none.
         if glob != "*" and not any(map(matcher(glob), servers)):
             near = get_close_matches(glob, servers, n=1)
             guess = f" Did you mean {near[0]!r}?" if near else ""
@@ -306,21 +306,21 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
         raise UsageError(servers.unknown_server_text(unknown))
     with waiting("asking the program's servers for their tools"):
         errors = await servers.load_unknown(reading.references.servers, patient=True)
-    found = expected_calls(reading.survey, servers.entries())
+    survey = expected_calls(reading.survey, servers.entries())
     policy = engine.gate.policy()
-    judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)
+    judged = _judge(policy, survey.calls, lambda name: servers.inventory.tools(name) is not None)
     denied = sum(strictest(o.decision, flow).action == "deny" for _, o, flow in judged)
     if as_json:
         document = {
             "calls": [_call_json(*each) for each in judged],
-            "open": [{"line": at.line, "server": at.server, "why": at.why} for at in found.open],
+            "open": [{"line": at.line, "server": at.server, "why": at.why} for at in survey.open],
             "unreachable": {name: str(error) for name, error in errors.items()},
             "denied": denied,
         }
         write_json(document, indent=2)
         return DENIED if denied else 0
     lines = [line for each in judged for line in _call_lines(*each)]
-    for at in found.open:
+    for at in survey.open:
         whose = "any tool of any server" if at.server is None else f"any tool of {at.server}"
         lines.append(f"line {at.line}: {whose}, known only when it runs: {at.why}")
     write_out(visible("\n".join(lines or ["No call of a tool is seen in the program."]) + "\n"))
@@ -334,9 +334,9 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
 def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
 ) -> list[tuple[ExpectedCall, Outlook, Decision | None]]:
-    """Return each call with its outlook, and what a flow rule makes of it."""
+    """Return each call with its outlook and the decision of a flow rule."""
     flow = Flow(policy.spec.flows)
-    found = []
+    forecasts = []
     for call in calls:
         facts = CallFacts(
             server=call.server, tool=call.tool, arguments=call.arguments, definition=call.definition
@@ -344,18 +344,22 @@ def _judge(
         effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
         unlisted = effect is None and call.definition is None and lists(call.server)
         if unlisted and policy.spec.present:
-            # As the gate decides on it.
+            # The gate denies unlisted tools.
             forecast = Outlook(decision=Decision(action="deny", rule=UNLISTED))
         else:
             forecast = outlook(policy, facts, unseen=call.unseen, open=call.open, effect=effect)
-        found.append((call, facts, forecast))
-    # What is denied is not read from, so nothing follows from it.
-    made = [each for each in found if each[2].decision.action != "deny"]
+        forecasts.append((call, facts, forecast))
+    # A denied call reads nothing, so no flow rule depends on it.
+    possible = [each for each in forecasts if each[2].decision.action != "deny"]
     judged = []
-    for call, facts, forecast in found:
+    for call, facts, forecast in forecasts:
         verdict = None
         if policy.spec.present and forecast.decision.action != "deny":
-            before = [(its, o.decision.labels) for other, its, o in made if call.may_follow(other)]
+            before = [
+                (its, other_forecast.decision.labels)
+                for other, its, other_forecast in possible
+                if call.may_follow(other)
+            ]
             verdict = flow_decision(flow, facts, forecast.decision.labels, before)
         judged.append((call, forecast, verdict))
     return judged
@@ -426,9 +430,9 @@ async def init(
     await anyio.to_thread.run_sync(append_policy, path, text)
     write_err(
         visible(
-            f"Written to {path}. Read it through before you rely on it: it goes by names and by "
-            "what the servers say. `mcp-code-bridge policy explain SERVER TOOL` shows what a line "
-            "comes to.\n"
+            f"Written to {path}. Review it before you rely on it: it is based on the names and the "
+            "descriptions that the servers give. `mcp-code-bridge policy explain SERVER TOOL` "
+            "shows the decision on a tool.\n"
         )
     )
     return 0
@@ -444,11 +448,11 @@ async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
     """
     path, policy = settings.policy.path, settings.policy
     if not policy.present or path is None:
-        raise UsageError("There is no policy to add to.", remedy="`policy init` writes one.")
+        raise UsageError("There is no policy to add to.", remedy="`policy init` creates one.")
     async with open_engine(settings) as engine:
         name = engine.servers.resolve(server)
         if any(table.servers == literal(name) for table in policy.servers):
-            message = f"{path} has a table [policy.servers] about {name} already."
+            message = f"{path} already has a table [policy.servers] for {name}."
             raise UsageError(message, remedy="Edit it there.")
         for error in (await engine.servers.load_unknown([name], patient=True)).values():
             raise error

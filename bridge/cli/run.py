@@ -1,4 +1,4 @@
-"""`run`: one program from the terminal."""
+"""`run`: runs one program from the terminal."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from bridge.settings import Settings
 from bridge.tasks import background_task
 from bridge.text import counted
 
-TERMINAL = "terminal"  # Whose runs these are; see `RunRequest.principal`.
-CLIENT = "cli"  # The client's name in the record of these runs.
-_OF_PLANS = {"id", "seconds"}  # Of a plan: they are over with the process that made it.
-TIMED_OUT = 124  # What coreutils' `timeout` exits with.
+TERMINAL = "terminal"  # The principal of these runs; see `RunRequest.principal`.
+CLIENT = "cli"  # The client's name in the records of these runs.
+_OF_PLANS = {"id", "seconds"}  # Fields of a plan that mean nothing after this process.
+TIMED_OUT = 124  # The status of coreutils' `timeout`.
 
 
 async def run_program(
@@ -60,7 +60,7 @@ async def run_program(
     try:
         request = request_of(**words)
         directory = None if out is None else check_out(out)
-        # There is no next run to keep a sandbox ready for.
+        # No next run needs a warm sandbox.
         async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
             result = await _run_live(engine, request, settings, scripted=as_json)
             problems = await _write_outputs(engine, request, result, directory, force=force)
@@ -72,7 +72,6 @@ async def run_program(
     if as_json:
         document = structured(result)
         if result.plan is not None and result.plan.plan_id:
-            # Without what is over with this process.
             document["plan"] = {
                 **{name: of for name, of in document["plan"].items() if name not in _OF_PLANS},
                 "note": "A plan ends with the process that made it, so that no other can apply it. "
@@ -94,7 +93,7 @@ async def _run_live(
 ) -> RunResult:
     drawn = settings.environ.get("TERM", "dumb") != "dumb"
     if scripted or request.mode != "run":
-        # The output of a plan names the results of held calls, and is written at its end.
+        # A plan's output is written at the end, when its placeholders for results have values.
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
         return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = LiveTerminal(
@@ -109,13 +108,13 @@ async def _run_live(
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
             return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
-        followed = viewer.run_progress
-        write_err(f"{describe_interruption(followed.tally if followed is not None else None)}\n")
+        progress = viewer.run_progress
+        write_err(f"{describe_interruption(progress.tally if progress is not None else None)}\n")
         raise
 
 
 async def _show_starts(engine: Engine, viewer: LiveTerminal) -> None:
-    """Show which server is starting, with what it wrote last: it may be installing itself."""
+    """Show which server is starting and its last line: it may be installing packages."""
     note = ""
     while viewer.wants_progress:
         await anyio.sleep(0.2)
@@ -129,7 +128,7 @@ async def _show_starts(engine: Engine, viewer: LiveTerminal) -> None:
 async def _write_outputs(
     engine: Engine, request: RunRequest, result: RunResult, out: Path | None, *, force: bool
 ) -> list[str]:
-    """Put what a program left where the user wants it; return what is missing there, and why."""
+    """Copy the program's files to `out`; return a line about each file that is missing there."""
     if out is None:
         return []
 
@@ -145,31 +144,30 @@ async def _write_outputs(
         more = f" and {len(written) - 50:,} more" if len(written) > 50 else ""
         names = ", ".join(map(quote, written[:50]))
         write_err(f"--out: wrote {names}{more} to {quote(str(out))}.\n")
-    return [*problems, *(f"{loss.name} did not come: {loss.why}" for loss in result.missing)]
+    return [*problems, *(f"{loss.name} is missing: {loss.why}" for loss in result.missing)]
 
 
 async def run_and_apply(
     engine: Engine, request: RunRequest, client: Terminal, *, scripted: bool
 ) -> RunResult:
-    """Run a program; if it makes a plan, show that to the person, ask, and apply it.
+    """Run a program; if it makes a plan, show the plan, ask the user and apply it.
 
-    A plan is in the memory of this process: here and now is the only time to apply it.
+    A plan exists only in this process's memory, so this is the only chance to apply it.
     """
     result = await engine.run(request, client)
     plan = result.plan
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
-    # The question has the list; where both go to the same screen, once is enough.
+    # The question repeats the list, so one screen shows the list only if the question cuts it.
     show(result, terminal=True, plan=not sys.stdout.isatty() or not is_fully_shown(plan))
     who = {"principal": request.principal, "owner": request.owner, "client": request.client}
     applied = await engine.apply(ApplyRequest(plan_id=plan.plan_id, **who), client)
     write_err(f"{applied.summary}\n")
-    # The files are of the run that made the plan; to apply it runs no program.
+    # Applying a plan runs no program, so the files come from the run that made it.
     return dataclasses.replace(applied, artifacts=result.artifacts, missing=result.missing)
 
 
 def is_fully_shown(plan: Plan) -> bool:
-    """Return whether the question about a plan shows all that its list does."""
     whole = plan_text(plan, how=False)
     if plan.stopped or whole != plan_text(plan, how=False, characters=MAX_QUESTION):
         return False
@@ -184,7 +182,7 @@ def exit_status(result: RunResult) -> int:
         return TIMED_OUT
     if result.reason == "engine":
         return SandboxError.exit_status
-    # A program's own status is passed on as a shell would see it.
+    # The program's own status, in the range of a process's status.
     return (result.exit_code or 0) & 0xFF or 1
 
 
@@ -196,12 +194,12 @@ def show(
     printed: bool = False,
     out: Path | None = None,
 ) -> None:
-    """Write a result: the program's own streams, and what else there is to say to a terminal.
+    """Write a result: the program's streams and, to a terminal, notes about the run.
 
     Args:
-        plan: Whether a plan is listed, too.
-        printed: Whether the streams were written as they came.
-        out: Where all of the program's files were written to, if anywhere.
+        plan: Whether to list a plan.
+        printed: Whether the streams have been written during the run.
+        out: The directory that has all of the program's files; None for none.
     """
     if not printed:
         write_out(result.stdout)
@@ -214,28 +212,25 @@ def show(
             write_err("Run this in a terminal to be asked, and to apply the plan.\n")
         if why := unknown_effects(result.plan.calls):
             write_err(f"{why}\n")
-    shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
-    shown = shown or result.result_repr
+    value = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
+    value = value or result.result_repr
     for item in result.shown:
         # Shown texts are part of the program's output.
         write_out(item.text if not item.text or item.text.endswith("\n") else f"{item.text}\n")
-    if shown:
-        # Marked on a terminal, where output stands above it; alone in a pipe, for scripts.
-        write_out(f"=> {shown}\n" if sys.stdout.isatty() else f"{shown}\n")
+    if value:
+        # The mark separates it from the output above; a script gets the bare value.
+        write_out(f"=> {value}\n" if sys.stdout.isatty() else f"{value}\n")
     if terminal:
-        # Nor is what the guard says of it; `--json` has it for scripts.
         for source in get_args(FindingSource):
             for line in finding_lines(result, source):
                 write_err(f"{source}: {line}\n")
         for item in result.shown:
-            # A text was printed above, with its end if that is all of it.
+            # A text was printed above; its note says what was cut.
             if not item.text or item.note:
                 write_err(f"shown: {shown_line(item, where=True)}\n")
         files = files_section(result)
         if files and out is None:
-            files += (
-                "\n`mcp-code-bridge artifacts get URI` writes one out, `--out DIR` all of them."
-            )
+            files += "\n`mcp-code-bridge artifacts get URI` fetches a file, `--out DIR` copies all."
         sections = (files if out is None else "", missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
@@ -258,7 +253,7 @@ def request_of(
 ) -> RunRequest:
     words, name = list(argv or ()), ""
     if code is not None:
-        # typer cannot know that with -c there is no FILE, and gave it the first ARG.
+        # With -c there is no FILE, so typer put the first ARG there.
         words = words if file is None else [file, *words]
     elif file is None and session is not None and end_session:
         code = ""
@@ -268,10 +263,10 @@ def request_of(
         raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
         code, name = read_program(file), "" if file == "-" else Path(file).name
-    kept, ends = parse_session(session, end_session)
+    session_name, ends = parse_session(session, end_session)
     return RunRequest(
         code=code,
-        session=kept,
+        session=session_name,
         end_session=ends,
         packages=parse_packages(packages or ()),
         servers=None
@@ -281,7 +276,7 @@ def request_of(
         argv=tuple(words),
         name=name,
         principal=TERMINAL,
-        # Sessions of the terminal's are no other caller's.
+        # No other caller may use the terminal's sessions.
         owner=TERMINAL,
         client=CLIENT,
         mode="plan" if plan else "run",
@@ -305,12 +300,11 @@ def read_program(file: str) -> str:
 
 
 def pictures(result: RunResult) -> list[Artifact]:
-    """Return the originals of the pictures that were shown, as far as they are kept."""
     return [item.artifact for item in result.shown if item.artifact and not item.text]
 
 
 def describe_interruption(tally: Tally | None) -> str:
-    """Return which calls of an interrupted run went out: nothing else will report them."""
+    """Describe the calls that an interrupted run has sent: no result will report them."""
     if tally is None or not (sent := tally.sent):
         return "Interrupted. No call went out."
     total = sum(each.count for each in sent)

@@ -1,7 +1,7 @@
-"""The files of `run`: those of the user's that a program gets, and where those it left are put.
+"""Reads the files that `run` gives to a program, and writes the files that the program left.
 
-Names of what comes back were chosen in a sandbox, so they are checked again. No link is followed
-below the directory that the user named. A file is replaced only if the user asks.
+The sandbox chose the names of its files, so they are checked again. No link is followed below the
+user's directory. A file is replaced only with --force.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONFIGURATIONS = tuple(
     if row.in_project or row.template.startswith("{home}/")
 )
 _OBEYED = Path(__file__).with_name("obeyed_files.txt").read_text(encoding="utf-8").split()
-"""Names of files from which agents take instructions, and tools code, without being told to."""
+"""Names of files that agents and tools obey by default: instructions, settings, code."""
 _SHORT = re.compile(r"[^.]*~\d+(\..{0,3})?").fullmatch
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,8 +52,8 @@ def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
             raise UsageError(f"--file: {path} cannot be read: {error.strerror or error}.") from None
         left -= len(data)
         if left < 0:
-            message = f"--file: with {path} there are more than {MAX_BYTES:,} bytes."
-            remedy = "Give a program less at a time, or mount a directory by the configuration."
+            message = f"--file: {path} takes the files over {MAX_BYTES:,} bytes in total."
+            remedy = "Give the program less data, or offer it a directory in config.toml."
             raise UsageError(message, remedy=remedy)
         files.append(InputFile(name=name, data=data))
     check_names(files)
@@ -76,18 +76,18 @@ def write_files(
     *,
     force: bool = False,
 ) -> tuple[list[str], list[str]]:
-    """Put files into a directory; return the names of those written, and a line for each other.
+    """Write files into a directory; return the names written, and a line about each other file.
 
-    Files that other programs read as a directory's settings or code are refused, whatever `force`
-    says: a program must not configure git, a shell, a client or the bridge by leaving files.
+    Files that other programs obey are refused even with `force`: a program must not configure git,
+    a shell, a client or the bridge.
     """
     written, problems = [], []
     with open_directory(directory) as root:
         for artifact in artifacts:
             if _is_obeyed(directory, artifact.name):
                 problems.append(
-                    f"{quote(artifact.name)} is not put there: other programs may obey a file of "
-                    f"that name. To have it: `mcp-code-bridge artifacts get {artifact.uri}`."
+                    f"{quote(artifact.name)} was not written: other programs may obey a file of "
+                    f"that name. To get it: `mcp-code-bridge artifacts get {artifact.uri}`."
                 )
                 continue
             try:
@@ -116,14 +116,14 @@ def open_directory(path: Path) -> Iterator[int]:
 
 
 def _is_obeyed(directory: Path, name: str) -> bool:
-    """Return whether a client or a tool takes settings, instructions or code from a file."""
-    # As the most lenient file systems compare names: without blanks at the end, say, or joiners.
+    """Return whether a client or a tool obeys a file of this name."""
+    # The most lenient file systems ignore case, joiners, and dots and spaces at the end.
     folded = unicodedata.normalize("NFKC", name.translate({0x200C: None, 0x200D: None}))
     parts = [part.partition(":")[0].rstrip(". ") for part in folded.casefold().split("/")]
     # `git~1` is what Windows calls `.git` for short.
-    if any(part[:1] in ("", ".") or part == "node_modules" or _SHORT(part) for part in parts):
+    if any(part[:1] in ("", ".") or _SHORT(part) for part in parts):
         return True
-    # The directory counts, too: `--out mcp-servers` makes `x.json` a server.
+    # The directory matters too: `--out mcp-servers` would make `x.json` a server.
     whole = "/".join((*map(str.casefold, Path(os.path.realpath(directory)).parts), *parts))
     return any(fnmatchcase(whole, f"*/{each}") for each in (*_CONFIGURATIONS, *_OBEYED))
 
@@ -146,14 +146,14 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
     """Write a file into an open directory, whole or not at all.
 
     Raises:
-        FileExistsError: It is there, and is not to be replaced.
-        OSError: It cannot be written.
+        FileExistsError: The file exists, and `force` is not set.
+        OSError: The file cannot be written.
     """
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=parent, follow_symlinks=False)
         if not force:
             raise FileExistsError
-    # Under another name first, so that no reader finds half a file.
+    # Written under another name first, so that no reader sees half a file.
     unfinished = f".{secrets.token_hex(8)}.unfinished"
     fd = os.open(unfinished, _NEW, 0o666, dir_fd=parent)
     try:
@@ -165,12 +165,12 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
             os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
             return
         try:
-            # Unlike a renaming this replaces nothing that has come to be there.
+            # Unlike a rename, a link never replaces a file.
             os.link(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
         except FileExistsError:
             raise
         except OSError:
-            # Not every file system has hard links. It was looked a moment ago.
+            # Some file systems lack hard links. The check above leaves only a short race.
             os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""`runs` and `sessions`: the programs that ran, what each did, and what is saved of them."""
+"""`runs` and `sessions`: lists recorded runs and saved sessions, and shows a run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def list_runs(
 ) -> int:
     """List the last runs.
 
-    The newest comes first. A run is here for 14 days, and also a program that was refused before
-    it ran.
+    The newest comes first. The list keeps a run for 14 days. It includes programs that the bridge
+    refused to run.
     """
-    found = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
+    records = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
-    return write_list(found, _COLUMNS, f"No runs are recorded.{off}", as_json=as_json)
+    return write_list(records, _COLUMNS, f"No runs are recorded.{off}", as_json=as_json)
 
 
 async def show_run(
@@ -53,8 +53,8 @@ async def show_run(
 ) -> int:
     """Show a run's program, calls and output.
 
-    The calls come from the audit log, each with its time, its outcome and who allowed it. Of the
-    output the first 4 KiB are kept.
+    The calls come from the audit log, each with its time, outcome and approval. Only the first
+    4 KiB of the output are recorded.
     """
     record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
     since = str(record.get("time", ""))[:10]
@@ -75,7 +75,7 @@ async def show_run(
 
 
 def _records(settings: Settings) -> RunRecords:
-    # Imported here: it brings the engine, and help does without.
+    # Imported here: it imports the engine, which help does not need.
     from bridge.runs.records import RunRecords
 
     return RunRecords(settings)
@@ -84,9 +84,9 @@ def _records(settings: Settings) -> RunRecords:
 def _program(record: Mapping[str, Json]) -> str:
     plan = f"(applies plan {record['plan']})" if record.get("plan") else "(empty)"
     first, _, more = str(record.get("program") or plan).strip().partition("\n")
-    # The other columns take 48.
-    room = max((terminal_width() or 120) - 48, 20)
-    return first if len(first) <= room and not more else f"{first[: room - 2]} …"
+    # The other columns take 48 characters.
+    width = max((terminal_width() or 120) - 48, 20)
+    return first if len(first) <= width and not more else f"{first[: width - 2]} …"
 
 
 _COLUMNS: dict[str, Callable[[dict[str, Json]], str]] = {
@@ -123,14 +123,14 @@ def _write_part(name: str, text: Json) -> None:
 async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
     """List saved sessions.
 
-    The last saved comes first. A bridge saves a session when no run has used it for a while, and
-    when the bridge ends. `run --session NAME --end-session` removes one of the terminal's.
+    The last saved session comes first. A bridge saves idle sessions, and all sessions when it
+    ends. `run --session NAME --end-session` removes a session of the terminal.
     """
-    # Imported here: it brings the engine, and help does without.
+    # Imported here: it imports the engine, which help does not need.
     from bridge.sessions.checkpoints import Checkpoints
 
     saved = Checkpoints(store_of(settings), days=settings.session_days)
-    found: list[dict[str, Json]] = [
+    sessions: list[dict[str, Json]] = [
         {
             "name": each.name,
             "id": each.session_id,
@@ -150,4 +150,4 @@ async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
         "RUNS": lambda each: str(each["runs"]),
         "SIZE": lambda each: size_text(each["bytes"]),
     }
-    return write_list(found, columns, "No sessions are saved.", as_json=as_json)
+    return write_list(sessions, columns, "No sessions are saved.", as_json=as_json)

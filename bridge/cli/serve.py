@@ -1,4 +1,4 @@
-"""`serve`: the bridge as an MCP server."""
+"""`serve`: runs the bridge as an MCP server."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ async def serve(
     """Serve until the client closes stdin, or over HTTP until a signal."""
     address = None
     if http:
-        # Here: the first answer on stdio need not wait for it.
+        # Imported here: the first answer on stdio must not wait for it.
         from bridge.server.transports import parse_address
 
         address = parse_address(http)
-        # The machine's name, as a header can have it; in a pod that is the pod's own.
+        # The machine's name (in a pod, the pod's), in the characters of a header.
         name = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
         settings = replace(settings, replica=settings.replica or name)
     context = context_for(settings, str(Path.cwd()), sys.platform)
     async with AsyncExitStack() as stack:
-        # The answer to `initialize` does not wait until hundreds of servers are read.
+        # Not eager: the answer to `initialize` must not wait for the files of all servers.
         opened = open_engine(settings, eager=False, choose_backend=select_present)
         engine = await stack.enter_async_context(opened)
         servers = engine.servers
@@ -71,16 +71,16 @@ async def serve(
             await serve_stdio(build_server(engine, principal=STDIO), greeting)
         else:
             host, port = address
-            told = partial(_announce, host)
-            # The mode of a Unix socket says who may connect.
+            # The mode of a Unix socket limits who may connect, so it needs no token.
             token = "" if no_token or "/" in host else http_token(settings)
             from bridge.server.transports import serve_http
 
-            await serve_http(engine, host, port, told, ending or anyio.Event(), token)
+            announce = partial(_announce, host)
+            await serve_http(engine, host, port, announce, ending or anyio.Event(), token)
     return 0
 
 
 async def serve_mistake(error: BridgeError, settings: Settings, **_: object) -> int:
-    """Answer every request with the mistake in the settings, until the client closes stdin."""
+    """Answer every request with the settings' mistake until the client closes stdin."""
     await serve_stdio(error_server(error))
     return error.exit_status

@@ -1,4 +1,4 @@
-"""`servers` and `logs`: what was discovered, where, in which state, and what servers wrote."""
+"""`servers`, `servers approve` and `logs`: lists and approves servers, and shows their stderr."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _ALIKE = (
     "Left out, as only its own client can start it",
     "The bridge itself",
 )
-"""Titles of servers that are left out for one reason, which takes one line."""
+"""Titles of groups of servers that are left out for a common reason; each takes one line."""
 
 
 async def servers(
@@ -74,22 +74,23 @@ async def servers(
         servers approve github
     """
     async with open_engine(settings) as engine:
-        # Those on what the settings name have been logged.
-        warnings = engine.servers.discovery.warnings
-        hints = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
-        found = engine.servers.discovery
-        known = {spec.name for spec in found.servers}
-        known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
+        discovery = engine.servers.discovery
+        # Warnings about the settings' own files have been logged.
+        warnings = (each for each in discovery.warnings if not each.own and not each.reported)
+        hints = [f"warning: {each}" for each in warnings]
+        names = {spec.name for spec in discovery.servers}
+        names |= {each.name for each in discovery.proposed}
+        names |= {each.name for each in discovery.skipped}
         hints += [
             f"warning: [servers.{name}] in config.toml does nothing: no client has a server of "
             "that name."
             for name in settings.server_settings
-            if name not in known
+            if name not in names
         ]
         if check and engine.servers.names():
             for text in hints:
                 write_err_line(text)
-            # Imported here: it counts tokens of the bridge's own tools, which imports its server.
+            # Imported here: it imports the server, whose tools' tokens it counts.
             from bridge.cli.checks import check_servers
 
             return await check_servers(engine, as_json=as_json)
@@ -105,19 +106,19 @@ async def servers(
 
 def none_found(settings: Settings) -> str:
     text = (
-        "No MCP servers found. Add one to a client (`claude mcp add`, say), or name a file in "
-        "MCP_SERVERS_CONFIG."
+        "No MCP servers found. Add one to a client, for example with `claude mcp add`, or name a "
+        "file in MCP_SERVERS_CONFIG."
     )
     if settings.sources:
-        named = visible(",".join(settings.sources))
-        text += f"\nMCP_BRIDGE_SOURCES leaves clients out: it is {named}."
+        sources = visible(",".join(settings.sources))
+        text += f"\nMCP_BRIDGE_SOURCES leaves clients out: it is {sources}."
     return text
 
 
 def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
-    """Write the servers that programs can use as a table, and below it why others are left out.
+    """Write the usable servers as a table, and below it why others are left out.
 
-    A person at a terminal knows the home directory as "~"; a script gets whole paths.
+    A terminal shows the home directory as "~"; a script gets whole paths.
     """
     at_terminal = terminal_width() is not None
 
@@ -152,14 +153,14 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
         grouped[shadowed if hidden else titles.get(row["reason"], "")].append(row)
     _write_reasons("Left out", grouped.pop(""), short)
     for title, alike in grouped.items():
-        # A line for all of them; --json has their files.
+        # --json has their files.
         clients: dict[str, dict[str, None]] = {}
         for row in alike:
             clients.setdefault(row["name"], {})[row["client"]] = None
         if clients:
             named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
             write_prose("\n" + visible(f"{title}: {named}.", keep="") + "\n")
-    # A row for each name, with the number of its other definitions.
+    # One row per name, with the number of its other definitions.
     proposed: dict[str, dict[str, Any]] = {}
     waiting = [row for row in rows if row["state"] == "proposed"]
     counts = Counter(row["name"] for row in waiting)
@@ -175,7 +176,6 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
 def _write_reasons(
     title: str, rows: Collection[dict[str, Any]], short: Callable[[str], str]
 ) -> None:
-    """Write a line for each of `rows`; --json has the whole reason."""
     if rows:
         write_out(f"\n{title}:\n")
     for row in rows:
@@ -199,7 +199,7 @@ def _rows(engine: Engine) -> list[dict[str, Any]]:
 
 
 def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
-    """Return what is known of a server. Commands, addresses and variables may hold secrets."""
+    """Describe a server without its command, address and variables, which may hold secrets."""
     state = engine.servers.pool.state(spec.name)
     listing = engine.servers.last_listing(spec.name)
     row: dict[str, Any] = {
@@ -222,7 +222,7 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
     else:
         row["start"] = start.action
         if start.action != "allow":
-            row["reason"] = f"it is not started unasked: {because(start)}"
+            row["reason"] = f"it does not start without approval: {because(start)}"
     if listing is not None:
         row["tools"] = len(listing.tools)
     if spec.tools.only is not None:
@@ -239,7 +239,7 @@ def _place(source: Source) -> dict[str, Any]:
     return {**place, "fields": list(source.fields)}
 
 
-SERVER_UNREACHABLE = 4  # The exit status of what cannot be shown because of it.
+SERVER_UNREACHABLE = 4  # The exit status if a server could not be asked.
 
 _COMMAND = "servers approve"
 
@@ -264,11 +264,11 @@ async def approve(
     approved = True
     for wanted in names:
         context = context_for(settings, str(Path.cwd()), sys.platform)
-        found = await anyio.to_thread.run_sync(consents.discover, context)
-        for warning in found.warnings:
+        discovery = await anyio.to_thread.run_sync(consents.discover, context)
+        for warning in discovery.warnings:
             if warning.unread or not warning.key:
                 write_err_line(f"warning: {warning}")
-        server, digits = _resolve_name(wanted, found)
+        server, digits = _resolve_name(wanted, discovery)
         if isinstance(server, ServerSpec):
             approved &= await _approve_start(server, digits, settings, person)
             continue
@@ -276,13 +276,13 @@ async def approve(
         before = _starts(settings).decide(spec)
         if before.rule == REDEFINED:
             person.write(
-                f"About the server, the policy knows: {before.reason}. If you approve, the "
-                f"policy's lines for {spec.name} apply to this definition.\n"
+                f"The policy has rules for a server of this name: {before.reason}. If you approve, "
+                f"the policy's rules for {spec.name} apply to this definition.\n"
             )
         head = "".join(f"  {line}\n" for line in definition_lines(server))
         shown = (
-            f"{spec.name}, a server that a file in this directory defines. It is started without a "
-            f"sandbox.\n{head}  The definition, exactly as it is written there:\n{spec.written}\n"
+            f"{spec.name}, a server that a file in this directory defines. It runs without a "
+            f"sandbox.\n{head}  The definition in the file:\n{spec.written}\n"
         )
         lines = counted(spec.written.count("\n") + 1, "line")
         question = f"May {spec.name} be used as shown above ({lines})?"
@@ -291,12 +291,12 @@ async def approve(
         ):
             approved = False
             continue
-        # A person has just approved exactly this definition, whatever had the name before.
+        # The user has approved this definition, so it replaces any earlier one of the name.
         await _record(spec, settings)
         try:
             await anyio.to_thread.run_sync(consents.allow, server.definition)
         except MalformedError as error:
-            raise UsageError(f"It cannot be approved: {error}.") from None
+            raise UsageError(f"{spec.name} could not be approved: {error}.") from None
         write_err_line(f"Approved {spec.name} for this directory until its definition changes.")
     return 0 if approved else 1
 
@@ -304,25 +304,25 @@ async def approve(
 async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, person: Person) -> bool:
     decision = _starts(settings).decide(spec)
     if decision.action == "deny":
-        message = f"{spec.name} is not started: the policy denies it ({because(decision)})."
-        raise UsageError(message, remedy="Change that in config.toml.")
+        message = f"{spec.name} cannot be approved: the policy denies it ({because(decision)})."
+        raise UsageError(message, remedy="Change the policy in config.toml.")
     if decision.action == "allow":
         project = spec.source.scope == "project"
-        write_err_line(f"{spec.name} {'is approved already' if project else 'needs no approval'}.")
+        write_err_line(f"{spec.name} {'is already approved' if project else 'needs no approval'}.")
         return True
     lines = "".join(f"  {line}\n" for line in (*server_lines(spec), because(decision)))
-    shown = f"{spec.name}, which is started without a sandbox.\n{lines}"
+    shown = f"{spec.name}, which runs without a sandbox.\n{lines}"
     question = f"May {spec.name} be started as shown above?"
     if not await person.confirm_digest(
         spec.name, spec.definition, digits, shown=shown, question=question, command=_COMMAND
     ):
         return False
     await _record(spec, settings)
-    # As another bridge reads it.
+    # Read back from the store, as another bridge would.
     if _starts(settings).decide(spec).action != "allow":
         store = settings.store or settings.state_dir / "store.db"
-        message = f"That {spec.name} may be started cannot be kept."
-        raise UsageError(message, remedy=f"See to {store}.")
+        message = f"The approval of {spec.name} could not be saved in {store}."
+        raise UsageError(message, remedy="Check the file's permissions and free space.")
     write_err_line(f"Approved {spec.name} until its definition changes.")
     return True
 
@@ -340,11 +340,11 @@ def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
     return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
 
 
-def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | ServerSpec, str]:
-    """Return what a word means, one that waits before others, and the digits given with it."""
+def _resolve_name(wanted: str, discovery: Discovery) -> tuple[ProposedServer | ServerSpec, str]:
+    """Return the server and the digits that NAME[@DIGEST] means; unapproved servers come first."""
     name, _, digits = wanted.rpartition("@")
-    for servers in (found.proposed, found.servers):
-        # A name may hold an "@" itself.
+    for servers in (discovery.proposed, discovery.servers):
+        # A name may contain an "@".
         for word, given in ((wanted, ""), (name, digits)):
             named = [each for each in servers if word and word in reference_names(each.name)]
             for each in named:
@@ -352,10 +352,10 @@ def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | Serve
                 digest = definition if isinstance(definition, str) else definition.digest
                 if each is named[-1] or digest.removeprefix("sha256:").startswith(given.lower()):
                     return each, given
-    waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed)) or "none"
+    waiting = ", ".join(dict.fromkeys(each.name for each in discovery.proposed)) or "none"
     message = f"No server {wanted!r:.200} of this directory waits for approval. Waiting: {waiting}."
     raise UnknownError(
-        message, remedy="`mcp-code-bridge servers` says what there is.", code="unknown_server"
+        message, remedy="`mcp-code-bridge servers` lists all servers.", code="unknown_server"
     )
 
 
@@ -385,7 +385,7 @@ async def logs(
         raise UnknownError(
             f"There is no log of a server {server!r:.80}.", remedy=remedy, code="unknown_server"
         )
-    # The older file ends where the newer one begins.
+    # The log rotates into the older file `.1`.
     for part in (path.with_name(f"{path.name}.1"), path):
         with suppress(FileNotFoundError), part.open(encoding="utf-8", errors="replace") as file:
             last.extend(file)

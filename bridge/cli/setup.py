@@ -1,4 +1,4 @@
-"""`setup`: from nothing to the bridge in a person's clients. Each question has a flag."""
+"""`setup`: installs the bridge step by step. Each question has a flag."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bridge.settings import Settings
 
 T = TypeVar("T")
 
-NONE = "none"  # In place of names: no client, or no server.
+NONE = "none"  # The word for no client, or no server.
 
 
 async def setup(
@@ -66,11 +66,11 @@ async def setup(
     with nothing_written():
         with waiting("reading your clients' files"):
             discover = consents_of(settings).discover
-            found = await anyio.to_thread.run_sync(discover, machine.context)
+            discovery = await anyio.to_thread.run_sync(discover, machine.context)
         here = detect_targets(machine)
-        write_found(here, found, machine)
+        write_found(here, discovery, machine)
         question = "Start each server once to measure its tool definitions?"
-        measures = bool(found.servers) and not skip_cost
+        measures = bool(discovery.servers) and not skip_cost
         if measures and (person is None or await person.confirm(question, default=True)):
             await _show_cost(settings)
         with waiting("trying each sandbox"):
@@ -110,7 +110,7 @@ def _write_sandbox(probes: Sequence[Probe]) -> str:
 
 
 async def _show_cost(settings: Settings) -> None:
-    # Imported here: it counts the tokens of the bridge's own tools, and imports its server.
+    # Imported here: it imports the server, whose tools' tokens it counts.
     from bridge.cli.checks import check_servers
 
     with anyio.move_on_after(90) as scope:
@@ -124,7 +124,7 @@ async def _show_cost(settings: Settings) -> None:
 
 
 async def _answer(person: Person, prompt: str, read: Callable[[str], T]) -> T:
-    """Ask until an answer can be read; nothing means all, and no answer none."""
+    """Ask until `read` accepts the answer; an empty line means all, the end of input none."""
     while True:
         line = await person.ask(f"{prompt} all, none, or names [all]: ")
         try:

@@ -1,4 +1,4 @@
-"""`skills`: what programs have saved for later ones, listed, shown, approved of and removed."""
+"""`skills`: lists, shows, approves and removes the functions that programs have saved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         shelf = engine.skills.shelf
         skills = await shelf.all()
         approved = await shelf.approved()
-        found = [_fields(engine, skill, approved) for skill in skills.values()]
+        rows = [_fields(engine, skill, approved) for skill in skills.values()]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "NAME": lambda each: each["name"],
         "VERSION": lambda each: str(each["version"]),
@@ -35,8 +35,8 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         "DESCRIPTION": lambda each: each["description"],
     }
     folder = visible(str(shelf.folder))
-    below = f"\n{counted(len(found), 'skill')} in {folder}\n"
-    return write_list(found, columns, f"No skills in {folder}.", as_json=as_json, below=below)
+    below = f"\n{counted(len(rows), 'skill')} in {folder}\n"
+    return write_list(rows, columns, f"No skills in {folder}.", as_json=as_json, below=below)
 
 
 async def show(
@@ -80,7 +80,7 @@ async def approve(
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)
-            # How many lines, for a screen that shows fewer.
+            # The count tells the user whether the screen shows all lines.
             lines = counted(skill.text.count("\n"), "line")
             if not await person.confirm_digest(
                 name,
@@ -155,7 +155,7 @@ def _state(fields: dict[str, Any]) -> str:
 
 
 def _shown(skill: Skill) -> str:
-    """Return a skill's file with nothing hidden in it."""
+    """Return a skill's text with invisible characters made visible."""
     lines, _ = visible_lines(skill.text, len(skill.text), 10 * len(skill.text))
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
-"""The line at the bottom of a terminal, on stderr, that says what a command waits for.
+"""The status line at the bottom of the terminal, on stderr, that names what a command waits for.
 
-A process has one. It is erased before anything else is written: writers use `hidden`.
+A process has one. Other writers erase it with `hide_status` before they write.
 """
 
 from __future__ import annotations
@@ -30,25 +30,24 @@ _current: StatusLine | None = None
 
 
 def can_move(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal on which a line can be drawn again."""
+    """Return whether a stream is a terminal that can redraw a line."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def is_drawn(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal with colours."""
     return can_move(stream) and not os.environ.get("NO_COLOR")
 
 
 def hide_status() -> AbstractContextManager[None]:
-    """Return a context in which no status line is on the screen."""
+    """Return a context that keeps the status line off the screen."""
     return nullcontext() if _current is None else _current.hide_status()
 
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Say what the command waits for, while this is open; yield a function that changes the text.
+    """Show what the command waits for while this is open; yield a function that changes the text.
 
-    Inside another `waiting` it replaces the text of that one. Without a terminal it does nothing.
+    An inner `waiting` replaces the text of the outer one. Without a terminal it does nothing.
     """
     with ExitStack() as stack:
         line = _current
@@ -66,10 +65,10 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 
 
 class StatusLine:
-    """The status line of a terminal, which several threads may use.
+    """A terminal's status line, safe for use by several threads.
 
     Args:
-        render: Returns the line's text, empty for no line now; `text` unless given.
+        render: Returns the line's text; empty hides the line. By default it returns `text`.
     """
 
     def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
@@ -99,7 +98,7 @@ class StatusLine:
     def __enter__(self) -> StatusLine:
         global _current
         self._outer, _current = _current, self
-        # A thread, since a command may block the event loop, and a stopped terminal the thread.
+        # A command may block the event loop, and a stopped terminal blocks this thread.
         threading.Thread(target=self._run, daemon=True).start()
         return self
 
@@ -111,7 +110,6 @@ class StatusLine:
 
     @contextmanager
     def hide_status(self) -> Iterator[None]:
-        """Draw nothing while this is open."""
         with self._changing:
             self._hidden += 1
             self._live.stop()

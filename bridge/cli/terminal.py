@@ -1,4 +1,4 @@
-"""The user at a terminal, as the client of a run: its output and status, and servers' questions."""
+"""The terminal as the client of a run: shows output and status, and asks servers' questions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from bridge.text import VisibleDecoder
 
 logger = logging.getLogger(__name__)
 
-MAX_FIELDS = 50  # Of a server's form: more is too much to fill in line by line.
+MAX_FIELDS = 50  # The most fields of a server's form: a user fills them in line by line.
 
-_BAR = 20  # Columns.
+_BAR = 20  # Columns of the progress bar.
 
 _WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
@@ -32,12 +32,12 @@ _LEVELS["warning"] = logging.WARNING
 
 
 class Terminal:
-    """Asks on one stream and reads from another; both have to be a terminal."""
+    """The user at a terminal, as the client of a run."""
 
-    identity: Hashable = "terminal"  # There is one.
-    wants_output = False  # Not in the log: it comes with the result.
-    program = ""  # A person types the answers.
-    visits = False  # Not for the bridge: a person at a terminal has `login`.
+    identity: Hashable = "terminal"  # A process has one terminal.
+    wants_output = False  # The output comes with the result.
+    program = ""  # No program answers for the user.
+    visits = False  # The user logs in with the command `login`.
 
     def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
         self._person = Person(reader, writer, drawn=drawn)
@@ -63,18 +63,18 @@ class Terminal:
 
     async def log(self, level: str, source: str, data: Json) -> None:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-        # On one line, or what follows could pass for something of the bridge's.
+        # On one line, or a second line could look like the bridge's own.
         shown = visible(f"{source}: {text}", keep="")
         logger.log(_LEVELS.get(level, logging.ERROR), "%s", shown)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, field by field; the end of input (Ctrl-D) declines. Nothing is logged meanwhile."""
+        """Ask field by field while logs are held back; the end of input (Ctrl-D) declines."""
         if not self.attended:
             raise CannotAskError("No user can be asked: this run has no terminal.")
         async with self._screen:
             with hold_logs(), hide_status():
                 message = str(params.get("message", ""))
-                # Those of servers begin with their names in brackets.
+                # A server's question begins with the server's name in brackets.
                 asks = "A server asks" if message.startswith("[") else "Approval needed"
                 self._person.write_heading(asks)
                 self._person.write(f"{message}\n(Ctrl-D declines.)\n")
@@ -120,12 +120,12 @@ class Terminal:
 class LiveTerminal(Terminal):
     """A terminal that shows a run's output and status while `streaming` is open.
 
-    Output goes to the stream that it was written to, without control characters if that is a
-    terminal. The program waits until it is read, as in any pipe.
+    Each stream of the program goes to the same stream here, without control characters if that is a
+    terminal. As in a pipe, the program waits for the reader.
 
     Args:
         shows: Whether to draw a status line.
-        out, err: Destinations of the program's streams.
+        out, err: The destinations of the program's streams.
         drawn: Whether the terminal supports attributes, which mark the bridge's own lines.
     """
 
@@ -158,7 +158,7 @@ class LiveTerminal(Terminal):
         self.run_progress, self._started, self._note = run_progress, monotonic(), ""
 
     def _status(self) -> str:
-        """Return the status line; empty if a run is short, or the output's last line not whole."""
+        """Return the status line; empty in a run's first 0.6 s and after an incomplete line."""
         if self.run_progress is None:
             return self._note or "starting a sandbox"
         seconds = monotonic() - self._started
@@ -167,10 +167,10 @@ class LiveTerminal(Terminal):
         return status_text(self.run_progress, seconds, self._note)
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Write output; wait for its reader, and until no question is open."""
+        """Write output; wait for its reader and for an open question."""
         # The lock is fair: a program that keeps writing does not delay a question.
         async with self._screen:
-            # Abandoned on an interrupt: a reader that does not read must not block it.
+            # Abandoned on an interrupt, which a blocked reader must not delay.
             await anyio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
@@ -178,7 +178,7 @@ class LiveTerminal(Terminal):
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:
-        """Draw while this is open; incomplete characters are written when it closes."""
+        """Draw the status while this is open; on exit, write incomplete characters."""
         with self._line or nullcontext():
             try:
                 yield
@@ -194,7 +194,7 @@ class LiveTerminal(Terminal):
             stream.write(data)
             stream.flush()
             if decoder is not None and data:
-                # A program's own bar ends with a return, and must not be overwritten.
+                # A program's own progress bar ends with "\r" and must not be overwritten.
                 self._at_line_start = data.endswith(b"\n")
 
 
@@ -211,11 +211,11 @@ def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> st
 
 
 def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
-    """Return what asks for a field: a line, below its choices if they have titles."""
+    """Return the prompt for a field, with the titles of its choices above it."""
     choices, titles = _choices(field)
     listed, facts = "", [str(field.get("description") or "")]
     if titles:
-        # On one line each, or a title could pass for another choice.
+        # One line each, or a title could look like another choice.
         listed = "".join(
             visible(f"  {number}. {title} [{choice}]", keep="") + "\n"
             for number, (choice, title) in enumerate(zip(choices, titles, strict=True), 1)
@@ -235,7 +235,7 @@ def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
 
 
 def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
-    """Return the value that a line means; None for none. A `ValueError` says what would fit."""
+    """Parse an answer; None for an empty one. A `ValueError` states the expected form."""
     kind = field.get("type")
     if not text:
         if needed and field.get("default") is None:
@@ -255,7 +255,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
             return int(text) if kind == "integer" else float(text)
         except ValueError:
             whole = "a whole" if kind == "integer" else "a"
-            raise ValueError(f"This has to be {whole} number.") from None
+            raise ValueError(f"This must be {whole} number.") from None
     return text
 
 
@@ -266,19 +266,19 @@ def _parse_choice(choices: list[Json], titles: list[str], text: str) -> Json:
         if text in names:
             return choices[names.index(text)]
     if titles and text.lower() in _WORDS:
-        # Where a single choice is a yes, or a no, that is the one meant.
+        # "yes" and "no" are accepted if exactly one choice means them.
         word = "yes" if _WORDS[text.lower()] else "no"
-        said = [title.partition(",")[0].lower() for title in titles]
-        meant = [choice for choice, each in zip(choices, said, strict=True) if each == word]
+        firsts = [title.partition(",")[0].lower() for title in titles]
+        matches = [choice for choice, first in zip(choices, firsts, strict=True) if first == word]
         if len(choices) == 2 and "no" in choices and word == "yes":
-            meant = [choice for choice in choices if choice != "no"]
-        if len(meant) == 1:
-            return meant[0]
+            matches = [choice for choice in choices if choice != "no"]
+        if len(matches) == 1:
+            return matches[0]
     raise ValueError(f"Choose one of {', '.join(words)}{', or its number' if titles else ''}.")
 
 
 def _choices(field: Mapping[str, Json]) -> tuple[list[Json], list[str]]:
-    """Return a field's choices, and what they are called if all of them are called something."""
+    """Return a field's choices, and their titles if all have one."""
     values, names, listed = (field.get(key) for key in ("enum", "enumNames", "oneOf"))
     if not isinstance(values, list):
         options = listed if isinstance(listed, list) else []

@@ -1,4 +1,4 @@
-"""`tools`: what the servers can do, listed, searched, or as typed Python."""
+"""`tools`: lists or searches the servers' tools, also as typed Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def tools(
 ) -> int:
     """List or search tools across servers.
 
-    Tools are shown as their servers listed them last.
+    The tools come from each server's last listing.
 
     Examples:
         tools 'create issue'
@@ -63,32 +63,31 @@ async def tools(
             stubs = [server_stub(engine.servers.inventory.entry(name)) for name in names]
             write_out(visible("\n".join(stubs)))
             return _warn(errors)
-        found = await engine.guide.tools(names, query=query)
+        matches = await engine.guide.tools(names, query=query)
         if as_json:
-            write_json(found, indent=2)
+            write_json(matches, indent=2)
         elif stub:
-            stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in found]
+            stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in matches]
             write_out(visible("\n\n".join(stubs)))
         elif query:
-            _write_tools(found, indent="")
+            _write_tools(matches, indent="")
         else:
-            _write_servers(engine, names, found)
+            _write_servers(engine, names, matches)
     _warn(errors)
     if not server and not query and not as_json:
-        told = waiting_line(engine.servers.discovery.proposed)
-        write_err(visible(f"{told}\n" if told else ""))
+        line = waiting_line(engine.servers.discovery.proposed)
+        write_err(visible(f"{line}\n" if line else ""))
     if not names:
         write_err("" if engine.servers.discovery.proposed else f"{none_found(settings)}\n")
-    elif not found and not as_json:
-        lists = "No tool matches; `mcp-code-bridge tools` lists all.\n"
-        write_err(lists if query else "No tools found.\n")
-    elif not as_json and found[0].get("poor"):
+    elif not matches and not as_json:
+        hint = "No tool matches; `mcp-code-bridge tools` lists all.\n"
+        write_err(hint if query else "No tools found.\n")
+    elif not as_json and matches[0].get("poor"):
         write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
-    return SERVER_UNREACHABLE if errors and not found else 0
+    return SERVER_UNREACHABLE if errors and not matches else 0
 
 
 def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
-    """Return server and tool if the query is "SERVER.TOOL"."""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None
@@ -108,21 +107,21 @@ def _stub(engine: Engine, server: str, tool: str) -> str:
     return next(tool_stub(each, entry.alias) for each in entry.tools if each.tool.name == tool)
 
 
-def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[str, Any]]) -> None:
+def _write_servers(engine: Engine, names: Iterable[str], tools: Sequence[dict[str, Any]]) -> None:
     gap = ""
     for name in names:
-        if mine := [docs for docs in found if docs["server"] == name]:
+        if own := [docs for docs in tools if docs["server"] == name]:
             entry = engine.servers.inventory.entry(name)
             summary = first_sentence(entry.description, 100)
             head = f"{one_line(entry.name, 60)}{f': {summary}' if summary else ''}"
             write_out(gap + visible(f"{head} ({counted(len(entry.tools), 'tool')})\n"))
-            _write_tools(mine, indent="  ")
+            _write_tools(own, indent="  ")
             gap = "\n"
 
 
-def _write_tools(found: Iterable[dict[str, Any]], *, indent: str) -> None:
+def _write_tools(tools: Iterable[dict[str, Any]], *, indent: str) -> None:
     width = terminal_width()
-    for docs in found:
+    for docs in tools:
         write_out(f"{indent}{visible(docs['signature'])}\n")
         if docs.get("description"):
             line = f"{indent}    {visible(docs['description'])}"

@@ -1,4 +1,4 @@
-"""Shows a change of a file as a unified diff, with secrets masked by their keys: pure."""
+"""Shows a change of a file as a unified diff. Secrets are masked by their keys. Does no I/O."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from bridge.text import visible
 
 CONTEXT_LINES = 2
 
-MAX_LINE = 200  # Letters shown of a line.
+MAX_LINE = 200  # Characters per line.
 
 HIDDEN = "•••"
 
-_LEXERS = {".toml": TOMLLexer, ".yaml": YamlLexer, ".yml": YamlLexer}  # JSON with comments else
+_LEXERS = {".toml": TOMLLexer, ".yaml": YamlLexer, ".yml": YamlLexer}  # Others: JSON, comments.
 
 _MARKS = re.compile(r"[][{}(),:=|>\s\"'-]*")
-_KEY = re.compile(r'\s*"[^"]*"\s*:')  # A line of JSON that begins with a key.
+_KEY = re.compile(r'\s*"[^"]*"\s*:')  # Matches a line of JSON that begins with a key.
 _NAMED = re.compile(r"""(?P<name>[\w-]+)["']?\s*[=:](?!//)\s*["']?(?P<value>[^\s"',;&?]+)""")
-"""A setting within a text, such as an option, a variable, or the query of an address."""
+"""Matches a setting inside a text: an option, a variable, or a query parameter of a URL."""
 
 _HARMLESS = re.compile(r"true|false|null")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def unified_diff(path: str, before: bytes | None, after: bytes | None) -> str:
-    """Return the diff of a file; a file without line breaks is shown with some."""
+    """Return the diff of a file. JSON on one long line is shown indented."""
     old, new = _lines(path, before), _lines(path, after)
-    # Compared is only what differs: a file may have a hundred thousand lines.
+    # A file may have a hundred thousand lines, so only the differing middle is compared.
     start = len(commonprefix([old, new]))
     same = len(commonprefix([old[start:][::-1], new[start:][::-1]]))
     first, last = max(0, start - CONTEXT_LINES), max(0, same - CONTEXT_LINES)
@@ -64,16 +64,16 @@ def _lines(path: str, raw: bytes | None) -> list[str]:
 
 
 def _masked_from(path: str, lines: list[str], first: int) -> list[str]:
-    """Return the lines from `first` on, masked. In JSON only comments extend over several lines."""
+    """Return the lines from `first` to the end, masked."""
     is_json = not path.endswith(tuple(_LEXERS))
     if is_json and not any("/*" in line for line in lines[:first]):
-        # With the key of a list, if it begins within one.
+        # Only a comment spans lines in JSON, so lexing starts at the nearest key above.
         above = (at for at in range(min(first, len(lines) - 1), 0, -1) if _KEY.match(lines[at]))
         begin = next(above, 0)
         lines, first = lines[begin:], first - begin
     masked = "".join(_masked_tokens(path, "\n".join(lines))).split("\n")[first:]
-    shown = (re.sub(rf"(?:{HIDDEN})+", HIDDEN, line) for line in masked)
-    return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…" for line in shown]
+    short = (re.sub(rf"(?:{HIDDEN})+", HIDDEN, line) for line in masked)
+    return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…" for line in short]
 
 
 def _masked_tokens(path: str, text: str) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _masked_tokens(path: str, text: str) -> Iterator[str]:
             yield "\n".join(HIDDEN if line.strip() else line for line in value.split("\n"))
         else:
             option = bare if bare.startswith("-") and "=" not in bare else ""
-            for found in reversed(list(_NAMED.finditer(value))):
-                if names_setting(found["name"]):
-                    value = f"{value[: found.start('value')]}{HIDDEN}{value[found.end() :]}"
+            for match in reversed(list(_NAMED.finditer(value))):
+                if names_setting(match["name"]):
+                    value = f"{value[: match.start('value')]}{HIDDEN}{value[match.end() :]}"
             yield _LOGIN.sub(HIDDEN, value)

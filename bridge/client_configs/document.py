@@ -1,7 +1,7 @@
-"""Edits one entry of a configuration file and leaves everything else as it is, to the byte.
+"""Edits one entry of a configuration file and preserves every other byte.
 
-`json_text`, `toml_text` and `yaml_text` give the spans of a table's entries (`Row`), and what is
-put in between. Each result is decoded as discovery does, and refused if another entry differs.
+The subclasses in `json_text`, `toml_text` and `yaml_text` find the spans of a table's entries and
+format new ones. This module decodes each result and refuses it if another entry differs.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from bridge.discovery.parser import lookup
 from bridge.errors import UneditableError
 
 Table = tuple[str, ...]
-"""Keys from the document's root to the table of servers: `("mcpServers",)`, for example."""
+"""Keys from the document's root to the table of servers, such as `("mcpServers",)`."""
 
 _BOM = b"\xef\xbb\xbf"
 
-NAME_KEY = "name"  # Where the name is in an entry of a list.
-LAST = sys.maxsize  # The place after all entries.
+NAME_KEY = "name"  # The key of an entry's name, if the table is a list.
+LAST = sys.maxsize  # The index after all entries.
 
 _GONE = object()
 
 
 @dataclass(frozen=True, kw_only=True)
 class EntryText:
-    """An entry of a table, verbatim with its indentation and its comments, and decoded."""
+    """An entry of a table: its verbatim text with indentation and comments, and its value."""
 
     name: str
     text: str
@@ -43,9 +43,9 @@ class Row:
     """The span of an entry, or of a part of one.
 
     Attributes:
-        name: No text for what has no name.
-        start, first: Where it starts, with and without its comments and the empty lines above.
-        end: Where it ends; in JSON with its comma, else with its last line.
+        name: The entry's name; not a string if it has none.
+        start, first: The start with and without the comments and empty lines above.
+        end: The end, which includes the comma (JSON) or the last line's break (TOML, YAML).
     """
 
     name: object
@@ -56,9 +56,9 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Document(ABC):
-    """A configuration file's text without its byte-order mark, and its value.
+    """A configuration file's text, without its byte-order mark, and the decoded value.
 
-    Each change returns a new one, or raises an `UneditableError` if it cannot be exact.
+    Each edit returns a new document, or raises an `UneditableError` if it cannot be exact.
     """
 
     EMPTY = ""
@@ -71,30 +71,60 @@ class Document(ABC):
     path: str
     decoded: dict[str, Any] = field(repr=False)
 
+    @classmethod
+    def open(cls, raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Self:
+        """Parse a file's content; empty content becomes an empty document.
+
+        Args:
+            listed: Whether a table is a list of entries that hold their name.
+
+        Raises:
+            UneditableError: The content is malformed or too large.
+        """
+        if len(raw) > size_limit(format):
+            raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
+        body = raw.removeprefix(_BOM)
+        decoded: object = {}
+        if body.strip():
+            try:
+                decoded = decode(body, format)
+            except MalformedError as error:
+                raise UneditableError(str(error), path=path) from error
+        if decoded is None and cls.NULL_IS_EMPTY:
+            decoded = {}
+        if not isinstance(decoded, dict):
+            raise UneditableError(f"it holds {kind(decoded)}, not an object", path=path)
+        text = body.decode() if body.strip() else cls.EMPTY
+        if not decoded and cls.EMPTY and not strip_comments(text, trailing_commas=True).strip():
+            text = f"{text.rstrip()}\n{cls.EMPTY}"
+        return cls(
+            text=text, bom=raw != body, format=format, listed=listed, path=path, decoded=decoded
+        )
+
     def encode(self) -> bytes:
         return (_BOM if self.bom else b"") + self.text.encode()
 
     def entries(self, table: Table) -> Mapping[str, object]:
-        """Return a table's entries by name; none if there is no such table."""
-        found = self.named_entries(table)
-        if found:
+        """Return a table's entries by name; empty if there is no such table."""
+        named = self.named_entries(table)
+        if named:
             self._check(table)
-        return {name: value for name, value in found if name is not None}
+        return {name: value for name, value in named if name is not None}
 
     def entry(self, table: Table, name: str) -> EntryText | None:
-        found = self.entries(table)
-        if name not in found:
+        entries = self.entries(table)
+        if name not in entries:
             return None
-        return EntryText(name=name, text=self._entry_text(table, name), value=found[name])
+        return EntryText(name=name, text=self._entry_text(table, name), value=entries[name])
 
     def with_entry(self, table: Table, name: str, value: Mapping[str, object]) -> Self:
-        """Return it with this entry, in place of one of the name or at the end."""
+        """Replace the entry of this name, or add it at the end."""
         if self.listed:
             value = {NAME_KEY: name, **value}
         old = self.entries(table)
         if name not in old:
-            made = self._with_table(table)
-            return made._check_change(made._add(table, name, value), table, name, value)
+            document = self._with_table(table)
+            return document._check_change(document._add(table, name, value), table, name, value)
         if _canonical(old[name]) == _canonical(value):
             return self
         index = [each for each, _ in self.named_entries(table)].index(name)
@@ -103,35 +133,36 @@ class Document(ABC):
         )
 
     def with_text(self, table: Table, entry: EntryText, *, index: int = LAST) -> Self:
-        """Return it with a verbatim entry, which takes the place `index` or the last."""
+        """Insert a verbatim entry at an index."""
         if entry.name in self.entries(table):
-            raise self._error(f"it has an entry {entry.name} already")
-        made = self._with_table(table)
-        text = made._insert(table, entry.name, entry.text, index)
-        return made._check_change(text, table, entry.name, entry.value, index)
+            raise self._error(f"it already has an entry {entry.name}")
+        document = self._with_table(table)
+        text = document._insert(table, entry.name, entry.text, index)
+        return document._check_change(text, table, entry.name, entry.value, index)
 
-    def with_item(self, place: str, item: str) -> Self:
-        *outer, key = place.split(".")
-        items = [*cast("Any", lookup(self.decoded, place)), item]
+    def with_item(self, list_path: str, item: str) -> Self:
+        """Append an item to the list at a dotted path."""
+        *outer, key = list_path.split(".")
+        items = [*cast("Any", lookup(self.decoded, list_path)), item]
         text = self._insert((*outer, key), "", json.dumps(item), LAST)
         return self._check_change(text, tuple(outer), key, items)
 
     def without(self, table: Table, name: str) -> Self:
-        """Return it without an entry and its comments; an empty table stays."""
+        """Remove an entry and its comments; a table that becomes empty stays."""
         if name not in self.entries(table):
             return self
         return self._check_change(self._cut(table, name), table, name, _GONE)
 
     def _with_table(self, table: Table) -> Self:
-        """Return it with the table, empty if it was missing."""
-        made, found = self, cast("Any", self.decoded)
+        """Add the table, empty, if it is missing."""
+        document, value = self, cast("Any", self.decoded)
         for depth, key in enumerate(table):
-            if key not in (found or {}):
+            if key not in (value or {}):
                 empty: Any = [] if self.listed and depth == len(table) - 1 else {}
-                made = made._parse(made._add(table[:depth], key, empty))
-                found = {key: empty}
-            found = found[key]
-        return made
+                document = document._parse(document._add(table[:depth], key, empty))
+                value = {key: empty}
+            value = value[key]
+        return document
 
     def _add(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         new = self._format(table, name, value).replace("\n", self._line_end(len(self.text)))
@@ -139,25 +170,24 @@ class Document(ABC):
 
     @abstractmethod
     def _rows(self, table: Table) -> Sequence[Row]:
-        """Return the spans in a table that exists, in their order; an entry may have several."""
+        """Return the spans in an existing table, in order; an entry may have several."""
 
     @abstractmethod
     def _format(
         self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
     ) -> str:
-        """Return the text of an entry, new or in place of `at`, or of an empty table."""
+        """Return the text of an entry or of an empty table; `at` is the row that it replaces."""
 
     @abstractmethod
     def _insert(self, table: Table, name: str, text: str, index: int) -> str:
-        """Return the text with the text of an entry at its place in a table that exists."""
+        """Return the document's text with an entry's text inserted into an existing table."""
 
     def _check(self, table: Table) -> None:
-        """Raise if a table with entries cannot be edited."""
         seen = set()
         for row in self._rows(table):
             if isinstance(row.name, str):
                 if row.name in seen:
-                    raise self._error(f"the key {row.name} is there twice", row.first)
+                    raise self._error(f"the key {row.name} occurs twice", row.first)
                 seen.add(row.name)
 
     def _own(self, table: Table, name: str) -> Sequence[Row]:
@@ -179,49 +209,48 @@ class Document(ABC):
         return splice(self.text, [(row.start, row.end, "") for row in self._own(table, name)])
 
     def named_entries(self, table: Table) -> list[tuple[str | None, object]]:
-        """Return a table's entries in their order, with their names; none if it is missing."""
-        found: Any = self.decoded
+        """Return a table's entries with their names, in order; empty if the table is missing."""
+        value: Any = self.decoded
         for depth, key in enumerate(table):
             wanted = list if self.listed and depth == len(table) - 1 else dict
-            found = found.get(key, wanted())
-            if found is None and self.NULL_IS_EMPTY:
-                found = wanted()
-            if not isinstance(found, wanted):
+            value = value.get(key, wanted())
+            if value is None and self.NULL_IS_EMPTY:
+                value = wanted()
+            if not isinstance(value, wanted):
                 where = ".".join(table[: depth + 1])
-                raise self._error(f"{where} is {kind(found)}, not {kind(wanted())}")
+                raise self._error(f"{where} is {kind(value)}, not {kind(wanted())}")
         if not self.listed:
-            return list(found.items())
-        names = (row.get(NAME_KEY) if isinstance(row, dict) else None for row in found)
+            return list(value.items())
+        names = (row.get(NAME_KEY) if isinstance(row, dict) else None for row in value)
         return [
             (name if isinstance(name, str) else None, row)
-            for name, row in zip(names, found, strict=True)
+            for name, row in zip(names, value, strict=True)
         ]
 
     def _parse(self, text: str) -> Self:
         try:
-            made = open_document(text.encode(), self.format, listed=self.listed, path=self.path)
+            new = self.open(text.encode(), self.format, listed=self.listed, path=self.path)
         except (UneditableError, UnicodeEncodeError) as error:
-            reason = getattr(error, "reason", "it is no text")
+            reason = getattr(error, "reason", "it is not valid Unicode")
             raise self._error(f"the change cannot be made exactly: {reason}") from error
-        return cast("Self", replace(made, bom=self.bom))
+        return replace(new, bom=self.bom)
 
     def _check_change(
         self, text: str, table: Table, name: str, value: object, index: int = LAST
     ) -> Self:
-        """Return the changed document, in which only one entry may differ."""
+        """Parse the changed text; raise unless only this entry differs."""
         changed = self._parse(text)
         rows = [row for row in self.named_entries(table) if row[0] != name]
         if value is not _GONE:
             rows.insert(index, (name, value))
-        found = changed.named_entries(table)
+        named = changed.named_entries(table)
         expected = (_others(self.decoded, table), rows if self.listed else dict(rows))
-        present = (_others(changed.decoded, table), found if self.listed else dict(found))
+        present = (_others(changed.decoded, table), named if self.listed else dict(named))
         if _canonical(present) != _canonical(expected):
             raise self._error(f"the entry {name} cannot be changed without changing others")
         return changed
 
     def _error(self, reason: str, at: int | None = None) -> UneditableError:
-        """Return the error about a place of the text."""
         if at is not None:
             line = self.text.count("\n", 0, at) + 1
             column = at - self.text.rfind("\n", 0, at)
@@ -229,14 +258,14 @@ class Document(ABC):
         return UneditableError(reason, path=self.path)
 
     def _line_end(self, at: int) -> str:
-        found = self.text.rfind("\n", 0, at)
-        found = self.text.find("\n", at) if found < 0 else found
-        return "\r\n" if found > 0 and self.text[found - 1] == "\r" else "\n"
+        newline = self.text.rfind("\n", 0, at)
+        newline = self.text.find("\n", at) if newline < 0 else newline
+        return "\r\n" if newline > 0 and self.text[newline - 1] == "\r" else "\n"
 
     def _above(self, floor: int, line: int) -> int:
-        """Return where a row starts, with the comments directly above and empty lines above those.
+        """Return the start of a row with the comments directly above and empty lines above those.
 
-        So what is put back stands as before.
+        An entry that is removed and put back then has its original surroundings.
         """
         start = line
         while start > floor:
@@ -246,57 +275,22 @@ class Document(ABC):
             start = above
         return start if self.text[floor:start].strip() else floor
 
-    def _join(self, place: int, lines: Sequence[str], indent: int = 0) -> str:
-        """Return lines as they stand at a place, which starts a line or ends the text."""
-        nl = self._line_end(place)
-        opening = nl if place and self.text[place - 1] != "\n" else ""
+    def _join(self, at: int, lines: Sequence[str], indent: int = 0) -> str:
+        """Join lines for insertion at the start of a line or at the end of the text."""
+        nl = self._line_end(at)
+        opening = nl if at and self.text[at - 1] != "\n" else ""
         return opening + "".join(" " * indent * bool(line) + line + nl for line in lines)
 
     def _line(self, at: int) -> int:
         return self.text.rfind("\n", 0, max(at, 0)) + 1
 
     def _line_after(self, at: int) -> int:
-        found = self.text.find("\n", at)
-        return len(self.text) if found < 0 else found + 1
-
-
-def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Document:
-    """Return a file's document; no bytes are a new file in the format's smallest form.
-
-    Args:
-        listed: Whether a table is a list of entries that hold their name.
-
-    Raises:
-        UneditableError: It is malformed or too large.
-    """
-    # Imported here, as each imports this module.
-    from bridge.client_configs import json_text, toml_text, yaml_text
-
-    classes: dict[str, type[Document]] = {"toml": toml_text.TomlText, "yaml": yaml_text.YamlText}
-    chosen = classes.get(format, json_text.JsonText)
-    if len(raw) > size_limit(format):
-        raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
-    body = raw.removeprefix(_BOM)
-    decoded: object = {}
-    if body.strip():
-        try:
-            decoded = decode(body, format)
-        except MalformedError as error:
-            raise UneditableError(str(error), path=path) from error
-    if decoded is None and chosen.NULL_IS_EMPTY:
-        decoded = {}
-    if not isinstance(decoded, dict):
-        raise UneditableError(f"it holds {kind(decoded)}, not an object", path=path)
-    text = body.decode() if body.strip() else chosen.EMPTY
-    if not decoded and chosen.EMPTY and not strip_comments(text, trailing_commas=True).strip():
-        text = f"{text.rstrip()}\n{chosen.EMPTY}"
-    return chosen(
-        text=text, bom=raw != body, format=format, listed=listed, path=path, decoded=decoded
-    )
+        newline = self.text.find("\n", at)
+        return len(self.text) if newline < 0 else newline + 1
 
 
 def _canonical(value: object) -> str:
-    """Return a text that is the same for equal values of the same types."""
+    """Return a text that is equal for equal values of equal types."""
     try:
         return json.dumps(value, sort_keys=True, default=repr)
     except RecursionError as error:
@@ -304,11 +298,11 @@ def _canonical(value: object) -> str:
 
 
 def _others(value: Mapping[str, Any], table: Table) -> Mapping[str, Any]:
-    """Return a document without a table, and without those around it that hold nothing else."""
+    """Return a document without a table and without the outer tables that it leaves empty."""
     rest = {key: item for key, item in value.items() if key != table[0]}
     inner = value.get(table[0])
-    kept = _others(inner, table[1:]) if table[1:] and isinstance(inner, dict) else None
-    return {**rest, table[0]: kept} if kept else rest
+    nested = _others(inner, table[1:]) if table[1:] and isinstance(inner, dict) else None
+    return {**rest, table[0]: nested} if nested else rest
 
 
 def indentation(text: str, at: int) -> str:
@@ -317,7 +311,7 @@ def indentation(text: str, at: int) -> str:
 
 
 def splice(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
-    """Return a text with spans replaced; edits at one place come in the order given."""
+    """Replace spans of a text; insertions at one position keep the given order."""
     for start, end, new in sorted(edits, key=lambda edit: edit[:2])[::-1]:
         text = text[:start] + new + text[end:]
     return text

@@ -1,4 +1,4 @@
-"""The bridge as an entry of a client's file: how it is started, and how each client spells that."""
+"""Builds and recognises the bridge's entry in a client's file: command, variables, time limits."""
 
 from __future__ import annotations
 
@@ -21,31 +21,30 @@ from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
 
-NAME = OWN_NAME  # What the bridge is called in clients' files, unless a person says otherwise.
+NAME = OWN_NAME  # The default name of the bridge's entry.
 
 PROGRAM = "mcp-code-bridge"
 
 CALL_SECONDS = 780
-"""Longest call of the bridge: the default limits of the wait for a slot (120 s) and of a run
-with its tools (600 s), and a minute for the sandbox to start and for its results to be kept."""
+"""The longest call: the default limits of the wait for a slot (120 s) and of a run with its tools
+(600 s), and a minute to start the sandbox and save results."""
 
 START_SECONDS = 60
-"""Longest start: a hundred files of a slow home directory to read, on a machine that is busy."""
+"""The longest start: a busy machine reads a hundred files of a slow home directory."""
 
-HANDED_ON = (
+INHERITED = (
     "PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "DOCKER_HOST",
     "CONTAINER_HOST", "MCP_BRIDGE_CONFIG", "MCP_BRIDGE_STATE_DIR",
 )  # fmt: skip
-"""Variables that decide which engines, servers and settings the bridge finds. Clients started from
-a desktop have another PATH and none of the rest; some hand on none of their own."""
-
+"""Variables that decide which engines, servers and settings the bridge finds. A client started from
+a desktop has another PATH and none of the others. Some clients pass no variables on."""
 
 _NETWORK = re.compile(r"SSL_CERT_(FILE|DIR)|(ALL|HTTPS?|NO)_PROXY|UV_(?!RUN_)\w+", re.IGNORECASE)
 _SECRET = re.compile(r"://[^/]*@|PASSWORD|USERNAME|TOKEN", re.IGNORECASE)
 
 
 def network_variables(environ: Mapping[str, str], *, secrets: bool) -> dict[str, str]:
-    """Return how uv and the bridge reach the network, by variable, with or without logins."""
+    """Return the proxy, certificate and uv variables, with or without those that hold a login."""
     return {
         name: value
         for name, value in environ.items()
@@ -55,9 +54,9 @@ def network_variables(environ: Mapping[str, str], *, secrets: bool) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """The bridge in a file: a command, or an address with the token that requests carry.
+    """The bridge's entry in a file: a command, or an address with a bearer token.
 
-    Its name is empty for the one that it has there, or else `NAME`.
+    An empty name keeps the name of an existing entry; a new one gets `NAME`.
     """
 
     name: str = ""
@@ -76,40 +75,41 @@ def own_entry(
     token: str = "",
     network: Mapping[str, str] | None = None,
 ) -> Entry:
-    """Return the entry that starts this very bridge, or that connects to an address."""
+    """Return the entry that starts this installation of the bridge, or connects to an address."""
     if url:
         return Entry(name=name, url=url, token=token)
     command, *args = own_command(sys.argv[0], environ)
-    env = {key: environ[key] for key in HANDED_ON if environ.get(key)} | {**(network or {})}
+    env = {key: environ[key] for key in INHERITED if environ.get(key)} | {**(network or {})}
     for key in env.keys() & {"MCP_BRIDGE_CONFIG", "MCP_BRIDGE_STATE_DIR"}:
-        env[key] = str(Path(env[key]).expanduser().absolute())  # A client's cwd is another.
+        # The client starts the bridge in another directory.
+        env[key] = str(Path(env[key]).expanduser().absolute())
     return Entry(name=name, command=command, args=(*args, "serve"), env=env)
 
 
 def own_command(started: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return how this bridge is started again, from any directory."""
+    """Return the command that starts this installation of the bridge from any directory."""
     script = Path(shutil.which(started, path=environ.get("PATH", "")) or started)
     if script.name != PROGRAM:
-        # `python -m bridge`, or a test: the script is beside the interpreter.
+        # After `python -m bridge`, and in tests, the script is next to the interpreter.
         script = Path(sys.executable).parent / PROGRAM
     if not script.is_file():
         return (sys.executable, "-m", "bridge")
-    script = Path(os.path.abspath(script))  # noqa: PTH100 - a link stays, its target may move
-    # uv made some environments for once, and may remove them: archive-v0 has its format's number.
+    script = Path(os.path.abspath(script))  # noqa: PTH100 - keeps a link, whose target may move
+    # uv may remove the environments in its cache, so `uvx` has to find the bridge again.
     cache, real = environ.get("UV_CACHE_DIR", ""), Path(os.path.realpath(script))
     cached = any(part.startswith(("archive-v", "environments-v")) for part in real.parts)
     if cached or (cache and real.is_relative_to(os.path.realpath(cache))):
-        beside = environ.get("UV", "")
-        found = shutil.which("uvx", path=environ.get("PATH", ""))
-        return (found or (str(Path(beside).with_name("uvx")) if beside else "uvx"), PROGRAM)
+        uv = environ.get("UV", "")
+        uvx = shutil.which("uvx", path=environ.get("PATH", ""))
+        return (uvx or (str(Path(uv).with_name("uvx")) if uv else "uvx"), PROGRAM)
     return (str(script),)
 
 
 def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dict[str, object]:
-    """Return the entry as the client spells it; `second` is for OpenCode's second format."""
+    """Return the entry in the client's format; `second` selects OpenCode's second format."""
     writer, dialect = target.writer, target.location.dialect
     if entry.url and writer.stdio_only:
-        message = f"{writer.name} takes no address of a server."
+        message = f"{writer.name} does not support servers with an address."
         raise UsageError(message, remedy="Install it without --http.")
     value: dict[str, object] = {"name": name} if writer.named else {}
     if kind := writer.kinds[bool(entry.url)]:
@@ -152,7 +152,7 @@ def address(value: object, dialect: Dialect) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Whether an address is this machine's, where this user's bridge may be."""
+    """Return whether an address is on this machine, where this user's bridge may run."""
     with suppress(ValueError):
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -160,12 +160,12 @@ def is_local(url: str) -> bool:
 
 
 def shown_address(url: str) -> str:
-    """Return an address without what may be secret in it."""
+    """Mask a URL's login, query and fragment."""
     return re.sub(r"[?#].*", "?•••", re.sub(r"//[^/?#]*@", "//•••@", url), flags=re.DOTALL)
 
 
 def is_bridge(name: str, value: object, dialect: Dialect) -> bool:
-    """Whether an entry is this bridge, under any name; one with an address only under its own."""
+    """Return whether an entry is the bridge: by its command, or by `NAME` if it has an address."""
     words = command_line(value, dialect)
     if words:
         return starts_bridge(words[0], words[1:])

@@ -1,4 +1,4 @@
-"""Puts the bridge's entry into a client's file, and takes it out: planned purely, then written."""
+"""Plans the change that adds the bridge to a client's file or removes it, and makes the change."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from typing import Any, Literal, cast
 import anyio
 
 from bridge.client_configs import differences
-from bridge.client_configs.document import Document, Table, open_document
+from bridge.client_configs.document import Document, Table
 from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.client_configs.journal import Journal, KeptServer, MoveRecord, digest, turn_in
+from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, digest, lock_directory
+from bridge.client_configs.json_text import JsonText
 from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
+from bridge.client_configs.toml_text import TomlText
 from bridge.client_configs.writers import Machine, Target, Writer, readable
+from bridge.client_configs.yaml_text import YamlText
+from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
@@ -33,21 +37,23 @@ from bridge.errors import BridgeError, UneditableError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change of one file, planned and not made.
+    """A planned change of one file.
 
     Attributes:
-        name, value: The bridge's entry as it is written; without a value it is taken out.
-        again: Plans the change again for another content of the file.
-        before, after: The content as it was planned; None for no file.
-        notes: What a person has to know.
-        replaces: Whether an entry of the name is there already.
-        moved, restored: Servers that go behind the bridge, by name, and that come back.
-        refused: Servers that were to be moved and stay, each with the reason.
-        barred: Why the client does not start the bridge, if one of its lists forbids it.
-        private: Whether only its user may read the file then: it has the bridge's token.
-        commands: The client's own commands that make it, if its file is not written.
-        kept, file, store: Where moved servers are, the file's line in the manifest there, and the
-            text of the bridge's file, once the change is made; None if no server moves.
+        name, value: The bridge's entry; an empty value means that it is removed.
+        again: Plans the change again for other content of the file.
+        before, after: The content before and after the change; None for no file.
+        notes: Lines for the user.
+        replaces: Whether an entry of this name exists.
+        moved: Servers that move behind the bridge, by name, with their entries.
+        restored: Names of the servers that move back.
+        refused: Servers that cannot be moved, each with the reason.
+        barred: The reason why the client will not start the bridge; empty if it will.
+        private: Whether other users must not read the file, because it holds the bridge's token.
+        commands: The client's own commands that make the change in place of an edit.
+        kept: The directory of moved servers; None if no server moves.
+        file, store: The file's row in that directory's manifest, and the content of the file that
+            holds the moved servers, both after the change.
     """
 
     target: Target
@@ -65,12 +71,11 @@ class Change:
     barred: str = ""
     private: bool = False
     commands: tuple[tuple[str, ...], ...] = ()
-    kept: KeptServer | None = None
+    kept: MovedServers | None = None
     file: MovedFile | None = None
     store: bytes = field(default=b"", repr=False)
 
     def diff(self, *later: Change) -> str:
-        """Return the change, with those that are made to the same file after it."""
         after = self.after
         for each in later:
             after = each.again(after).after
@@ -78,8 +83,8 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """The bridge as it stands in a file, with a command and its arguments, or an address."""
+class InstalledEntry:
+    """An existing entry of the bridge in a file: a command with arguments, or an address."""
 
     target: Target
     name: str
@@ -88,26 +93,30 @@ class Standing:
 
     @property
     def is_broken(self) -> bool:
-        """Whether its command is a path at which nothing can be run."""
+        """Whether the command is a path without an executable file."""
         program = self.command[0] if self.command else ""
         return os.path.isabs(program) and not os.access(program, os.X_OK)  # noqa: PTH117
 
 
 def read_target(target: Target) -> bytes | None:
-    """Return the content of a target's file; None if there is none. Refuse one of others."""
+    """Return the content of a target's file, or None if it does not exist.
+
+    Raises:
+        UsageError: It belongs to another user, leads out of the project or cannot be read.
+    """
     real = Path(os.path.realpath(target.path))
     if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
         message = f"{target.path} leads out of the project, to {real}."
         raise UsageError(message, remedy="Leave --scope out, or replace the link by a file.")
     try:
-        found = real.stat()
+        owner = real.stat().st_uid
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise UsageError(f"{target.path} is not changed: {error.strerror}.") from error
-    if found.st_uid != os.geteuid():
-        message = f"{real} belongs to another user, and is not changed."
-        raise UsageError(message, remedy="Run this as the user whom it belongs to.")
+    if owner != os.geteuid():
+        message = f"{real} belongs to another user and is not changed."
+        raise UsageError(message, remedy="Run this command as the file's owner.")
     raw = read_regular(real, limit=size_limit(target.location.format))
     if isinstance(raw, str):
         raise UsageError(f"{target.path} is not changed: {raw}.")
@@ -117,14 +126,13 @@ def read_target(target: Target) -> bytes | None:
 def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
-    """Return the change that puts the bridge into a file, and into its list of allowed servers."""
     document, table, second = _open_servers(target, raw)
     present = document.entries(table)
     dialect = target.location.dialect
     own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
     name = entry.name or next(iter(own), NAME)
     if name in present and name not in own:
-        message = f"{target.path} has another server called {name}."
+        message = f"{target.path} has another server named {name}."
         raise UsageError(message, remedy="Choose a name: --name NAME.")
     value = entry_value(target, entry, name, second=second)
     allowed, after = _allowed_servers(document, target), raw
@@ -135,13 +143,11 @@ def plan_install(
     others = [other for other in own if other != name]
     barred = _refusal(target, name, after, lists or Restrictions())
     notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
-    notes += [f"It stands there as {', '.join(others)} too."] if others else []
+    notes += [f"The file also has it as {', '.join(others)}."] if others else []
     if target.writer.contended and target.scope == "user" and raw is not None:
-        notes.append(f"Close {target.writer.name} first: a running one may write the file over.")
+        notes.append(f"Close {target.writer.name} first: it may overwrite the file while it runs.")
     if target.root is not None:
-        notes.append(
-            "The file would hold paths of this machine: keep it out of what others check out."
-        )
+        notes.append("The entry holds paths of this machine, so do not commit the file.")
     notes += [target.writer.note] if target.writer.note else []
     return Change(
         target=target,
@@ -159,15 +165,15 @@ def plan_install(
 
 
 def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journal) -> Change:
-    """Return the change that takes an entry out: to the byte if the file is as install left it."""
+    """Plan to remove an entry; a file unchanged since the install gets its original bytes back."""
     record = journal.install_of(target.path, name, raw)
     document = _open_servers(target, raw)[0].without(target.table, name)
-    # An empty list would allow every server.
+    # An empty list would allow every server, so the last name stays in it.
     if rest := [each for each in _allowed_servers(document, target) if each != name]:
         outer, _, key = _allowed_at(target).rpartition(".")
         document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
     after = document.encode() if record is None else record.before
-    notes = ("The file is not as the install left it, so it is edited entry by entry.",)
+    notes = ("The file has changed since the install, so only the entry is removed.",)
     return Change(
         target=target,
         action="uninstall",
@@ -182,19 +188,19 @@ def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journa
 def apply(change: Change, journal: Journal) -> None:
     try:
         with ExitStack() as turns:
-            turns.enter_context(turn_in(journal.directory))
+            turns.enter_context(lock_directory(journal.directory))
             if change.kept is not None:
-                turns.enter_context(turn_in(change.kept.directory))
-            read_target(change.target)  # It may have become a link since it was shown.
+                turns.enter_context(lock_directory(change.kept.directory))
+            read_target(change.target)  # Checks again: the file may have become a link.
             _apply(change, journal)
     except OSError as error:
-        message = f"{change.target.path} cannot be changed: {error.strerror or error}."
+        message = f"{change.target.path} could not be changed: {error.strerror or error}."
         raise BridgeError(message) from error
 
 
 def _apply(change: Change, journal: Journal) -> None:
     target, moves = change.target, bool(change.moved)
-    made = tuple(map(str, missing_directories(target.path)))
+    new_directories = tuple(map(str, missing_directories(target.path)))
     last = journal.install_of(target.path, change.name, change.before)
     new: list[MoveRecord] = []
     latest = change
@@ -210,10 +216,10 @@ def _apply(change: Change, journal: Journal) -> None:
 
     def keep(before: bytes | None, after: bytes | None) -> None:
         if moves:
-            # The file is about to lose them.
+            # The moved servers must be on the disk before the client's file loses them.
             keep_moved()
         if change.action == "install" or moves:
-            # Once more over itself: what was there before the first time is what comes back.
+            # A repeated install keeps the content before the first one for `uninstall`.
             first = last if last is not None and last.describes(before) and not moves else None
             record = MoveRecord(
                 path=str(target.path),
@@ -221,7 +227,7 @@ def _apply(change: Change, journal: Journal) -> None:
                 name=change.name,
                 before=first.before if first else before,
                 after_sha256=digest(after),
-                made_directories=first.made_directories if first else made,
+                made_directories=first.made_directories if first else new_directories,
             )
             new.append(journal.add(record))
 
@@ -233,7 +239,7 @@ def _apply(change: Change, journal: Journal) -> None:
         if latest.file is not None and not latest.file.entries:
             old += [each for each in journal.records(target.path) if each.action == "move"]
     if change.action == "uninstall":
-        # What the file held before, secrets too, is kept no longer than it can come back.
+        # Old content may hold secrets, so a record goes when it can no longer be restored.
         old += journal.installs(target.path, change.name)
         if last is not None and left is None:
             remove_directories(tuple(map(Path, last.made_directories)))
@@ -241,10 +247,10 @@ def _apply(change: Change, journal: Journal) -> None:
         journal.drop(record.id)
 
 
-def standings(
+def installed_entries(
     machine: Machine, broken: dict[Path, tuple[Target, str]] | None = None
-) -> Iterator[Standing]:
-    """Yield each place in clients' files where the bridge is; add unreadable files to `broken`."""
+) -> Iterator[InstalledEntry]:
+    """Yield the bridge's entries in clients' files; add unreadable files to `broken`."""
     for target in readable(machine):
         dialect = target.location.dialect
         raw = read_regular(target.path, limit=size_limit(target.location.format))
@@ -257,12 +263,17 @@ def standings(
                 broken[target.path] = target, str(error)
             continue
         entries: list[tuple[str | None, object]] = []
-        with suppress(UneditableError):  # The table may be something else.
+        with suppress(UneditableError):  # The table may be another kind of value.
             entries = document.named_entries(target.table)
         for name, value in entries:
             if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
-                yield Standing(target=target, name=name or "", command=command, url=url)
+                yield InstalledEntry(target=target, name=name or "", command=command, url=url)
+
+
+def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Document:
+    kinds: Mapping[Format, type[Document]] = {"toml": TomlText, "yaml": YamlText}
+    return kinds.get(format, JsonText).open(raw, format, listed=listed, path=path)
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:
@@ -273,7 +284,7 @@ def open_target(target: Target, raw: bytes | None) -> Document:
 
 
 def _open_servers(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
-    """Return a file's document, where its servers are, and whether it is OpenCode's second kind."""
+    """Return a file's document, its table of servers, and whether it has OpenCode's 2nd format."""
     document, second = open_target(target, raw), (*target.table, "servers")
     if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
         return document, second, True
@@ -281,7 +292,7 @@ def _open_servers(target: Target, raw: bytes | None) -> tuple[Document, Table, b
 
 
 def _allowed_at(target: Target) -> str:
-    """Return where a file has the list of the servers that alone are on; empty for nowhere."""
+    """Return the dotted path of a file's list of allowed servers; empty if it has none."""
     return (target.location.dialect.gates or ("", ""))[0]
 
 
@@ -291,7 +302,7 @@ def _allowed_servers(document: Document, target: Target) -> Sequence[object]:
 
 
 def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
-    """Return why the client would not start what was written; empty if it would."""
+    """Return the reason why the client would not start the entry; empty if it would."""
     context = EntryContext(
         client=target.location.client,
         scope=target.scope,
@@ -302,7 +313,7 @@ def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions
     parsed = parse_document(decode(after or b"", target.location.format), context)
     spec = next((each for each in parsed.entries if each.name == name), None)
     if spec is None:
-        raise BridgeError(f"{target.path} is not changed: the entry would not be read from it.")
+        raise BridgeError(f"{target.path} is not changed: discovery would not read the entry.")
     if isinstance(spec, SkippedServer):
         return spec.reason
     by = lists.off_by(spec.name, target.location.id)
@@ -312,12 +323,12 @@ def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions
 
 
 def with_own_commands(change: Change, machine: Machine) -> Change:
-    """Return a change with the client's commands that make it, where its file is not written."""
+    """Add the client's own commands if the running client may overwrite its file."""
     target = change.target
     program = machine.program(target.writer.program)
     if not (target.writer.contended and target.scope == "user" and program):
         return change
-    # Other users of this machine read a command's arguments, so none has the bridge's token.
+    # Other users of this machine can read arguments, so the bridge's token must not be in one.
     if len(target.table) > 1 or (isinstance(change.value, dict) and "headers" in change.value):
         return change
     remove = (program, "mcp", "remove", "-s", "user", change.name)
@@ -329,15 +340,14 @@ def with_own_commands(change: Change, machine: Machine) -> Change:
 
 
 def listing_command(writer: Writer, machine: Machine) -> tuple[str, ...]:
-    """Return the command with which a client lists its servers; empty if there is none here."""
     program = machine.program(writer.program)
     return (program, *writer.listing) if program and writer.listing else ()
 
 
 async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
-    """Run a client's command in the home directory; return what it prints.
+    """Run a client's command in the home directory and return its output.
 
-    In a project, some clients would start its servers to list them, approved or not.
+    In a project, some clients would start even unapproved servers in order to list them.
     """
     environ = {**machine.context.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
     try:
@@ -351,12 +361,12 @@ async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
                 cwd=machine.context.home,
             )
     except TimeoutError:
-        message = f"{argv[0]} did not end within 60 seconds."
+        message = f"{argv[0]} did not exit within 60 seconds."
         raise BridgeError(message, remedy="Run it yourself.") from None
     except OSError as error:
-        raise BridgeError(f"{argv[0]} does not start: {error.strerror}.") from None
-    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout.decode("utf-8", "replace"))[:20_000]
+        raise BridgeError(f"{argv[0]} could not be started: {error.strerror}.") from None
+    output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout.decode("utf-8", "replace"))[:20_000]
     if done.returncode:
         message = f"{' '.join(argv[:3])} failed with status {done.returncode}."
-        raise BridgeError(message, host_detail=said.strip()[-1000:])
-    return said
+        raise BridgeError(message, host_detail=output.strip()[-1000:])
+    return output

@@ -1,4 +1,4 @@
-"""What the bridge keeps of clients' files: the content before each change, and moved servers."""
+"""Stores the content of clients' files before each change, and the servers that moved."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from bridge.private_files import make_directory
 
 @dataclass(frozen=True, kw_only=True)
 class MoveRecord:
-    """One change of one file, written before the change is made.
+    """One change of one file, recorded before the change.
 
     Attributes:
-        id: Given by the journal; newer ones sort later.
-        before: The content before; None is no file.
-        after_sha256: The digest of the content after; empty is no file.
-        made_directories: Directories made for the file, the outermost first.
+        id: Assigned by the journal; newer ids sort later.
+        before: The content before; None for no file.
+        after_sha256: The digest of the content after; empty for no file.
+        made_directories: Directories created for the file, the outermost first.
     """
 
     id: str = ""
@@ -45,22 +45,22 @@ class MoveRecord:
 
 
 @contextmanager
-def turn_in(directory: Path) -> Iterator[None]:
-    """Keep other bridges from changing what is in a directory of theirs. Blocks for up to 30 s."""
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Lock a state directory against other bridges. Blocks for up to 30 s."""
     make_directory(directory)
-    # A directory of settings is a link in many homes.
+    # In many home directories the settings directory is a link.
     with exclusive_lock(directory.resolve(), seconds=30):
         yield
 
 
 class Journal:
-    """The records in a directory of the bridge's, readable by this user alone."""
+    """The records of changes, in a directory that only this user can read."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def add(self, record: MoveRecord) -> MoveRecord:
-        """Keep a record, durably, or raise an `OSError`; return it with its id."""
+        """Write a record durably, or raise an `OSError`; return it with its id."""
         make_directory(self.directory)
         record = replace(record, id=f"{time.time_ns():020d}")
         before = None if record.before is None else base64.b64encode(record.before).decode()
@@ -69,18 +69,18 @@ class Journal:
         return record
 
     def records(self, path: Path | None = None) -> list[MoveRecord]:
-        """Return the records of a file, or all, the oldest first; damaged ones are left out."""
-        found = filter(None, map(_load, sorted(self.directory.glob("*.json"))))
-        return [record for record in found if path in (None, Path(record.path))]
+        """Return a file's records, or all, the oldest first; skip damaged ones."""
+        loaded = filter(None, map(_load, sorted(self.directory.glob("*.json"))))
+        return [record for record in loaded if path in (None, Path(record.path))]
 
     def installs(self, path: Path, name: str) -> list[MoveRecord]:
-        put = ("install", name)
-        return [each for each in self.records(path) if (each.action, each.name) == put]
+        key = ("install", name)
+        return [each for each in self.records(path) if (each.action, each.name) == key]
 
     def install_of(self, path: Path, name: str, present: bytes | None) -> MoveRecord | None:
-        """Return the record of the change that left a file as it is, if that put in this entry."""
-        found = reversed(self.installs(path, name))
-        return next((record for record in found if record.describes(present)), None)
+        """Return the record of the install that produced a file's present content."""
+        newest_first = reversed(self.installs(path, name))
+        return next((record for record in newest_first if record.describes(present)), None)
 
     def drop(self, id: str) -> None:
         self._file(id).unlink(missing_ok=True)
@@ -89,26 +89,26 @@ class Journal:
         return self.directory / f"{id}.json"
 
 
-class KeptServer:
-    """The servers that moved behind the bridge, in a directory with a manifest."""
+class MovedServers:
+    """The directory of servers that moved behind the bridge, with its manifest."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def files(self) -> tuple[MovedFile, ...]:
-        """Return what was moved. While the manifest cannot be read, nothing may be moved."""
+        """Return the manifest's rows; raise a `UsageError` if it cannot be read."""
         try:
             return read_manifest(self.directory)
         except MalformedError as error:
             path = self.directory / MANIFEST
-            remedy = "Repair the file, or move it away."
+            remedy = "Repair the file or move it away."
             raise UsageError(f"{path}: {error}.", remedy=remedy) from None
 
     def file_of(self, target: Target) -> MovedFile:
-        """Return what was moved out of a file; without entries if nothing was."""
-        found = next((each for each in self.files() if each.original == target.path), None)
-        if found is not None:
-            return found
+        """Return the manifest's row of a file, or a new row without entries."""
+        row = next((each for each in self.files() if each.original == target.path), None)
+        if row is not None:
+            return row
         digest = hashlib.sha256(str(target.path).encode("utf-8", "surrogateescape")).hexdigest()
         suffix = target.path.suffix or ".json"
         return MovedFile(
@@ -119,16 +119,16 @@ class KeptServer:
         )
 
     def text(self, file: MovedFile) -> bytes:
-        """Return the text of the bridge's file; empty if there is none yet."""
+        """Return the content of the file that holds the moved servers; empty if it is new."""
         raw = read_regular(file.store, limit=MAX_FILE_BYTES)
         if raw == ABSENT:
             return b""
         if isinstance(raw, str):
-            raise UsageError(f"{file.store}: {raw}.", remedy="The moved servers are in this file.")
+            raise UsageError(f"{file.store}: {raw}.", remedy="This file holds the moved servers.")
         return raw
 
     def write(self, file: MovedFile, text: bytes) -> None:
-        """Keep a file's moved entries, on the disk; the manifest names only files that exist."""
+        """Write a file's moved entries durably; the manifest always names existing files."""
         make_directory(self.directory)
         others = tuple(each for each in self.files() if each.original != file.original)
         if file.entries:
@@ -150,5 +150,5 @@ def _load(path: Path) -> MoveRecord | None:
 
 
 def digest(content: bytes | None) -> str:
-    """Return a content's SHA-256 in hex; empty for no file."""
+    """Return the SHA-256 of content in hex; empty for no file."""
     return "" if content is None else hashlib.sha256(content).hexdigest()

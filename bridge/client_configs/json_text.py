@@ -1,4 +1,4 @@
-"""Edits JSON and JSON with comments: finds the members of a table, and their commas."""
+"""Edits JSON and JSON with comments: finds a table's members and their commas."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # (text, sta
 
 @dataclass(frozen=True, kw_only=True)
 class _Member(Row):
-    """A member of an object or of a list; a last one without a name ends before the bracket.
+    """A member of an object or of a list. The last row, without a value, ends at the bracket.
 
     Attributes:
-        floor: Where the one before ends. Comments from there to the start are about no member.
-        comma, after: The span of its comma; empty if it has none.
+        floor: The end of the previous member. Comments from `floor` to `start` belong to no member.
+        comma, after: The span of the member's comma; empty if it has none.
     """
 
     floor: int
@@ -42,52 +42,52 @@ class JsonText(Document):
 
     @cached_property
     def _bare(self) -> str:
-        """The text with spaces for comments."""
+        """The text with comments replaced by spaces."""
         if self.format not in ("jsonc", "json with comments"):
             return self.text
         return strip_comments(self.text, trailing_commas=False)
 
     @cached_property
     def _plain(self) -> str:
-        """The text with spaces for commas before closing brackets, too."""
+        """The text with comments and trailing commas replaced by spaces."""
         if self.format != "jsonc":
             return self._bare
         return strip_comments(self.text, trailing_commas=True)
 
     def _members(self, opening: int) -> list[_Member]:
-        """Return the members of an object or list, and what stands before its end."""
-        plain, found = self._plain, []
+        """Return the members of an object or list, then a row for the span before the bracket."""
+        plain, members = self._plain, []
         floor = self._rest_of_line(opening + 1)
-        place = _skip(plain, floor)
-        while plain[place] not in "]}":
-            first, name = place, None
+        at = _skip(plain, floor)
+        while plain[at] not in "]}":
+            first, name = at, None
             if plain[opening] == "{":
-                name, place = scanstring(plain, place + 1, True)
-                place = _skip(plain, _skip(plain, place) + 1)
-            value, end = _scan(plain, place)
+                name, at = scanstring(plain, at + 1, True)
+                at = _skip(plain, _skip(plain, at) + 1)
+            value, end = _scan(plain, at)
             if plain[opening] == "[" and isinstance(value, dict):
                 name = value.get(NAME_KEY)
             comma = _skip(self._bare, end)
             comma, after = (comma, comma + 1) if self._bare[comma] == "," else (end, end)
-            done = self._rest_of_line(after)
-            found.append(
+            row_end = self._rest_of_line(after)
+            members.append(
                 _Member(
                     name=name,
                     floor=floor,
                     start=self._lead(floor, first),
                     first=first,
-                    value=place,
+                    value=at,
                     value_end=end,
                     comma=comma,
                     after=after,
-                    end=done,
+                    end=row_end,
                 )
             )
-            floor, place = done, _skip(plain, done)
-        return [*found, _Member(name=None, floor=floor, start=floor, first=place, end=place)]
+            floor, at = row_end, _skip(plain, row_end)
+        return [*members, _Member(name=None, floor=floor, start=floor, first=at, end=at)]
 
     def _rest_of_line(self, at: int) -> int:
-        """Return where the comments end that share a line with what ends here."""
+        """Return the end of the comments that follow `at` on its line."""
         match = _REST.match(self.text, at)
         end = match.end() if match else at
         following = self.text[end : end + 1]
@@ -96,9 +96,9 @@ class JsonText(Document):
         return at + len(self.text[at:end].rstrip(" \t")) if following in "]}" else at
 
     def _lead(self, floor: int, key: int) -> int:
-        """Return where the text above a key starts that belongs to it.
+        """Return the start of a member's own text above its key.
 
-        Empty lines below a comment do not: it would come to stand directly above the next entry.
+        A comment above an empty line stays when the member goes: it belongs to no single member.
         """
         text, start = self.text, key
         for comment in reversed(list(_COMMENT.finditer(text, floor, key))):
@@ -115,7 +115,7 @@ class JsonText(Document):
         for key in table:
             first, *others = (member for member in self._members(at) if member.name == key)
             if others:
-                raise self._error(f"the key {key} is there twice", others[0].first)
+                raise self._error(f"the key {key} occurs twice", others[0].first)
             at = first.value
         return at
 
@@ -154,7 +154,7 @@ class JsonText(Document):
         start, stop, below = gone.start, gone.end, _skip(self.text, gone.end)
         lead = _skip(self.text, start)
         if "\n" not in self.text[stop:below] and ("\n" in self.text[start:lead] or index == 0):
-            # What follows on the line takes its place.
+            # The rest of the line moves to the start of the removed member.
             start, stop = lead, below
         if not (self.text[opening + 1 : start] + self.text[stop : end.first]).strip():
             return splice(self.text, [(opening + 1, end.first, "")])
@@ -192,7 +192,7 @@ class JsonText(Document):
         return splice(self.text, edits)
 
     def _alone(self, bracket: str, name: str, entry: str) -> tuple[str, str, str]:
-        """Return what stands before the one member that a text is, that member, and what after."""
+        """Split the text of one member into its leading comments, the member, and its tail."""
         text = f"[\n{entry}\n]" if bracket == "[" else f"{{\n{entry}\n}}"
         alone = replace(self, text=text)
         try:
@@ -217,8 +217,8 @@ class JsonText(Document):
 
     @property
     def _unit(self) -> str:
-        found = re.search(r"^([ \t]+)[\"{\[]", self.text, flags=re.MULTILINE)
-        return found[1] if found else "  "
+        match = re.search(r"^([ \t]+)[\"{\[]", self.text, flags=re.MULTILINE)
+        return match[1] if match else "  "
 
     def _dump(self, value: object, indent: str, lines: bool) -> str:
         if lines:
@@ -234,5 +234,5 @@ def _skip(text: str, at: int) -> int:
 
 
 def _escape(text: str) -> str:
-    # UTF-8 cannot hold halves of a character.
+    # UTF-8 cannot encode lone surrogates.
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)

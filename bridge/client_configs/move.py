@@ -1,8 +1,8 @@
-"""Moves servers out of a client's file behind the bridge, and back, verbatim.
+"""Moves servers, verbatim, out of a client's file behind the bridge, and back.
 
-The bridge's file has an entry, on the disk, before the client's file loses it: a bridge that is
-killed in between leaves it twice, which discovery understands and the next move cleans up.
-An entry that the client has under the name now is never overwritten.
+The bridge writes an entry to its own file before the client's file loses it. If it is killed in
+between, both files have the entry; discovery accepts that, and the next move cleans up.
+A restore never overwrites another entry of the same name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from bridge.client_configs.document import Table
 from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target
-from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.writers import Machine, Target, readable
 from bridge.discovery.finder import Discovery
 from bridge.discovery.moved import MovedEntry
@@ -24,26 +24,24 @@ from bridge.discovery.precedence import SHADOWED, UNUSED
 from bridge.errors import BridgeError
 from bridge.model import ServerSpec, Source
 
-SCOPES = ("user", "local", "project", "profile", "agent")  # Of files that are the user's to change.
-
-LoggedIn = Callable[[ServerSpec], bool]
+SCOPES = ("user", "local", "project", "profile", "agent")  # Scopes of files that a user may change.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
-    """What decides which servers move.
+    """The choice of the servers that move.
 
     Attributes:
-        names: Of servers; None for all that can be moved.
-        found: What discovery finds with the clients' files as they are.
-        kept: Where they go.
-        logged_in: Whether the bridge has a login of its own to a server.
+        names: The servers to move; None for all that can be moved.
+        discovery: The servers before the move.
+        kept: The directory for moved servers.
+        logged_in: Returns whether the bridge has its own login to a server.
     """
 
     names: Sequence[str] | None
-    found: Discovery
-    kept: KeptServer
-    logged_in: LoggedIn
+    discovery: Discovery
+    kept: MovedServers
+    logged_in: Callable[[ServerSpec], bool]
 
     def wants(self, name: str, value: object, target: Target) -> bool:
         if self.names is not None:
@@ -51,30 +49,30 @@ class Mover:
         return not is_bridge(name, value, target.location.dialect)
 
     def refusal(self, name: str, value: object, target: Target) -> str:
-        """Return why an entry cannot be moved; empty if it can.
+        """Return the reason why an entry cannot be moved; empty if it can.
 
-        What discovery cannot use in the client's file it could not use behind the bridge either.
+        An entry that discovery cannot use in the client's file would not work behind the bridge.
         """
         client = target.location.client
         if is_bridge(name, value, target.location.dialect):
             return "it is the bridge itself"
         if target.scope == "project" and "${input:" in json.dumps(value, default=str):
-            return "the project's file, which others change, has the values of its inputs"
-        for each in self.found.skipped:
+            return "it uses inputs that the project's file defines, and others change that file"
+        for each in self.discovery.skipped:
             if each.name == name and _is_at(each.source, target):
-                # One that is turned off holds its name, and stays off behind the bridge.
+                # A server that is switched off reserves its name and stays off after the move.
                 if each.holds_name:
                     return ""
                 if not each.reason.startswith(SHADOWED) or UNUSED in each.reason:
                     return each.reason
                 other = each.reason.removeprefix(SHADOWED)
                 return (
-                    f"{other} defines another server of this name, and the bridge has one of each: "
-                    "rename one of the two and move again, or delete this one if the other will do"
+                    f"{other} defines another server of this name, and the bridge uses only one: "
+                    "rename one of the two and move again, or delete this one"
                 )
-        if any(_is_here(each.spec, name, target) for each in self.found.proposed):
-            return f"you have not approved it: `mcp-code-bridge servers approve {name}`"
-        here = (spec for spec in self.found.servers if _is_here(spec, name, target))
+        if any(_is_here(each.spec, name, target) for each in self.discovery.proposed):
+            return f"you have not approved it; run `mcp-code-bridge servers approve {name}`"
+        here = (spec for spec in self.discovery.servers if _is_here(spec, name, target))
         spec = next(here, None)
         if spec is None:
             return f"only {client} can start it"
@@ -89,7 +87,7 @@ def _is_here(spec: ServerSpec, name: str, target: Target) -> bool:
 
 
 def _is_at(source: Source, target: Target) -> bool:
-    # Claude Code's file has servers for all projects, and for single ones.
+    # Claude Code's file has a table for all projects and a table for each project.
     return source.path == str(target.path) and source.key.startswith(target.table[0])
 
 
@@ -99,19 +97,19 @@ def with_move(
     mover: Mover,
     shown: Mapping[str, object] | None = None,
 ) -> Change:
-    """Return a change of a client's file, with all of its tables, that moves servers out before.
+    """Extend a change of a client's file so that it first moves servers out of the given tables.
 
     Args:
-        shown: The servers that a person was shown, by name; None if this is what is shown.
+        shown: The entries that the user has seen, by name; None before they are shown.
     """
     document = before = open_target(tables[0], change.before)
     file = mover.kept.file_of(tables[0])
     store = open_target(tables[0], mover.kept.text(file))
     entries: dict[tuple[Table, str], MovedEntry] = {}
     for each in file.entries:
-        held, there = (of.entry(each.table, each.name) for of in (store, before))
-        if held is not None and there is not None and held.value == there.value:
-            # The client's file still has it, or has it again.
+        held, present = (of.entry(each.table, each.name) for of in (store, before))
+        if held is not None and present is not None and held.value == present.value:
+            # The client's file has the entry too: a move was interrupted, or the user added it.
             store = store.without(each.table, each.name)
         elif held is not None:
             entries[each.table, each.name] = each
@@ -124,7 +122,7 @@ def with_move(
                 continue
             reason = mover.refusal(name, value, target)
             if (target.table, name) in entries:
-                reason = f"another server of this name was moved already, to {file.store}"
+                reason = f"another server of this name has moved to {file.store}"
             entry = before.entry(target.table, name)
             if reason or entry is None:
                 refused.append((name, reason))
@@ -134,18 +132,18 @@ def with_move(
             at = MovedEntry(table=target.table, name=name, index=index)
             entries[target.table, name] = at
             moved[name] = value
-    # What moves counts as approved, so it must be what was shown or approved.
+    # A moved server counts as approved, so its entry must equal the one that the user saw.
     if shown is not None and any(shown.get(name) != value for name, value in moved.items()):
         raise BridgeError(
-            f"{change.target.path} was not changed: its servers are not those shown any more.",
-            remedy="Look at what changed, then try again.",
+            f"{change.target.path} was not changed: its servers changed after they were shown.",
+            remedy="Run the command again to see the present ones.",
             code="changed_meanwhile",
         )
-    known = moved if shown is None else shown
+    seen = moved if shown is None else shown
     return replace(
         change.again(document.encode() if moved else change.before),
         before=change.before,
-        again=lambda now: with_move(replace(change, before=now), tables, mover, known),
+        again=lambda now: with_move(replace(change, before=now), tables, mover, seen),
         moved=moved,
         refused=tuple(refused),
         kept=mover.kept if moved else None,
@@ -155,7 +153,7 @@ def with_move(
 
 
 def move_only(target: Target, raw: bytes | None) -> Change:
-    """Return a change that does nothing yet, for a file that does not get the bridge."""
+    """Return an empty change of a file that does not get the bridge."""
     again = partial(move_only, target)
     return Change(target=target, action="move", again=again, before=raw, after=raw)
 
@@ -163,53 +161,52 @@ def move_only(target: Target, raw: bytes | None) -> Change:
 def tables_of(
     machine: Machine, client: str, scope: str, gone: Collection[Path] = ()
 ) -> dict[Path, list[Target]]:
-    """Return a client's files with servers, each once for each of its tables."""
-    found: dict[Path, list[Target]] = {}
+    """Return a client's files that have servers, with a target for each table."""
+    tables: dict[Path, list[Target]] = {}
     for target in readable(machine, gone):
-        mine = target.writer.id == client and target.scope == scope
+        matches = target.writer.id == client and target.scope == scope
         own = target.location.holds == "servers" and target.location.scope in SCOPES
-        if mine and own:
-            found.setdefault(target.path, []).append(target)
-    return found
+        if matches and own:
+            tables.setdefault(target.path, []).append(target)
+    return tables
 
 
-def with_restore(change: Change, kept: KeptServer, journal: Journal) -> Change:
-    """Return a change of a client's file that puts moved servers back into it before."""
+def with_restore(change: Change, kept: MovedServers, journal: Journal) -> Change:
+    """Extend a change of a client's file so that it first puts moved servers back."""
     target, raw = change.target, change.before
     file = kept.file_of(target)
     store = open_target(target, kept.text(file))
     before = raw
     for record in reversed(journal.records(target.path)):
-        # The newest moves in a row, which led to what the file is.
+        # Follow the newest moves back from the file's present content.
         if record.action != "move" or not record.describes(before):
             break
         before = record.before
     whole = open_target(target, before)
     pairs = [[of.entry(each.table, each.name) for of in (store, whole)] for each in file.entries]
     moved = bool(pairs) and before is not None and before != raw
-    exact = moved and all(kept and was and kept.value == was.value for kept, was in pairs)
+    exact = moved and all(held and was and held.value == was.value for held, was in pairs)
     after = before if exact else raw
     staying: list[MovedEntry] = []
     restored: list[str] = []
     notes = []
     present = open_target(target, after)
-    # The first of them first: then each comes to stand where it stood.
+    # Ascending indexes put each entry back at its original position.
     for each in sorted(file.entries, key=lambda entry: entry.index):
-        entry, there = store.entry(each.table, each.name), present.entries(each.table)
+        entry, entries = store.entry(each.table, each.name), present.entries(each.table)
         if entry is None:
-            why = "the bridge's file does not have it"
-            notes.append(f"{each.name} stays behind the bridge: {why}.")
-        elif each.name in there and there[each.name] != entry.value:
+            notes.append(f"{each.name} is not restored: {file.store} does not have it.")
+        elif each.name in entries and entries[each.name] != entry.value:
             staying.append(each)
-            why = "the client has another server of this name now, which is not overwritten"
+            why = "the client now has another server of this name"
             notes.append(f"{each.name} stays behind the bridge: {why}.")
         else:
-            if each.name not in there:
+            if each.name not in entries:
                 present = present.with_text(each.table, entry, index=each.index)
             store = store.without(each.table, each.name)
             restored.append(each.name)
     if restored and not exact:
-        notes.append("The file has changed since, so the servers are put back one by one.")
+        notes.append("The file has changed since the move, so the servers are put back one by one.")
         after = present.encode()
     back = change.again(after)
     return replace(

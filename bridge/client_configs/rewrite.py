@@ -1,7 +1,7 @@
 """Replaces a client's file by its edited content, whole or not at all.
 
-The client may write the file at any time, and takes no lock of ours. So the file is compared with
-what was read last before it is replaced; what remains is the moment of one system call.
+The client may write the file at any time and takes no lock. So the file is compared with the
+content read before, immediately before the replacement. A race of one system call remains.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from bridge.errors import BridgeError, UneditableError
 from bridge.private_files import make_directory, open_below
 
 UNFINISHED = ".mcp-code-bridge-"
-"""Prefix of unfinished files, next to the client's; eight characters follow."""
+"""Prefix of unfinished files next to the client's file; eight characters follow."""
 
 
 class _Changed(Exception):
-    """The file is not what was read."""
+    """The file differs from the content that was read."""
 
 
 def rewrite(
@@ -35,27 +35,28 @@ def rewrite(
     root: Path | None = None,
     before_replace: Callable[[bytes | None, bytes | None], None] = lambda before, after: None,
 ) -> bytes | None:
-    """Edit a file, None for no file; links stay, as do mode and owner. Return its content. Blocks.
+    """Edit a file in place, keeping links, mode and owner; return the new content. Blocks.
 
     Args:
-        most: The bits of its mode that may stay: 0o700 if other users may not read it.
-        root: The project that the file has to be in, links resolved; None if it may be anywhere.
-        before_replace: Called with the content before and after once the new content is on the
-            disk and the old file still there; again if another program has changed the file.
+        edit: Returns the new content for the present one; None means no file.
+        most: A mask for the file's mode: 0o700 if other users must not read it.
+        root: The project that must contain the file, with links resolved; None for no limit.
+        before_replace: Called with the old and new content when the new content is on the disk and
+            before the old file is replaced. Called again after each change by another program.
 
     Raises:
         UneditableError: The file cannot be edited, read or replaced; it is unchanged.
     """
     real = Path(os.path.realpath(path))
-    made: tuple[Path, ...] = ()
+    new_directories: tuple[Path, ...] = ()
     try:
         missing = missing_directories(real)
         if missing and edit(None) is None:
             return None
-        made = missing
+        new_directories = missing
         with _held_directory(real.parent, root) as directory:
             held = directory / real.name
-            for _ in range(3):  # A client that writes at each of them will do so again.
+            for _ in range(3):  # A client that writes during each attempt will continue to.
                 before = _read(held)
                 after = edit(before)
                 if after == before:
@@ -69,7 +70,7 @@ def rewrite(
             code="changed_meanwhile",
         )
     except BaseException as error:
-        remove_directories(made)
+        remove_directories(new_directories)
         if not isinstance(error, OSError | ValueError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
@@ -78,9 +79,9 @@ def rewrite(
 
 @contextmanager
 def _held_directory(path: Path, root: Path | None) -> Iterator[Path]:
-    """Make and open a directory; yield a path that leads there even if the directory is replaced.
+    """Create and open a directory; yield a path to it that survives its replacement.
 
-    A program that writes in a project could put a link to the user's own files in its place.
+    A program with write access to a project could replace it by a link to the user's own files.
     """
     named = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
     if root is None:
@@ -96,21 +97,21 @@ def _held_directory(path: Path, root: Path | None) -> Iterator[Path]:
         finally:
             os.close(above)
     try:
-        # Elsewhere than on Linux there is no path by a descriptor.
+        # Only Linux has paths by descriptor.
         yield Path(f"/proc/self/fd/{held}") if sys.platform == "linux" else path
     finally:
         os.close(held)
 
 
 def missing_directories(path: Path) -> tuple[Path, ...]:
-    """Return the directories that are made for a file, the outermost first."""
+    """Return the directories that a file still needs, the outermost first."""
     parents = Path(os.path.realpath(path)).parents
     return tuple(reversed([each for each in parents if not each.exists()]))
 
 
-def remove_directories(made: tuple[Path, ...]) -> None:
-    """Remove directories that were made for a file, as far as they are empty."""
-    for directory in reversed(made):
+def remove_directories(directories: tuple[Path, ...]) -> None:
+    """Remove the directories that are empty."""
+    for directory in reversed(directories):
         with suppress(OSError):
             directory.rmdir()
 
@@ -125,19 +126,19 @@ def _read(real: Path) -> bytes | None:
 def _replace(
     real: Path, before: bytes | None, after: bytes | None, most: int, record: Callable[[], None]
 ) -> None:
-    """Replace a file if it is still what was read."""
-    # What a bridge left that was killed: no other writes here while the lock is held.
+    """Replace a file if its content is still `before`."""
+    # Under the lock, unfinished files can only come from a bridge that was killed.
     for path in real.parent.glob(f"{UNFINISHED}????????"):
         with suppress(OSError):
             path.unlink()
-    found = real.lstat() if before is not None else None
-    # A rename would do it, though the file's mode or owner says not to.
-    if found is not None and not (found.st_mode & 0o222 and os.access(real, os.W_OK)):
+    status = real.lstat() if before is not None else None
+    # A rename ignores the file's own mode and owner, so they are checked here.
+    if status is not None and not (status.st_mode & 0o222 and os.access(real, os.W_OK)):
         raise ValueError("it is read-only; make it writable first (chmod u+w)")
-    if found is not None and found.st_nlink > 1:
+    if status is not None and status.st_nlink > 1:
         raise ValueError(
-            f"it has {found.st_nlink} names (hard links), and would part from the others; use a "
-            "symbolic link instead"
+            f"it has {status.st_nlink} hard links, and an edit would separate it from the others; "
+            "use a symbolic link instead"
         )
 
     def check() -> None:
@@ -155,11 +156,11 @@ def _replace(
         real,
         after,
         durable=True,
-        mode=stat.S_IMODE(found.st_mode) & most if found else 0o600,
-        owner=(found.st_uid, found.st_gid) if found else None,
+        mode=stat.S_IMODE(status.st_mode) & most if status else 0o600,
+        owner=(status.st_uid, status.st_gid) if status else None,
         before_rename=check,
         prefix=UNFINISHED,
     )
     if _read(real) != after:
-        # Written at once by a program that may not have seen our change: edit what is there now.
+        # Another program wrote the file immediately, perhaps without our change: edit it again.
         raise _Changed

@@ -1,4 +1,4 @@
-"""Edits TOML: an entry is sections (`[table.x]`, `[[table]]`) or keys in its table's section."""
+"""Edits TOML, where an entry is sections (`[table.x]`, `[[table]]`) or keys in a section."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _KEY = re.compile(rf"\s*{_PART}(?:[ \t]*\.[ \t]*{_PART})*[ \t]*=")
 
 @dataclass(frozen=True, kw_only=True)
 class _Statement(Row):
-    """A section's header, or a key with its value; as a row, with those of its entry below.
+    """A section's header, or a key with its value. A row joins the statements of one entry.
 
     Attributes:
-        section: The path of the section that it is in or starts.
-        path: What it sets, from the root; of a header, the section.
+        section: The path of the section that contains the statement or that it starts.
+        path: The path that it sets, from the root.
     """
 
     name: str | None = None
@@ -42,7 +42,7 @@ class _Statement(Row):
 class TomlText(Document):
     @cached_property
     def _statements(self) -> list[_Statement]:
-        found: list[_Statement] = []
+        statements: list[_Statement] = []
         section: Table = ()
         for start, end in _lines(self.text):
             text = self.text[start:end]
@@ -53,8 +53,9 @@ class TomlText(Document):
             else:
                 continue
             span = Row(name=None, start=start, first=start, end=end)
-            found.append(_Statement(**vars(span), section=section, path=path, is_header=is_header))
-        return found
+            statement = _Statement(**vars(span), section=section, path=path, is_header=is_header)
+            statements.append(statement)
+        return statements
 
     def _rows(self, table: Table) -> list[_Statement]:
         rows: list[_Statement] = []
@@ -91,7 +92,7 @@ class TomlText(Document):
         return text.lstrip("\r\n") if self._own(table, name)[0].is_header else text
 
     def _with_table(self, table: Table) -> Self:
-        # Sections make their tables; one that is an empty value must go.
+        # A section creates its table, so an empty inline value of the table must go.
         empty = [
             (one.start, one.end, "")
             for one in self._statements
@@ -131,7 +132,7 @@ class TomlText(Document):
         return splice(self.text, [(place, place, self._join(place, [text]))])
 
     def _end(self, table: Table) -> int:
-        """Return where a new section of a table goes: after its last, or at the end."""
+        """Return the position of a table's new section: after its last one, or at the end."""
         ends = [row.end for row in self._rows(table) if row.name is not None]
         ends += [one.end for one in self._statements if one.is_header and one.path == table]
         end = max(ends, default=len(self.text))
@@ -139,7 +140,7 @@ class TomlText(Document):
             if one.start >= end:
                 if one.is_header:
                     break
-                # A key of the section that ends here, which the new one would take.
+                # A new section here would capture the keys below.
                 end = one.end
         return end
 
@@ -172,7 +173,7 @@ class TomlText(Document):
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield each statement's span, to the end of its last line."""
+    """Yield the span of each statement's whole lines."""
     start, depth = 0, 0
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -185,7 +186,7 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _path(value: Any) -> Table:
-    """Return the keys of a value of which each holds one other."""
+    """Return the keys of nested tables that have one key each."""
     path: list[str] = []
     while value:
         if isinstance(value, list):

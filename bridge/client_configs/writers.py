@@ -1,6 +1,6 @@
-"""The clients that the bridge can be put into, and which of their files get it.
+"""The clients that can use the bridge, and the files that get its entry.
 
-Data over discovery's own table, which has the formats, the keys and the spelling of entries.
+Discovery's table has the formats and the keys of entries. This table adds what writing needs.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from bridge.errors import UsageError
 Scope = Literal["user", "project"]
 
 FILE_NAME = "code-bridge"
-"""Of a file that is the bridge's alone, where a client reads a directory of files."""
+"""The stem of the bridge's own file, for clients that read a directory of files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """One client that the bridge can be put into.
+    """A client that can use the bridge.
 
     Attributes:
-        source: Under which name discovery reads its files.
-        files: Templates of discovery's table that are written, the preferred first.
-        kinds: What an entry says of its kind, with a command and with an address.
+        source: The client's id in discovery's table.
+        files: Templates of discovery's table that can be written, the preferred first.
+        kinds: The type field's values for a command and for an address.
         named: Whether an entry holds its name.
-        ours: Members of every entry, next to the usual ones.
-        calls, starts: Its field for the longest call, and for the longest start; discovery knows
-            their units.
-        url_key, table: The field for an address, and where its servers are, if not the first of
-            those that are read.
-        each: Whether every one of the directories that exist gets the entry: profiles, builds.
-        program, listing: Its command, and what that takes to list its servers.
-        contended: Whether the running client writes the file again and again.
-        note: What a person has to know afterwards.
+        ours: Additional members of every entry.
+        calls, starts: The fields for the longest call and for the longest start. Discovery's table
+            has their units.
+        url_key, table: The field for an address and the table of servers, if they differ from the
+            first ones in discovery's table.
+        each: Whether every existing directory (a profile or a build) gets the entry.
+        program, listing: The client's command, and its arguments that list the servers.
+        contended: Whether the running client repeatedly writes the file.
+        note: A line for the user after the change.
     """
 
     id: str
@@ -67,12 +67,12 @@ class Writer:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One file that is, or would be, changed for a client.
+    """A client's file that is, or would be, changed.
 
     Attributes:
-        path: As discovery names it; it may be a link.
-        place: Where its template starts.
-        root: For a project's file, the project; no file outside is written.
+        path: The path in discovery's form; it may be a link.
+        place: The directory at which the template starts.
+        root: The project of a project's file; no file outside it is written.
     """
 
     writer: Writer
@@ -96,7 +96,7 @@ def _row(
     files: tuple[str, ...] | None = None,
     **others: Any,
 ) -> Writer:
-    """Return a client's row; what it does not say is what discovery reads first in each scope."""
+    """Return a client's row; `files` defaults to the first template of each scope."""
     source = source or id
     rows = [row for row in _ROWS_WITH_SERVERS if row.id == source and not row.dialect.per_project]
     if files is None:
@@ -158,12 +158,12 @@ _ROWS = (
         "codex",
         calls="tool_timeout_sec",
         starts="startup_timeout_sec",
-        # Its first turn would not have the tools yet, and `codex exec` refuses what it would ask.
+        # Without these, Codex's first turn lacks the tools, and `codex exec` refuses each call.
         ours={"required": True, "default_tools_approval_mode": "approve"},
         program="codex",
         listing=_LIST,
-        note="Codex then waits for the bridge at its start, so that `codex exec` has it, and does "
-        "not ask before run_python: the bridge's policy decides on each call.",
+        note="Codex now waits for the bridge when it starts, so that `codex exec` has the tool. It "
+        "does not ask before run_python: the bridge's policy decides on each call.",
     ),
     _row("gemini", calls="timeout", program="gemini", listing=_LIST),
     _row("qwen", calls="timeout", program="qwen", listing=_LIST),
@@ -284,13 +284,13 @@ def writer_for(client: str) -> Writer:
         return WRITERS[client]
     near = difflib.get_close_matches(client.lower(), WRITERS, n=1)
     guess = f" Did you mean {near[0]}?" if near else ""
-    message = f"The bridge knows no client {client!r:.100}.{guess}"
-    raise UsageError(message, remedy=f"It knows {', '.join(WRITERS)}.")
+    message = f"Unknown client {client!r:.100}.{guess}"
+    raise UsageError(message, remedy=f"Supported clients: {', '.join(WRITERS)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where clients are looked for, resolved once."""
+    """The directories and environment in which clients are searched."""
 
     context: DiscoveryContext
     project: Project
@@ -303,10 +303,10 @@ class Machine:
     def program(self, name: str) -> str:
         """Return the path of a client's command; empty if there is none.
 
-        A command of the working directory, which may be anyone's, is none.
+        Ignores commands in the working directory, which another user may have written.
         """
-        found = shutil.which(name, path=self.context.environ.get("PATH", "")) if name else None
-        return found if found and Path(found).is_absolute() else ""
+        path = shutil.which(name, path=self.context.environ.get("PATH", "")) if name else None
+        return path if path and Path(path).is_absolute() else ""
 
 
 def machine_of(context: DiscoveryContext) -> Machine:
@@ -317,52 +317,51 @@ def machine_of(context: DiscoveryContext) -> Machine:
 def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:
     """Return the files that get the bridge: one, or one for each build or profile."""
     if not writer.files:
-        message = f"{writer.name} has been given up by its makers: nothing is put into it."
-        raise UsageError(message, remedy="`uninstall` takes the bridge out of it.")
-    found = list(_candidates(writer, scope, machine))
-    if not found:
-        message = f"{writer.name} has no file of its servers for the {scope} here."
+        message = f"{writer.name} is discontinued, so the bridge is not added to it."
+        raise UsageError(message, remedy="`uninstall` removes the bridge from it.")
+    candidates = list(_candidates(writer, scope, machine))
+    if not candidates:
+        message = f"{writer.name} has no configuration file for the {scope} here."
         others = "Leave --scope out." if scope == "project" else "It runs on another system."
         raise UsageError(message, remedy=others)
     if scope == "project" and machine.root == machine.context.home:
         message = "This is your home directory, not a project."
         raise UsageError(message, remedy="Change to the project, or leave --scope out.")
     if writer.each:
-        return tuple(each for each in found if _is_there(each, machine)) or (found[0],)
+        return tuple(each for each in candidates if _exists(each, machine)) or (candidates[0],)
 
     def rank(target: Target) -> tuple[bool, bool]:
-        # One that is there; else at the project's root, or in a directory of the user's.
-        near = target.place == target.root if target.root else _is_there(target, machine)
+        # Prefer an existing file, then the project's root or an existing directory of the user.
+        near = target.place == target.root if target.root else _exists(target, machine)
         return not target.exists, not near
 
-    return (min(found, key=rank),)
+    return (min(candidates, key=rank),)
 
 
 def detect_targets(machine: Machine) -> tuple[Target, ...]:
-    """Return the user's files of the clients that are on this machine."""
-    found: list[Target] = []
+    detected: list[Target] = []
     for writer in WRITERS.values():
         own = list(_candidates(writer, "user", machine))
-        there = any(_is_there(each, machine) for each in own)
-        if there or (own and machine.program(writer.program)):
-            found.extend(targets(writer, "user", machine))
-    return tuple(found)
+        present = any(_exists(each, machine) for each in own)
+        if present or (own and machine.program(writer.program)):
+            detected.extend(targets(writer, "user", machine))
+    return tuple(detected)
 
 
 def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
-    """Yield every file with servers that is there, or is one of `gone`, for each of its tables."""
+    """Yield a target for each table of each file that exists or is one of `gone`."""
     seen: set[tuple[Path, Table]] = set()
     for writer in WRITERS.values():
-        theirs = _locations(writer, machine)
-        own = [row for row in theirs if row.template in writer.files]
-        for row in (*own, *(theirs if writer.id == writer.source else ())):
+        locations = _locations(writer, machine)
+        own = [row for row in locations if row.template in writer.files]
+        for row in (*own, *(locations if writer.id == writer.source else ())):
             for target in _in_location(writer, row, machine, present=True):
-                there = target.exists or target.path in gone
+                wanted = target.exists or target.path in gone
                 tables = [_table(key, row) for key in row.dialect.server_keys]
                 if row.dialect.per_project:
                     keys = machine.project.keys
                     tables = [("projects", each, *inner) for inner in tables for each in keys]
-                for table in tables if there else ():
+                for table in tables if wanted else ():
                     if (target.path, table) not in seen:
                         seen.add((target.path, table))
                         yield replace(target, table=table)
@@ -389,7 +388,7 @@ def _candidates(writer: Writer, scope: Scope, machine: Machine) -> Iterator[Targ
 def _in_location(
     writer: Writer, row: Location, machine: Machine, *, present: bool = False
 ) -> Iterator[Target]:
-    """Yield the files of one row; of a directory the present files, or the bridge's own."""
+    """Yield one row's files; for a directory, its existing files or the bridge's own file."""
     table = writer.table or _table(row.dialect.server_keys[0], row)
     for path, place in fill_all(row.template, machine.places):
         if row.in_project and not place.is_relative_to(machine.root):
@@ -411,8 +410,8 @@ def _in_location(
             )
 
 
-def _is_there(target: Target, machine: Machine) -> bool:
-    """Whether the file, or a directory that is the client's alone, exists."""
+def _exists(target: Target, machine: Machine) -> bool:
+    """Return whether the file, or a directory that only this client uses, exists."""
     own = target.path.stem == FILE_NAME
     directory = target.place if own else target.path.parent
     shared = (machine.context.home, *machine.places["config"])

@@ -1,4 +1,4 @@
-"""Edits YAML: finds the lines of an entry in a mapping or a list, and writes new ones."""
+"""Edits YAML: finds an entry's lines in a mapping or a list, and writes new lines."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ class YamlText(Document):
         return yaml_node(self.text)
 
     def _find(self, table: Table) -> tuple[Any, Any]:
-        """Return the node of a table that exists, and that of its key."""
         node, key = self._root, None
         for name in table:
             first, *others = (pair for pair in node.value if pair[0].value == name)
             if others:
-                raise self._error(f"the key {name} is there twice", others[0][0].start_mark.index)
+                raise self._error(f"the key {name} occurs twice", others[0][0].start_mark.index)
             key, node = first
         return node, key
 
@@ -41,7 +40,7 @@ class YamlText(Document):
             return []
         if node.flow_style:
             raise self._error("a table in brackets cannot be extended", node.start_mark.index)
-        found: list[Row] = []
+        rows: list[Row] = []
         firsts = [self._first(item) for item in node.value]
         floor = self._line_after(key.end_mark.index) if key is not None else 0
         limits = [self._line(first) for first in firsts[1:]]
@@ -52,7 +51,7 @@ class YamlText(Document):
             if self.text[line:first].strip(" ") or limit <= line:
                 raise self._error("several entries share a line", first)
             end, column = limit, first - line
-            # What stands above the next row is not its own.
+            # Comments and empty lines below an entry belong to the next one.
             while (last := self._line(end - 1)) > line:
                 text = self.text[last:end]
                 indent = _indent(text)
@@ -60,9 +59,9 @@ class YamlText(Document):
                     break
                 end = last
             start, name = self._above(floor, line), self._name(item)
-            found.append(Row(name=name, start=start, first=first, end=end))
+            rows.append(Row(name=name, start=start, first=first, end=end))
             floor = end
-        return found
+        return rows
 
     def _first(self, item: Any) -> int:
         if isinstance(item, tuple):
@@ -106,11 +105,11 @@ class YamlText(Document):
             start = node.start_mark.index if node else len(self.text)
             end = self._line_after(node.end_mark.index) if node else start
             return splice(self.text, [(start, end, self._join(start, lines))])
-        # The brackets go; a null has none.
+        # An empty table may be `[]`, `{}` or null; brackets must go.
         colon = self.text.index(":", key.end_mark.index) + 1
         end = max(colon, node.end_mark.index) if node.value == [] else colon
         place, outer = self._line_after(end), key.start_mark.column
-        # As far in as a comment that is left there, or that would become part of the new row.
+        # A comment below sets the indentation, because it would become part of the new row.
         left = _COMMENT_NEXT.match(self.text, place)
         column = len(left[1]) if left and len(left[1]) > outer else outer + _STEP
         new = self._join(place, lines, column)
@@ -142,7 +141,7 @@ def _block(value: Mapping[str, object]) -> Iterator[str]:
 
 
 def _scalar(value: object) -> str:
-    """Return a value on one line: plain if that is safe for each version of YAML, else as JSON."""
+    """Return a value on one line: plain if that is safe in every YAML version, else as JSON."""
     if isinstance(value, str):
         if _PLAIN.fullmatch(value):
             return value

@@ -1,4 +1,4 @@
-"""What `doctor` offers to do, and the commands that it leaves to the person."""
+"""What `doctor` offers to do, and the commands that it leaves to the user."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ async def test_offer_closes_the_directory(tmp_path: Path, monkeypatch: pytest.Mo
         assert not await offer([WORKS], settings)
         assert await offer([WORKS], settings)
         assert not await offer([WORKS], settings)
-    assert f"Do `chmod 700 {place}`?" in told[0]
+    assert f"Run `chmod 700 {place}`?" in told[0]
     assert (place.stat().st_mode & 0o777, state_remedy(settings)) == (0o700, "")
 
 
 @pytest.mark.parametrize("named", ["shared", "mcp-code-bridge"])
-async def test_a_directory_that_somebody_named_is_not_offered_to_be_closed(
+async def test_doctor_does_not_offer_to_close_a_directory_that_the_user_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
-    """With /var for its state, the bridge as root would close that to the whole system."""
+    # With /var as the state directory, a bridge that is root would close /var to the system.
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     (tmp_path / "mcp-code-bridge").symlink_to(shared)
@@ -127,8 +127,8 @@ async def test_doctor_fails_without_a_store(
         assert state == {"path": str(settings.state_dir), "problem": "File exists"}
         assert await doctor(settings) == 1
         told = capsys.readouterr().out
-        assert f"FAIL  state: cannot write to {settings.state_dir}: File exists.\n" in told
-        assert "MCP_BRIDGE_STATE_DIR" in told
+        failure = f"FAIL  state: cannot write to {settings.state_dir}: File exists.\n"
+        assert (failure in told, "MCP_BRIDGE_STATE_DIR" in told) == (True, True)
         settings.state_dir.unlink()
     status = await doctor(settings, as_json=True)
     document = json.loads(capsys.readouterr().out)
@@ -136,7 +136,7 @@ async def test_doctor_fails_without_a_store(
     assert status == (0 if document["chosen"] else 1)
     settings.state_dir.chmod(0o755)
     await doctor(settings)
-    assert f"warning: others may look into {settings.state_dir}" in capsys.readouterr().out
+    assert "warning: other users can read the bridge's state" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,6 @@ async def test_doctor_fails_without_a_store(
 def test_doctor_names_a_closed_directory(
     tmp_path: Path, mode: int, writable: bool, usable: bool
 ) -> None:
-    """Every run would be refused for it, or fail; an ordinary user's programs are that user."""
     place = tmp_path / "data"
     place.mkdir()
     place.chmod(mode)
@@ -158,7 +157,7 @@ def test_doctor_names_a_closed_directory(
     assert told.startswith(f"directory: data: {place} at /mnt/data, ")
     assert ("FAIL" in told) is not usable
     if not usable:
-        # Not more than is needed: no one but programs is to write there.
+        # The command gives no more access than programs need.
         assert f"run `{'chown 65534' if writable else 'chmod o+rx'} {place}`" in told
     assert "FAIL" not in describe_directories(settings, root=False)
 
@@ -178,7 +177,7 @@ async def test_packages_are_tried_with_the_index_of_programs(tmp_path: Path) -> 
     assert told["beta"].startswith("packages: FAIL: beta cannot be resolved. uv says: ")
     assert told["types-*"].startswith("packages: ok\n")
     closed = replace(settings, profile="strict", dependencies=allow_from(tmp_path, "alpha"))
-    assert "the profile strict allows none" in describe_packages(await check_packages(closed))
+    assert "profile strict allows no packages" in describe_packages(await check_packages(closed))
 
 
 def test_a_store_on_a_server_is_shown_without_password(tmp_path: Path, postgresql: Server) -> None:
@@ -188,13 +187,12 @@ def test_a_store_on_a_server_is_shown_without_password(tmp_path: Path, postgresq
     assert said == f"store: ok: postgresql://bridge@127.0.0.1:{postgresql.port}/postgres\n"
     environ["MCP_BRIDGE_STORE"] = url.replace(str(postgresql.port), "1")
     said = describe_store(check_store(load({}, environ)))
-    assert "store: FAIL: the database server cannot be reached" in said
-    assert "MCP_BRIDGE_STORE" in said
+    for part in ("store: FAIL: the database server cannot be reached", "MCP_BRIDGE_STORE"):
+        assert part in said
     assert PASSWORD not in said
-    assert "s3cret" not in said
 
 
-def test_a_file_that_is_no_database_is_said_and_none_is_made(tmp_path: Path) -> None:
+def test_a_damaged_store_is_reported_and_a_missing_one_is_not_made(tmp_path: Path) -> None:
     settings = load({}, {"HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")})
     assert describe_store(check_store(settings)) == f"store: ok: {tmp_path / 'state'}\n"
     assert not (tmp_path / "state").exists()

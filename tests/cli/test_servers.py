@@ -1,4 +1,4 @@
-"""`servers` and `tools`, on an engine of the test's own."""
+"""`servers` and `tools`."""
 
 from __future__ import annotations
 
@@ -49,25 +49,18 @@ SKIPPED = SkippedServer(name="off", source=CURSOR, reason="it is disabled")
 
 
 class Finder(ListFinder):
-    """Finds servers, one that is left out, and what there is to warn about."""
-
     warnings: tuple[ConfigWarning, ...] = ()
     proposed: tuple[ProposedServer, ...] = ()
     skipped: tuple[SkippedServer, ...] = (SKIPPED,)
 
     def find(self) -> Discovery:
-        return Discovery(
-            servers=self.specs,
-            proposed=self.proposed,
-            skipped=self.skipped,
-            warnings=self.warnings,
-            stamp=(),
+        found = Discovery(
+            servers=self.specs, skipped=self.skipped, warnings=self.warnings, stamp=()
         )
+        return replace(found, proposed=self.proposed)
 
 
 class Commands:
-    """The commands, as `main` calls them."""
-
     def __init__(
         self,
         settings: Settings,
@@ -116,21 +109,15 @@ async def test_servers_shows_where_each_was_found_and_differences(commands: Comm
     printed = commands.said().out
     assert "s3cret" not in printed
     row, skipped = json.loads(printed)
-    assert row["also"] == [
-        {
-            "client": "Cursor",
-            "scope": "user",
-            "source": "/c.json (mcpServers.github)",
-            "fields": ["command", "env.TOKEN"],
-        }
-    ]
+    place = {"client": "Cursor", "scope": "user", "source": "/c.json (mcpServers.github)"}
+    assert row["also"] == [{**place, "fields": ["command", "env.TOKEN"]}]
     assert row["differences"] == ["/c.json has other arguments"]
     assert (row["withoutTools"], row["oauth"], row["state"]) == (["crash"], True, "idle")
     assert (skipped["reason"], skipped["used"], row["used"]) == ("it is disabled", False, True)
     assert skipped["fields"] == ["command", "env.TOKEN"]
 
 
-async def test_a_table_about_no_server_is_named(commands: Commands) -> None:
+async def test_a_table_of_an_unknown_server_is_named(commands: Commands) -> None:
     tables = {name: ServerSettings() for name in ("work-shop", "off", "work_shop")}
     commands.settings = replace(commands.settings, server_settings=tables)
     assert await commands.servers() == 0
@@ -140,7 +127,7 @@ async def test_a_table_about_no_server_is_named(commands: Commands) -> None:
     )
 
 
-async def test_servers_says_what_to_mend_once_and_no_other_command_does(
+async def test_only_servers_prints_warnings_and_the_log_has_those_about_settings(
     commands: Commands, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -156,15 +143,7 @@ async def test_servers_says_what_to_mend_once_and_no_other_command_does(
     )
     await commands.tools()
     said = commands.said().err
-    assert "TOKEN" not in said
-    assert "/d.json" not in said
-    assert caplog.text == ""
-
-
-async def test_what_the_settings_name_is_warned_of_by_every_command(
-    commands: Commands, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
+    assert ("TOKEN" in said, "/d.json" in said, caplog.text) == (False, False, "")
     own = ConfigWarning(path="/mine.json", key="", reason="it is no JSON", own=True)
     commands.finder.warnings = (own,)
     assert await commands.servers() == 0
@@ -172,8 +151,7 @@ async def test_what_the_settings_name_is_warned_of_by_every_command(
     assert caplog.text.count("/mine.json: it is no JSON") == 1
 
 
-async def test_check_starts_each_and_says_what_its_tools_cost(commands: Commands) -> None:
-    """With totals, and what the bridge costs instead; status 4 if one is not there."""
+async def test_check_starts_each_server_and_measures_its_tools(commands: Commands) -> None:
     commands.finder.specs = (workshop(), GONE)
     assert await commands.servers(check=True, as_json=True) == 4
     document = json.loads(commands.said().out)
@@ -191,6 +169,9 @@ async def test_check_starts_each_and_says_what_its_tools_cost(commands: Commands
     printed = commands.said().out
     assert f"about {ready['tokens']:,} tokens" in printed
     assert "gone: Server 'gone' did not start" in printed
+    assert await commands.tools() == 0
+    assert "warning: gone: Server 'gone' did not start" in commands.said().err
+    assert await commands.tools(server="gone") == 4
 
 
 async def test_tools_are_listed_below_their_servers(commands: Commands) -> None:
@@ -204,14 +185,13 @@ async def test_tools_are_listed_below_their_servers(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("name", ["work-shop.add", "mcp_work_shop.add", "work_shop.add"])
-async def test_a_tool_that_is_named_is_shown_as_typed_python(commands: Commands, name: str) -> None:
+async def test_a_named_tool_is_shown_as_typed_python(commands: Commands, name: str) -> None:
     assert await commands.tools(name) == 0
     printed = commands.said().out
-    assert "async def add(a: float, b: float)" in printed
-    assert "say" not in printed
+    assert ("async def add(a: float, b: float)" in printed, "say" in printed) == (True, False)
 
 
-async def test_a_search_finds_tools_and_shows_them_as_asked(commands: Commands) -> None:
+async def test_a_search_shows_signatures_or_typed_python(commands: Commands) -> None:
     assert await commands.tools("add") == 0
     assert commands.said().out.startswith("mcp_work_shop.add(a: float, b: float)\n")
     assert await commands.tools("add", stub=True) == 0
@@ -220,15 +200,7 @@ async def test_a_search_finds_tools_and_shows_them_as_asked(commands: Commands) 
     assert "class WorkShop" in commands.said().out
 
 
-async def test_a_server_that_does_not_start_is_a_warning(commands: Commands) -> None:
-    commands.finder.specs = (workshop(), GONE)
-    assert await commands.tools() == 0
-    assert "warning: gone: Server 'gone' did not start" in commands.said().err
-    assert await commands.tools(server="gone") == 4
-
-
 def test_a_table_fits_its_terminal_and_is_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns go by their priority, then the widest cells are cut: a row stays one line."""
     rows = [("short", "a" * 60, "b" * 300, "数据" * 9)]
     headings = ("A", "B", "C", "WIDE")
     whole = table(headings, rows, ("B", "C"))
@@ -274,20 +246,14 @@ async def test_an_unknown_server_is_no_search(commands: Commands, query: str, sa
     assert f"`mcp-code-bridge tools '{query.replace('.', ' ')}'`" in str(caught.value)
 
 
-async def test_servers_that_wait_for_approval_are_named_below_the_tools(commands: Commands) -> None:
-    definition = Definition(directory="/p", path="/p/.mcp.json", name="wiki", digest="sha256:1")
-    waits = ProposedServer(spec=workshop("wiki"), definition=definition, reason="it is new")
-    commands.finder.proposed = (waits,)
-    assert await commands.tools() == 0
-    assert "Not approved, so not started (servers of this project): wiki." in (commands.said().err)
-
-
 async def test_a_server_that_waits_for_approval_takes_one_line(commands: Commands) -> None:
     for path in ("/p/.mcp.json", "/p/.cursor/mcp.json"):
         definition = Definition(directory="/p", path=path, name="wiki", digest="sha256:1")
         spec = replace(workshop("wiki"), source=replace(CURSOR, path=path))
         waits = ProposedServer(spec=spec, definition=definition, reason="it is new")
         commands.finder.proposed += (waits,)
+    assert await commands.tools() == 0
+    assert "Not approved, so not started (servers of this project): wiki." in commands.said().err
     assert await commands.servers() == 0
     assert commands.said().out.endswith(
         "\nNot approved, so not used:\n  wiki, Cursor, /p/.mcp.json (mcpServers.github): it is "
@@ -295,9 +261,7 @@ async def test_a_server_that_waits_for_approval_takes_one_line(commands: Command
     )
 
 
-async def test_what_is_left_out_for_one_reason_takes_one_line(commands: Commands) -> None:
-    """After an install each client has an entry that starts this bridge; --json has each file."""
-
+async def test_servers_left_out_for_one_reason_take_one_line(commands: Commands) -> None:
     def left_out(name: str, client: str, reason: str) -> SkippedServer:
         source = replace(CURSOR, client=client, path=f"/{client}.json")
         return SkippedServer(name=name, source=source, reason=reason)

@@ -1,4 +1,4 @@
-"""What races, and files from others, do to the bridge's work on clients' files: no harm."""
+"""Races and other users' files do no harm to clients' files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.install import check_clients
-from bridge.client_configs.install import (
-    Change,
-    apply,
-    plan_install,
-    plan_uninstall,
-    read_target,
-    run_own,
-)
+from bridge.client_configs.install import Change, apply, plan_install, read_target, run_own
 from bridge.client_configs.journal import Journal, MoveRecord
 from bridge.client_configs.writers import targets, writer_for
 from bridge.errors import BridgeError, UsageError
@@ -44,45 +37,32 @@ def at_once(*calls: Callable[[], object]) -> None:
         thread.join()
 
 
-def test_a_projects_server_that_is_not_approved_does_not_move(rig: Rig) -> None:
-    path = write(rig.context.cwd / ".mcp.json", {"mcpServers": SERVERS})
-    rig.context = replace(rig.context, project_servers="approved")
-    change = rig.plan(path, rig.mover(), "claude-code", "project")
-    assert not change.moved
-    assert "servers approve a" in dict(change.refused)["a"]
-
-
-def test_a_projects_server_that_changed_since_it_was_shown_does_not_move(rig: Rig) -> None:
+def test_a_projects_server_that_is_not_approved_or_changed_does_not_move(rig: Rig) -> None:
     path = write(rig.context.cwd / ".mcp.json", {"mcpServers": SERVERS})
     change = rig.plan(path, rig.mover(), "claude-code", "project")
     assert change.moved
     write(path, {"mcpServers": {**SERVERS, "a": {"command": "another"}}})
     with raises_code("changed_meanwhile"):
         apply(change, rig.journal)
-    assert "another" in path.read_text()
-    assert rig.kept.files() == ()
+    assert ("another" in path.read_text(), rig.kept.files()) == (True, ())
+    rig.context = replace(rig.context, project_servers="approved")
+    change = rig.plan(path, rig.mover(), "claude-code", "project")
+    assert not change.moved
+    assert "servers approve a" in dict(change.refused)["a"]
 
 
 def test_moves_out_of_several_files_at_once_keep_every_server(rig: Rig) -> None:
     cursor = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": {"c": SERVERS["a"]}})
     claude = write(rig.context.home / ".claude.json", {"mcpServers": {"d": SERVERS["b"]}})
-    kiro = write(
-        rig.context.home / ".kiro" / "settings" / "mcp.json",
-        {"mcpServers": {"k": {"command": "k"}}},
-    )
     mover = rig.mover()
-    files = {"cursor": cursor, "claude-code": claude, "kiro": kiro}
-    changes = [rig.plan(path, mover, client) for client, path in files.items()]
+    changes = [rig.plan(cursor, mover, "cursor"), rig.plan(claude, mover, "claude-code")]
     at_once(*(lambda each=each: apply(each, rig.journal) for each in changes))
-    assert sorted(rig.names()) == ["c", "d", "k"]
+    assert sorted(rig.names()) == ["c", "d"]
 
 
 def test_two_moves_out_of_one_file_at_once_keep_every_server(rig: Rig) -> None:
     path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
-    both, one = (
-        rig.plan(path, rig.mover(), "cursor"),
-        rig.plan(path, rig.mover(["b"]), "cursor"),
-    )
+    both, one = (rig.plan(path, rig.mover(names), "cursor") for names in (None, ["b"]))
     at_once(lambda: apply(both, rig.journal), lambda: apply(one, rig.journal))
     assert sorted(rig.names()) == ["a", "b"]
     rig.restore(both.target)
@@ -106,7 +86,6 @@ def test_a_projects_file_that_became_a_link_is_not_followed_out_of_it(rig: Rig) 
 def test_a_directory_that_becomes_a_link_is_not_followed(
     rig: Rig, moment: str, there: bool
 ) -> None:
-    """Who can write in the project swaps it at any moment for a link to the user's own."""
     home = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
     own = home.read_bytes()
     target = targets(writer_for("cursor"), "project", rig.machine)[0]
@@ -146,22 +125,17 @@ def test_a_directory_that_cannot_be_written_is_an_error_that_names_the_file(rig:
     rig.journal.directory.parent.mkdir(parents=True)
     rig.journal.directory.write_text("")
     path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
-    with pytest.raises(BridgeError, match="cannot be changed"):
+    with pytest.raises(BridgeError, match="could not be changed"):
         apply(rig.plan(path, rig.mover(), "cursor"), rig.journal)
     assert json.loads(path.read_text()) == {"mcpServers": SERVERS}
 
 
-async def test_a_clients_command_does_not_run_in_the_project(rig: Rig) -> None:
-    said = await run_own(("/bin/pwd",), rig.machine)
-    assert said.strip() == str(rig.context.home)
-
-
-async def test_a_client_is_not_started_in_a_project_to_list_its_servers(
+async def test_no_command_of_a_client_runs_in_the_project(
     rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    program = tmp_path / "bin" / "claude"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    output = await run_own(("/bin/pwd",), rig.machine)
+    assert output.strip() == str(rig.context.home)
+    program = write(tmp_path / "bin" / "claude", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)
     environ = {**rig.context.environ, "PATH": str(program.parent)}
     rig.context = replace(rig.context, environ=environ)
@@ -181,15 +155,6 @@ def test_a_link_that_leads_to_itself_is_refused(rig: Rig) -> None:
         read_target(target)
 
 
-def test_nothing_of_a_file_is_kept_after_the_bridge_went_from_it(rig: Rig) -> None:
-    path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
-    target = targets(writer_for("cursor"), "user", rig.machine)[0]
-    apply(plan_install(target, BRIDGE, read_target(target)), rig.journal)
-    path.write_text(path.read_text() + "\n")
-    apply(plan_uninstall(target, "code-bridge", read_target(target), rig.journal), rig.journal)
-    assert rig.journal.records() == []
-
-
 @pytest.mark.parametrize("path", [":/usr/bin", "/usr/bin:", ".:/usr/bin"])
 def test_a_local_program_is_no_client(rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     fake = write(rig.context.cwd / "claude", "#!/bin/sh\n")
@@ -197,13 +162,3 @@ def test_a_local_program_is_no_client(rig: Rig, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.chdir(rig.context.cwd)
     rig.context = replace(rig.context, environ={"PATH": path})
     assert rig.machine.program("claude") == ""
-
-
-def test_a_projects_server_with_inputs_that_stay_in_the_project_does_not_move(rig: Rig) -> None:
-    entry = {"command": "${input:c}"}
-    inputs = [{"id": "c", "type": "promptString", "default": "/bin/x"}]
-    path = write(
-        rig.context.cwd / ".vscode" / "mcp.json", {"inputs": inputs, "servers": {"x": entry}}
-    )
-    change = rig.plan(path, rig.mover(), "vscode", "project")
-    assert "inputs" in dict(change.refused)["x"]

@@ -1,4 +1,4 @@
-"""What a person sees of a change, and what no one sees."""
+"""The diff of a change, without secrets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ JSON, TOML, YAML = "f.json", "f.toml", "f.yaml"
     ],
 )
 def test_only_secrets_are_masked_by_their_keys(path: str, text: str, shown: str) -> None:
-    """By the document's tokens, and by names within a text: options, variables, addresses."""
     assert mask(text, path) == shown
 
 
@@ -74,19 +73,16 @@ def test_only_what_changes_is_shown_with_two_lines_around_it() -> None:
     ]
 
 
-def test_a_json_file_without_line_breaks_is_shown_with_some() -> None:
+def test_json_on_one_line_is_shown_indented_and_other_long_lines_are_cut() -> None:
     before = b'{"other": "' + b"x" * 999 + b'", "mcpServers": {}}'
     after = before.replace(b"{}", b'{"a": {"command": "npx", "env": {"TOKEN": "s3cret"}}}')
     shown = unified_diff("/f", before, after)
     assert '+      "command": "npx",\n' in shown
     assert '+        "TOKEN": •••\n' in shown
+    broken = b"[" + b"1," * 100_000 + b"1"
+    assert len(unified_diff("/f", broken, broken + b" x")) < 1000
 
 
-def test_a_file_without_line_breaks_is_shown_cut() -> None:
-    before = b"[" + b"1," * 100_000 + b"1"
-    assert len(unified_diff("/f", before, before + b" x")) < 1000
-
-
-def test_a_file_that_is_new_or_gone_is_called_that() -> None:
+def test_a_new_or_removed_file_has_no_name() -> None:
     assert unified_diff("/f", None, b"x\n").startswith("--- (no file)\n+++ /f\n")
     assert unified_diff("/f", b"x\n", None).startswith("--- /f\n+++ (no file)\n")

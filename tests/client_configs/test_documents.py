@@ -1,4 +1,4 @@
-"""Any file of a client is edited exactly or refused; entries come back to the byte."""
+"""Any file of a client is edited exactly or refused; entries return with their bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.client_configs.document import EntryText, open_document
+from bridge.client_configs.document import EntryText
+from bridge.client_configs.install import open_document
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode
 from bridge.errors import UneditableError
@@ -87,23 +88,18 @@ def test_a_damaged_file_is_exact_or_refused(kind: str, listed: bool, data: st.Da
 @pytest.mark.parametrize(
     "raw", [b"", b'{"projects": {"/other": {}}}', b'{"projects":{"/repo":{"x":[1]}}}']
 )
-def test_tables_on_the_way_are_made(raw: bytes) -> None:
+def test_missing_outer_tables_are_made(raw: bytes) -> None:
     table = ("projects", "/repo", "mcpServers")
     document = open_document(raw, "json")
     assert document.entries(table) == {}
     assert document.with_entry(table, "bridge", ENTRY).entries(table) == {"bridge": ENTRY}
 
 
-def test_a_key_with_dots_is_one_key() -> None:
-    made = open_document(b'{"amp": {}}', "jsonc").with_entry(("amp.mcpServers",), "b", ENTRY)
-    assert made.decoded == {"amp": {}, "amp.mcpServers": {"b": ENTRY}}
-
-
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [(b"{" + b" " * 2**21, "larger than"), ("{".encode("utf-16"), "UTF-16"), (b"\xff", "UTF-8")],
 )
-def test_what_is_too_large_or_no_text_is_refused(raw: bytes, reason: str) -> None:
+def test_large_or_undecodable_content_is_refused(raw: bytes, reason: str) -> None:
     with pytest.raises(UneditableError, match=rf"^/x.json is left as it is: .*{reason}"):
         open_document(raw, "jsonc", path="/x.json")
 
@@ -119,7 +115,7 @@ def test_a_file_of_a_megabyte_is_edited() -> None:
 @pytest.mark.parametrize(
     ("format", "text", "reason"),
     [
-        ("jsonc", '"a": {}', "has an entry a already"),
+        ("jsonc", '"a": {}', "already has an entry a"),
         ("jsonc", '"x": 1, "y": 2', "is not one entry"),
         ("jsonc", '"x": ', "cannot be read"),
         ("toml", "x =", "cannot be read"),
@@ -139,9 +135,11 @@ def test_a_value_that_a_format_does_not_have_is_refused_or_escaped() -> None:
         open_document(b"", "toml").with_entry(SERVERS, "a", {"env": None})
     made = open_document(b"{}", "json").with_entry(SERVERS, "b", {"args": ["\ud800"]})
     assert decode(made.encode()) == {"mcpServers": {"b": {"args": ["\ud800"]}}}
+    dotted = open_document(b'{"amp": {}}', "jsonc").with_entry(("amp.mcpServers",), "b", ENTRY)
+    assert dotted.decoded == {"amp": {}, "amp.mcpServers": {"b": ENTRY}}
 
 
-def test_a_moved_entry_is_indented_as_its_new_table_is() -> None:
+def test_a_moved_entry_gets_the_indentation_of_its_new_table() -> None:
     entry = EntryText(name="a", text="  # about a\n  a:\n    cmd: x", value={"cmd": "x"})
     made = open_document(b"mcpServers:\n     x: 1\n", "yaml").with_text(SERVERS, entry)
     assert made.text == "mcpServers:\n     x: 1\n     # about a\n     a:\n       cmd: x\n"
@@ -189,8 +187,9 @@ def file_of(format: Format, value: dict[str, object], indent: int | str | None) 
 @settings(deadline=None, max_examples=50)
 @given(data=st.data())
 @pytest.mark.parametrize("format", TABLES)
-def test_kept_entries_come_back_to_the_byte(format: Format, data: st.DataObject) -> None:
-    """In files as programs write them, and when the file has changed meanwhile, too."""
+def test_entries_return_to_a_changed_file_with_their_bytes(
+    format: Format, data: st.DataObject
+) -> None:
     table, servers = TABLES[format], st.dictionaries(NAMES, FIELDS, min_size=1, max_size=4)
     value = {"first": {"x": 1}, table[0]: data.draw(servers), "last": {"theme": "dark"}}
     raw = file_of(format, value, data.draw(st.sampled_from([2, 4, "\t", None])))

@@ -1,7 +1,7 @@
-"""What each edit changes in a file: an entry comes, is replaced, goes, and comes back.
+"""The changes of a file by each edit: add, replace, remove and restore an entry.
 
-edits.txt has each file, up to a `¶`, with the changes behind it; `UPDATE_FROZEN=1` writes these
-again. The line above a file has its format, whether the table is a list, and its key.
+edits.txt has each file, up to a `¶`, and its changes, which `UPDATE_FROZEN=1` writes. The line
+above a file has its format, whether the table is a list, and its key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bridge.client_configs.document import Document, open_document
+from bridge.client_configs.document import Document
+from bridge.client_configs.install import open_document
 from bridge.errors import UneditableError
 from tests.client_configs.texts import ENTRY
 
@@ -29,7 +30,6 @@ def diff_of(before: str, after: str) -> str:
 
 
 def edits(document: Document, key: str, new: Document) -> Iterator[tuple[str, str]]:
-    """Yield each edit of a file and what it changes."""
     table, text = (key,), document.text
     made = document.with_entry(table, "bridge", ENTRY)
     yield "with bridge", diff_of(text, made.text)
@@ -66,7 +66,6 @@ def outcome(head: str, raw: bytes) -> str:
 
 
 def test_each_edit_changes_what_edits_txt_says() -> None:
-    """Line ends and a byte-order mark stay those of the file, whatever is edited."""
     made = ""
     for block in re.split(r"^=== ", GOLDEN.read_text(), flags=re.MULTILINE)[1:]:
         head, _, rest = block.partition("\n")

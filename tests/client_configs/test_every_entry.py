@@ -1,4 +1,4 @@
-"""Whatever a client's file has: each entry is accounted for, and the file comes back as it was."""
+"""Any client's file: each entry is used or has a reason, and the original bytes return."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bridge.client_configs.entry import Entry
 from bridge.client_configs.install import (
     Change,
     apply,
+    installed_entries,
     plan_uninstall,
     read_target,
-    standings,
 )
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import WRITERS, Machine, Target, machine_of, targets, writer_for
@@ -51,7 +51,7 @@ COMMENTS = {"toml": "# c", "yaml": "# c", "jsonc": "// c", "json with comments":
 
 @st.composite
 def entries(draw: st.DrawFn, target: Target) -> dict[str, Any]:
-    """Draw servers: some as the client spells them, some with any field of any client."""
+    """Draw servers with the client's fields and with any field of any client."""
     dialect = target.location.dialect
     command: Any = ["x", "-y"] if dialect.command_list else "x"
     good = {dialect.command_keys[0]: command}
@@ -61,7 +61,7 @@ def entries(draw: st.DrawFn, target: Target) -> dict[str, Any]:
 
 @st.composite
 def files(draw: st.DrawFn, target: Target) -> tuple[dict[str, Any], bytes]:
-    """Draw a client's servers and its file, with what an editor or a person leaves in one."""
+    """Draw a client's servers and its file, with comments, CRLF and a byte-order mark."""
     location = target.location
     servers: Any = draw(entries(target))
     if location.format == "toml":
@@ -74,7 +74,7 @@ def files(draw: st.DrawFn, target: Target) -> tuple[dict[str, Any], bytes]:
     if location.dialect.gates and draw(st.booleans()):
         value["mcp"] = {"allowed": draw(st.lists(NAMES, max_size=2))}
     if location.format == "yaml":
-        # Copied, as the same object twice would be an alias.
+        # Copied, because YAML writes a repeated object as an alias.
         text = yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True)
     elif location.dialect.listed:
         heads = [f"[[{target.table[0]}]]\n" + "\n".join(fields(row)) for row in listed]
@@ -115,7 +115,7 @@ def install(client: str, configured: Settings, machine: Machine, move: str = "")
 def uninstall(client: str, configured: Settings, machine: Machine) -> None:
     journal = Journal(configured.state_dir / "clients")
     planned: list[Change] = []
-    for each in standings(machine):
+    for each in installed_entries(machine):
         raw = read_target(each.target)
         planned.append(plan_uninstall(each.target, each.name, raw, journal))
     for change in with_restores(planned, [client], "user", configured, machine):

@@ -1,4 +1,4 @@
-"""The parser that VS Code has reads our edits as we do, and makes the same ones."""
+"""VS Code's parser reads our edits as we do and makes equal ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from bridge.client_configs.document import open_document
+from bridge.client_configs.install import open_document
 from tests.client_configs.texts import ENTRY, jsonc_files
 
 pytestmark = pytest.mark.node
@@ -26,7 +26,7 @@ Oracle = Callable[[str, list[Any]], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def oracle() -> Iterator[Oracle]:
-    """Return what asks one process of Node about a text and changes of it."""
+    """Yield a function that sends a text and changes of it to a Node process."""
     node = Path(sys.executable).with_name("node")
     with subprocess.Popen(
         [node, HERE / "oracle.mjs", PACKAGES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -59,5 +59,5 @@ def test_each_edit_means_what_it_means_to_jsonc_parser(oracle: Oracle, raw: byte
     for edit, change in zip(edits, theirs["changed"], strict=True):
         ours = oracle(edit.text, [])
         assert (ours["value"], ours["errors"]) == (edit.decoded, 0)
-        # After a trailing comma its `modify` adds another one.
+        # After a trailing comma, its `modify` adds a second one.
         assert change["errors"] or change["value"] == edit.decoded

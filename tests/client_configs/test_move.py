@@ -1,4 +1,4 @@
-"""Servers move behind the bridge and come back: nothing of their client's file is lost."""
+"""Servers move behind the bridge and return; the client's file loses nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from bridge.atomic_files import exclusive_lock
 from bridge.client_configs.entry import Entry
 from bridge.client_configs.install import Change, apply, plan_install, plan_uninstall, read_target
-from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.journal import Journal, MovedServers
 from bridge.client_configs.move import SCOPES, Mover, move_only, tables_of, with_move, with_restore
 from bridge.client_configs.writers import (
     WRITERS,
@@ -39,12 +39,12 @@ BRIDGE = Entry(command="/opt/bin/mcp-code-bridge", args=("serve",), env={"PATH":
 
 
 class Rig:
-    """A user's machine, and what the commands do on it."""
+    """A user's machine, and the steps of the commands."""
 
     def __init__(self, context: DiscoveryContext) -> None:
         directory = context.home / ".config" / "mcp-code-bridge" / "moved"
         self.context = replace(context, moved=directory)
-        self.kept = KeptServer(directory)
+        self.kept = MovedServers(directory)
         self.journal = Journal(context.home / ".local" / "state" / "clients")
 
     @property
@@ -54,7 +54,7 @@ class Rig:
     def mover(self, names: Sequence[str] | None = None, *, logged_in: bool = False) -> Mover:
         return Mover(
             names=names,
-            found=discover(self.context),
+            discovery=discover(self.context),
             kept=self.kept,
             logged_in=lambda spec: logged_in,
         )
@@ -83,7 +83,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def of_writer(case: Case) -> tuple[str, Scope] | None:
-    """The client and scope under which a file is written, if it is."""
+    """Return the client and scope under which a file is written, if any."""
     row = location_of(case)
     scope: Scope = "project" if row.in_project else "user"
     written = row.scope in SCOPES and "linux" in row.platforms and bool(row.dialect.server_keys)
@@ -131,18 +131,6 @@ def cursor(rig: Rig) -> Path:
     return write(rig.context.home / ".cursor" / "mcp.json", CURSOR)
 
 
-def test_a_move_and_the_bridge_are_one_change_and_one_restore(rig: Rig, cursor: Path) -> None:
-    target = targets(writer_for("cursor"), "user", rig.machine)[0]
-    change = plan_install(target, BRIDGE, read_target(target))
-    tables = tables_of(rig.machine, "cursor", "user")[cursor]
-    apply(with_move(change, tables, rig.mover()), rig.journal)
-    assert '"first"' not in cursor.read_text()
-    assert "mcp-code-bridge" in cursor.read_text()
-    rig.restore(target)
-    assert cursor.read_text() == CURSOR
-    assert rig.journal.records() == []
-
-
 def test_a_move_after_an_installation_and_both_come_back(rig: Rig, cursor: Path) -> None:
     target = targets(writer_for("cursor"), "user", rig.machine)[0]
     change = plan_install(target, BRIDGE, read_target(target))
@@ -154,34 +142,25 @@ def test_a_move_after_an_installation_and_both_come_back(rig: Rig, cursor: Path)
     assert cursor.read_text() == CURSOR
 
 
-def test_one_server_moves_by_name_and_the_others_stay(rig: Rig, cursor: Path) -> None:
-    change = rig.plan(cursor, rig.mover(["third"]), "cursor")
-    apply(change, rig.journal)
-    assert list(change.moved) == ["third"]
-    assert rig.names() == ["first", "third"]
-    assert '"second"' in cursor.read_text()
-
-
-def test_moves_one_after_the_other_come_back_together(rig: Rig, cursor: Path) -> None:
+def test_named_servers_move_one_by_one_and_return_together(rig: Rig, cursor: Path) -> None:
     for name in ("third", "first"):
-        apply(rig.plan(cursor, rig.mover([name]), "cursor"), rig.journal)
+        change = rig.plan(cursor, rig.mover([name]), "cursor")
+        apply(change, rig.journal)
+        assert list(change.moved) == [name]
+        assert sorted(rig.names()) == ["first", "third"]
+        assert '"second"' in cursor.read_text()
     back = rig.restore(tables_of(rig.machine, "cursor", "user")[cursor][0])
     assert cursor.read_text() == CURSOR
     assert set(back.restored) == {"first", "third"}
 
 
-def test_a_disabled_server_stays_disabled_behind_the_bridge(rig: Rig, cursor: Path) -> None:
-    rig.move(cursor, "cursor")
-    found = discover(rig.context)
-    assert [(each.name, each.holds_name) for each in found.skipped] == [("second", True)]
-
-
-def test_servers_go_back_to_their_places_in_a_file_that_has_changed(rig: Rig, cursor: Path) -> None:
+def test_servers_return_to_their_places_in_a_file_that_has_changed(rig: Rig, cursor: Path) -> None:
     target = rig.move(cursor, "cursor").target
-    changed = cursor.read_text().replace(
-        '"mcpServers": {', '"mcpServers": {"new": {"command": "n"}'
-    )
-    cursor.write_text(changed)
+    # A disabled server stays disabled behind the bridge.
+    skipped = discover(rig.context).skipped
+    assert [(each.name, each.holds_name) for each in skipped] == [("second", True)]
+    key = '"mcpServers": {'
+    cursor.write_text(cursor.read_text().replace(key, key + '"new": {"command": "n"}'))
     back = rig.restore(target)
     assert any("one by one" in note for note in back.notes)
     assert rig.names() == ["first", "third", "new"]
@@ -192,6 +171,9 @@ def test_servers_go_back_to_their_places_in_a_file_that_has_changed(rig: Rig, cu
 def test_a_newer_server_of_the_name_is_not_overwritten(rig: Rig, cursor: Path) -> None:
     target = rig.move(cursor, "cursor").target
     write(cursor, {"mcpServers": {"first": {"command": "newer"}}})
+    change = rig.plan(cursor, rig.mover(), "cursor")
+    assert dict(change.refused)["first"].startswith("another server of this name has moved")
+    assert not change.moved
     back = rig.restore(target)
     assert json.loads(cursor.read_text())["mcpServers"]["first"] == {"command": "newer"}
     assert back.restored == ("second", "third")
@@ -202,15 +184,7 @@ def test_a_newer_server_of_the_name_is_not_overwritten(rig: Rig, cursor: Path) -
     assert rig.names() == ["first"]
 
 
-def test_a_server_of_a_moved_ones_name_is_not_moved_over_it(rig: Rig, cursor: Path) -> None:
-    rig.move(cursor, "cursor")
-    write(cursor, {"mcpServers": {"first": {"command": "newer"}}})
-    change = rig.plan(cursor, rig.mover(), "cursor")
-    assert dict(change.refused)["first"].startswith("another server of this name was moved")
-    assert not change.moved
-
-
-def test_servers_of_a_file_that_is_gone_come_back_in_a_new_one(rig: Rig, cursor: Path) -> None:
+def test_servers_of_a_deleted_file_return_in_a_new_one(rig: Rig, cursor: Path) -> None:
     target = rig.move(cursor, "cursor").target
     cursor.unlink()
     assert rig.names() == ["first", "third"]
@@ -219,10 +193,10 @@ def test_servers_of_a_file_that_is_gone_come_back_in_a_new_one(rig: Rig, cursor:
     assert rig.kept.files() == ()
 
 
-def test_a_program_that_writes_the_file_meanwhile_loses_nothing(rig: Rig, cursor: Path) -> None:
+def test_a_program_that_writes_during_a_move_loses_nothing(rig: Rig, cursor: Path) -> None:
     writes = iter(['"new": {"command": "n"}, '])
 
-    class Kept(KeptServer):
+    class Kept(MovedServers):
         def write(self, file: MovedFile, text: bytes) -> None:
             super().write(file, text)
             added = next(writes, "")
@@ -237,55 +211,48 @@ def test_a_program_that_writes_the_file_meanwhile_loses_nothing(rig: Rig, cursor
     assert sorted(rig.names()) == ["first", "new", "third"]
 
 
-REFUSED = [
-    (
-        ".cursor/mcp.json",
-        "cursor",
-        "mcpServers",
-        {"command": "/bin/mcp-code-bridge"},
-        "it is the bridge itself",
-    ),
-    (
-        ".claude.json",
-        "claude-code",
-        "mcpServers",
-        {"type": "http", "url": "https://x.example", "oauth": {"clientId": "i"}},
-        "Claude Code holds its login; move it after `mcp-code-bridge login x`",
-    ),
-    (".claude.json", "claude-code", "mcpServers", {"url": "https://x.example"}, "type"),
-]
+OAUTH = {"type": "http", "url": "https://x.example", "oauth": {"clientId": "i"}}
+LOGIN = "Claude Code holds its login; move it after `mcp-code-bridge login x`"
 
 
-@pytest.mark.parametrize(("file", "client", "key", "entry", "reason"), REFUSED)
-def test_what_the_bridge_cannot_start_as_the_client_does_stays_there(
-    rig: Rig, file: str, client: str, key: str, entry: dict[str, object], reason: str
+@pytest.mark.parametrize(
+    ("file", "client", "entry", "reason"),
+    [
+        (".cursor/mcp.json", "cursor", {"command": "/bin/mcp-code-bridge"}, "the bridge itself"),
+        (".claude.json", "claude-code", OAUTH, LOGIN),
+        (".claude.json", "claude-code", {"url": "https://x.example"}, "type"),
+    ],
+)
+def test_a_server_that_only_the_client_can_start_stays(
+    rig: Rig, file: str, client: str, entry: dict[str, object], reason: str
 ) -> None:
-    path = write(rig.context.home / file, {key: {"x": entry}})
+    path = write(rig.context.home / file, {"mcpServers": {"x": entry}})
     change = rig.plan(path, rig.mover(["x"]), client)
     assert reason in dict(change.refused)["x"]
     assert change.after == change.before
+    if reason == LOGIN:
+        assert list(rig.plan(path, rig.mover(logged_in=True), client).moved) == ["x"]
 
 
-def test_a_server_with_a_prompted_input_stays(rig: Rig) -> None:
-    path = rig.context.home.parent / "xdg" / "Code" / "User" / "mcp.json"
-    inputs = [{"id": "key", "type": "promptString"}]
-    entry = {"command": "x", "env": {"KEY": "${input:key}"}}
-    write(path, {"inputs": inputs, "servers": {"x": entry}})
-    change = rig.plan(path, rig.mover(), "vscode")
-    assert "input" in dict(change.refused)["x"]
+@pytest.mark.parametrize("scope", ["user", "project"])
+def test_a_server_with_inputs_stays(rig: Rig, scope: str) -> None:
+    user = rig.context.home.parent / "xdg" / "Code" / "User" / "mcp.json"
+    path = user if scope == "user" else rig.context.cwd / ".vscode" / "mcp.json"
+    # A default lets discovery use the server, but others can change the project's file.
+    default = {"default": "/bin/x"} if scope == "project" else {}
+    inputs = [{"id": "key", "type": "promptString", **default}]
+    write(path, {"inputs": inputs, "servers": {"x": {"command": "${input:key}"}}})
+    change = rig.plan(path, rig.mover(), "vscode", scope)
+    reason = "inputs that the project's file defines" if scope == "project" else "input"
+    assert reason in dict(change.refused)["x"]
 
 
-def test_a_server_that_another_clients_file_shadows_stays(rig: Rig, cursor: Path) -> None:
-    write(rig.context.home / ".claude.json", {"mcpServers": {"first": {"command": "other"}}})
-    change = rig.plan(cursor, rig.mover(), "cursor")
-    reason = dict(change.refused)["first"]
-    assert reason.startswith(f"{rig.context.home / '.claude.json'} (mcpServers.first) defines")
-    assert "rename one of the two and move again, or delete this one" in reason
-
-
-def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> None:
+def test_a_shadowed_server_moves_after_it_is_renamed(rig: Rig, cursor: Path) -> None:
     claude = {"mcpServers": {"first": {"command": "other"}}}
     path = write(rig.context.home / ".claude.json", claude)
+    reason = dict(rig.plan(cursor, rig.mover(), "cursor").refused)["first"]
+    assert reason.startswith(f"{path} (mcpServers.first) defines")
+    assert "rename one of the two and move again, or delete this one" in reason
     rig.move(path, "claude-code")
     assert "first" in dict(rig.plan(cursor, rig.mover(), "cursor").refused)
     cursor.write_text(cursor.read_text().replace('"first"', '"first-of-cursor"'))
@@ -293,14 +260,14 @@ def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> No
     assert {"first", "first-of-cursor"} <= set(rig.names())
 
 
-def test_no_other_bridge_changes_what_moved_meanwhile(rig: Rig, cursor: Path) -> None:
+def test_a_move_locks_out_other_bridges(rig: Rig, cursor: Path) -> None:
     held = []
 
-    class Kept(KeptServer):
+    class Kept(MovedServers):
         def write(self, file: MovedFile, text: bytes) -> None:
             super().write(file, text)
             with pytest.raises(TimeoutError), exclusive_lock(self.directory, seconds=0):
-                pytest.fail("another bridge could have had it")
+                pytest.fail("another bridge could have taken the lock")
             held.append(True)
 
     rig.kept = Kept(rig.kept.directory)
@@ -314,12 +281,6 @@ def test_the_same_server_moves_out_of_each_clients_file(rig: Rig, cursor: Path) 
     rig.move(claude, "claude-code")
     assert json.loads(claude.read_text()) == {"mcpServers": {}}
     assert rig.names() == ["first", "third"]
-
-
-def test_a_server_with_a_login_of_the_bridges_own_moves(rig: Rig) -> None:
-    entry = {"type": "http", "url": "https://x.example", "oauth": {"clientId": "i"}}
-    path = write(rig.context.home / ".claude.json", {"mcpServers": {"x": entry}})
-    assert list(rig.plan(path, rig.mover(logged_in=True), "claude-code").moved) == ["x"]
 
 
 KILLED = """

@@ -1,7 +1,6 @@
-"""Real clients, from npm, list the bridge once it is installed, and no more once it is not.
+"""Real clients from npm list the installed bridge, and no longer after the uninstallation.
 
-Not Vibe, whose 330 MB from PyPI need Python 3.12, nor Crush, whose package fetches the program from
-elsewhere. The others have none.
+Vibe (330 MB, Python 3.12) and Crush (whose package downloads its program) are not tested here.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ CLIENTS = {
     "cline": (MORE, r"code-bridge \[(stdio|streamableHttp)\]"),
     "kimi": (MORE, '"name": "code-bridge"'),
 }
-"""Where their packages are, and the line with which each says that the bridge is there."""
-
+"""Each client's package directory, and its line about the bridge."""
 
 CONTINUE = """name: mine
 version: 0.0.1
@@ -58,7 +56,7 @@ def each(*without: str) -> pytest.MarkDecorator:
 
 
 class Home:
-    """A home in which the bridge's commands find the clients of one directory of packages."""
+    """A home in which the bridge finds the clients of one package directory."""
 
     def __init__(self, place: Path, client: str) -> None:
         packages, self._line = CLIENTS.get(client, (MORE, ""))
@@ -71,8 +69,7 @@ class Home:
             "HOME": str(place),
             "TMPDIR": str(place / "tmp"),
             "PATH": os.pathsep.join([str(programs), str(SCRIPTS), os.defpath]),
-            "CI": "1",
-            "DISABLE_AUTOUPDATER": "1",
+            **dict.fromkeys(("CI", "DISABLE_AUTOUPDATER"), "1"),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
             "HTTPS_PROXY": "http://127.0.0.1:9",
@@ -129,15 +126,10 @@ def test_a_real_client_lists_the_bridge_of_a_project(client: str, tmp_path: Path
 def test_a_real_client_lists_a_bridge_that_serves_http(client: str, tmp_path: Path) -> None:
     home = Home(tmp_path, client)
     with reserved_port() as port:
-        served = subprocess.Popen(
-            [BRIDGE, "serve", "--http", f"127.0.0.1:{port}"],
-            env=home.environ,
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with served:
+        command = [BRIDGE, "serve", "--http", f"127.0.0.1:{port}"]
+        with subprocess.Popen(
+            command, env=home.environ, cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        ) as served:
             assert served.stderr is not None
             assert "Serving http" in served.stderr.readline()
             try:

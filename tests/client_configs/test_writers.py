@@ -1,4 +1,4 @@
-"""Which clients can be written, which file of each, and how each spells the bridge."""
+"""The files of each client, and the form of its entry."""
 
 from __future__ import annotations
 
@@ -49,10 +49,15 @@ SECOND_OPINION = {
 
 
 @pytest.mark.parametrize("client", WRITERS)
-def test_each_template_is_one_that_discovery_reads(client: str) -> None:
+def test_discovery_reads_each_template_and_recognises_each_entry(
+    client: str, machine: Machine
+) -> None:
     writer = WRITERS[client]
     read = {row.template for row in LOCATIONS if row.id == (writer.source or client)}
     assert {*writer.files} <= read
+    for target in targets(writer, "user", machine) if writer.files else ():
+        value = entry_value(target, COMMAND, "mine", second=False)
+        assert is_bridge("mine", value, target.location.dialect)
 
 
 @pytest.mark.parametrize("client", SECOND_OPINION)
@@ -66,18 +71,11 @@ def test_the_shape_is_the_one_that_others_write(client: str, machine: Machine) -
     assert words == ["/opt/mcp-code-bridge", "serve"]
     assert value[env] == {"PATH": "/usr/bin"}
     if url is None:
-        with pytest.raises(UsageError, match="takes no address"):
+        with pytest.raises(UsageError, match="does not support servers with an address"):
             entry_value(target, ADDRESS, NAME, second=False)
     else:
         remote = entry_value(target, ADDRESS, NAME, second=False)
         assert (remote.get("type"), remote[url]) == (http, ADDRESS.url)
-
-
-@pytest.mark.parametrize("client", [each.id for each in WRITERS.values() if each.files])
-def test_an_entry_starts_the_bridge_and_says_so_to_discovery(client: str, machine: Machine) -> None:
-    for target in targets(writer_for(client), "user", machine):
-        value = entry_value(target, COMMAND, "mine", second=False)
-        assert is_bridge("mine", value, target.location.dialect)
 
 
 def test_a_time_limit_is_in_the_clients_unit(machine: Machine) -> None:
@@ -90,31 +88,27 @@ def test_a_time_limit_is_in_the_clients_unit(machine: Machine) -> None:
     assert limits("claude-code") == {"timeout": 780_000}
     assert limits("goose") == {"timeout": 780}
     assert limits("cursor") == {}
-
-
-def test_the_longest_call_is_longer_than_the_longest_run_and_its_wait() -> None:
     assert defaults().max_timeout + 120 < CALL_SECONDS
 
 
-def test_a_project_has_its_file_at_its_root(machine: Machine) -> None:
-    below = machine.root / "src"
-    below.mkdir()
-    there = machine_of(replace(machine.context, cwd=below))
+def test_a_project_has_its_file_at_its_root_and_home_is_no_project(machine: Machine) -> None:
+    (machine.root / "src").mkdir()
+    below = machine_of(replace(machine.context, cwd=machine.root / "src"))
     for client, file in (("cursor", ".cursor/mcp.json"), ("claude-code", ".mcp.json")):
-        [target] = targets(writer_for(client), "project", there)
+        [target] = targets(writer_for(client), "project", below)
         assert target.path == machine.root / file
+    at_home = machine_of(replace(machine.context, cwd=machine.context.home))
+    with pytest.raises(UsageError, match="home directory"):
+        targets(writer_for("cursor"), "project", at_home)
 
 
-def test_a_file_that_is_there_is_the_one_that_is_written(machine: Machine) -> None:
+def test_an_existing_file_is_preferred(machine: Machine) -> None:
     [target] = targets(writer_for("opencode"), "user", machine)
     assert target.path.name == "opencode.json"
     target.path.parent.mkdir(parents=True)
     target.path.with_suffix(".jsonc").write_text("{}")
     [target] = targets(writer_for("opencode"), "user", machine)
     assert (target.path.name, target.exists) == ("opencode.jsonc", True)
-
-
-def test_continue_has_a_file_of_the_bridge_unless_it_has_a_configuration(machine: Machine) -> None:
     place = machine.context.home / ".continue"
     place.mkdir()
     [target] = targets(writer_for("continue"), "user", machine)
@@ -124,19 +118,15 @@ def test_continue_has_a_file_of_the_bridge_unless_it_has_a_configuration(machine
     assert target.path == place / "config.yaml"
 
 
-def test_every_build_and_profile_of_an_editor_gets_it(machine: Machine) -> None:
-    for build in ("Code", "Code - Insiders"):
-        (machine.context.home / ".config" / build / "User").mkdir(parents=True)
-    (machine.context.home / ".config" / "Code" / "User" / "profiles" / "work").mkdir(parents=True)
+def test_every_build_and_profile_gets_an_entry(machine: Machine, tmp_path: Path) -> None:
+    config, builds = machine.places["config"][0], ("Code/User", "Code - Insiders/User")
+    for build in (*builds, "Code/User/profiles/work"):
+        (config / build).mkdir(parents=True)
     found = targets(writer_for("vscode"), "user", machine)
-    assert [str(each.path.relative_to(machine.places["config"][0])) for each in found] == [
-        "Code/User/mcp.json",
-        "Code - Insiders/User/mcp.json",
-        "Code/User/profiles/work/mcp.json",
+    assert [str(each.path.parent.relative_to(config)) for each in found] == [
+        *builds,
+        "Code/User/profiles/work",
     ]
-
-
-def test_the_build_of_the_store_has_a_file_of_its_own(machine: Machine, tmp_path: Path) -> None:
     environ = {"LOCALAPPDATA": str(tmp_path / "local"), "APPDATA": str(tmp_path / "roaming")}
     store = tmp_path / "local/Packages/Claude_x1/LocalCache/Roaming/Claude"
     for directory in (store, tmp_path / "roaming" / "Claude"):
@@ -144,12 +134,6 @@ def test_the_build_of_the_store_has_a_file_of_its_own(machine: Machine, tmp_path
     windows = machine_of(replace(machine.context, platform="win32", environ=environ))
     found = targets(writer_for("claude-desktop"), "user", windows)
     assert [each.path.parent for each in found] == [store, tmp_path / "roaming" / "Claude"]
-
-
-def test_home_is_no_project(machine: Machine) -> None:
-    at_home = machine_of(replace(machine.context, cwd=machine.context.home))
-    with pytest.raises(UsageError, match="home directory"):
-        targets(writer_for("cursor"), "project", at_home)
 
 
 def test_clients_are_found_by_directory_file_or_command(machine: Machine, tmp_path: Path) -> None:
@@ -166,7 +150,7 @@ def test_clients_are_found_by_directory_file_or_command(machine: Machine, tmp_pa
     }
 
 
-def test_the_command_is_whole_and_lasts(tmp_path: Path) -> None:
+def test_the_command_has_a_whole_persistent_path(tmp_path: Path) -> None:
     def command_of(place: str, **environ: str) -> tuple[str, ...]:
         script = tmp_path / place / "mcp-code-bridge"
         script.parent.mkdir(parents=True, exist_ok=True)

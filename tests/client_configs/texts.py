@@ -1,4 +1,4 @@
-"""Random configuration files, and what must be true of every document."""
+"""Random configuration files, and the properties of every document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 
 from hypothesis import strategies as st
 
-from bridge.client_configs.document import Document, Table, open_document
+from bridge.client_configs.document import Document, Table
+from bridge.client_configs.install import open_document
 
 NAMES = st.sampled_from(["a", "b", "time", "with space", 'a "quote"', "ü", "a.b", "x/y"])
 
@@ -23,25 +24,20 @@ ENTRIES = st.dictionaries(
 )
 
 BLANKS = st.sampled_from(
-    [
-        "",
-        "",
-        " ",
-        "\n",
-        "\n  ",
-        "\n\n    ",
-        "\t",
-        " // c\n",
-        "/* b */",
-        "\n  // y\n  ",
-        "\n/* m\n l */",
-    ]
+    ["", "", " ", "\n", "\n  ", "\n\n    ", "\t"]
+    + [" // c\n", "/* b */", "\n  // y\n  ", "\n/* m\n l */"]
 )
 
 
 @st.composite
+def encoded(draw: st.DrawFn, text: str) -> bytes:
+    text = text.replace("\n", "\r\n") if draw(st.booleans()) else text
+    return (b"\xef\xbb\xbf" if draw(st.booleans()) else b"") + text.encode()
+
+
+@st.composite
 def jsonc(draw: st.DrawFn, value: object) -> str:
-    """Write a value as JSON with comments and trailing commas anywhere."""
+    """Draw JSON with comments and trailing commas anywhere."""
 
     def blank() -> str:
         return draw(BLANKS)
@@ -63,17 +59,13 @@ def jsonc(draw: st.DrawFn, value: object) -> str:
 
 @st.composite
 def jsonc_files(draw: st.DrawFn) -> bytes:
-    """Write a client's file in JSON with comments, as no formatter would."""
     value = {
         "theme": draw(SCALARS),
         "mcpServers": draw(st.dictionaries(NAMES, ENTRIES, max_size=4)),
         "last": draw(VALUES),
     }
-    kept = {key: value[key] for key in draw(st.permutations(sorted(value)))}
-    text = draw(BLANKS) + draw(jsonc(kept)) + draw(BLANKS)
-    if draw(st.booleans()):
-        text = text.replace("\n", "\r\n")
-    return (b"\xef\xbb\xbf" if draw(st.booleans()) else b"") + text.encode()
+    shuffled = {key: value[key] for key in draw(st.permutations(sorted(value)))}
+    return draw(encoded(draw(BLANKS) + draw(jsonc(shuffled)) + draw(BLANKS)))
 
 
 TOML_BLANKS = st.sampled_from(["", "", "", "\n", "# c\n", "\n# c\n", "# c\n\n", "  \n"])
@@ -81,7 +73,7 @@ TOML_BLANKS = st.sampled_from(["", "", "", "\n", "# c\n", "\n# c\n", "# c\n\n", 
 
 @st.composite
 def toml_files(draw: st.DrawFn) -> bytes:
-    """Write a client's file in TOML, its servers in any form, among other sections."""
+    """Draw a TOML file with servers in any form among other sections."""
 
     def line(text: str) -> str:
         return draw(TOML_BLANKS) + text + draw(st.sampled_from(["", " # why"])) + "\n"
@@ -93,17 +85,9 @@ def toml_files(draw: st.DrawFn) -> bytes:
         if isinstance(value, list):
             gap = draw(st.sampled_from(["", "\n", " # ]\n"]))
             return f"[{gap}" + ",".join(inline(item) + gap for item in value) + "]"
-        if (
-            isinstance(value, str)
-            and draw(st.booleans())
-            and value.isprintable()
-            and "'" not in value
-        ):
-            return draw(
-                st.sampled_from(
-                    [f"'{value}'", f"'''\n{value}'''", f'"""{json.dumps(value)[1:-1]}"""']
-                )
-            )
+        if isinstance(value, str) and value.isprintable() and "'" not in value:
+            quoted = [f"'{value}'", f"'''\n{value}'''", f'"""{json.dumps(value)[1:-1]}"""']
+            return draw(st.sampled_from([*quoted, json.dumps(value, ensure_ascii=False)]))
         return json.dumps(value, ensure_ascii=False)
 
     def entry(name: str, value: dict[str, object], path: str = "mcp_servers") -> None:
@@ -136,10 +120,7 @@ def toml_files(draw: st.DrawFn) -> bytes:
         text += section
         if draw(st.booleans()):
             text += line(f"[s{number}]") + line(f"x = {number}")
-    text += draw(TOML_BLANKS)
-    if draw(st.booleans()):
-        text = text.replace("\n", "\r\n")
-    return (b"\xef\xbb\xbf" if draw(st.booleans()) else b"") + text.encode()
+    return draw(encoded(text + draw(TOML_BLANKS)))
 
 
 YAML_BLANKS = st.sampled_from(["", "", "", "\n", "# c\n", "    # deep\n", "\n# c\n", "# c\n\n"])
@@ -147,7 +128,7 @@ YAML_BLANKS = st.sampled_from(["", "", "", "\n", "# c\n", "    # deep\n", "\n# c
 
 @st.composite
 def yaml_files(draw: st.DrawFn, listed: bool) -> bytes:
-    """Write a client's file in YAML, its servers as a mapping or a list."""
+    """Draw a YAML file with servers as a mapping or a list."""
 
     def scalar(value: object) -> str:
         return json.dumps(value, ensure_ascii=False)
@@ -184,18 +165,14 @@ def yaml_files(draw: st.DrawFn, listed: bool) -> bytes:
     else:
         text += "servers: # all\n" + block(dict(servers), draw(st.integers(1, 4)))
     text += block(draw(st.dictionaries(st.just("last"), VALUES)), 0) + draw(YAML_BLANKS)
-    if draw(st.booleans()):
-        text = text.replace("\n", "\r\n")
-    if draw(st.booleans()):
-        text = text.rstrip("\r\n")
-    return (b"\xef\xbb\xbf" if draw(st.booleans()) else b"") + text.encode()
+    return draw(encoded(text.rstrip("\n") if draw(st.booleans()) else text))
 
 
 ENTRY = {"command": "/bin/bridge", "args": ["serve", "-y"], "env": {"A": "b: # c"}}
 
 
 def check_each_change(document: Document, table: Table) -> None:
-    """Move each entry out and back, replace it, and add one; the value is as it must be."""
+    """Move each entry out and back, replace it and add one; check the value after each edit."""
     names = list(document.entries(table))
     for index, name in enumerate(names):
         entry = document.entry(table, name)

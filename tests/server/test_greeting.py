@@ -220,9 +220,9 @@ def test_the_sdk_is_not_imported_for_it(tmp_path: Path) -> None:
     code = """
 import sys
 from functools import partial
-from bridge.cli.main import _greeted
+from bridge.cli.main import _greet
 from bridge.settings import load
-assert _greeted(load({}, {"HOME": sys.argv[1]})).answered == 0
+assert _greet(load({}, {"HOME": sys.argv[1]})).answered == 0
 spared = ("mcp", "mcp_types", "pydantic", "sqlalchemy", "asyncio")
 print([name for name in spared if name in sys.modules], file=sys.stderr)
 """
