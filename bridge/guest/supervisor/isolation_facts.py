@@ -1,14 +1,13 @@
-"""Reads what the guest can see of its own isolation.
+"""Reads the guest's own view of its isolation.
 
-Owns the reading of /proc, /sys and system calls into plain values for `hello`, and the count of
-out-of-memory kills. A fact that the system does not report is left out; none is guessed. Refused
-operations are in `denial_probes`. Imports nothing of the guest: a backend's probe sends this file
-alone.
+Reads /proc, /sys and system calls into plain values for `hello`, and counts out-of-memory kills. A
+fact that the system does not report is omitted, not guessed. Refused operations are in
+`denial_probes`. Imports nothing of the guest: a backend's probe sends this file alone.
 """
 
 from __future__ import annotations
 
-import _socket  # what `socket` is made of, without what takes milliseconds to import
+import _socket  # the core of `socket`, whose own import takes milliseconds
 import os
 import resource
 import stat

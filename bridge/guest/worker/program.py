@@ -187,7 +187,7 @@ class GuestProgram:
             return self._outcome_of_error(error)
 
     def _give_file(self) -> None:
-        """Set the program's `__file__`, which is written once something may read it."""
+        """Set the program's `__file__`; the file is written before code can read it."""
         path = self.module.__dict__["__file__"] = os.path.join(os.getcwd(), self._file)
         if "__file__" in self._source:
             _write_file(path, self._source)
@@ -274,7 +274,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_texts(value: Any, inside: bool = False) -> Any:
-    """Return a value with durations, bytes in it, and keys as the texts that print them."""
+    """Return a value with durations, bytes and keys converted to their printed texts."""
     kind = type(value)
     if kind is dict:
         import json
@@ -394,8 +394,19 @@ def final_outcome(done: Done) -> Done:
     return done if left is None else Done(**{**done.__dict__, "unsent": left.take_unsent()})
 
 
+def show_uncaught(done: Done) -> None:
+    """Print an exception as the interpreter does, unless the program has its own hook."""
+    if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
+        return
+    try:
+        print(done.error, file=sys.stderr, flush=True)
+    except Exception:
+        # The program may have replaced or closed its stderr.
+        return
+
+
 def shut_down(module: types.ModuleType) -> None:
-    """Do what the interpreter does at exit, as far as a program can notice.
+    """Do what the interpreter does at exit, as far as a program can observe.
 
     Joins non-daemon threads, runs exit handlers and clears the program's globals; then Python warns
     about coroutines that were never awaited.
@@ -530,12 +541,12 @@ def _write_file(path: str, source: str) -> None:
             file.write(importable(source))
         _written.add(path)
     except Exception:
-        # The directory is full or has such a file, or an indented text: it can do without.
+        # The directory is full or has such a file, or the text is indented; the file is optional.
         return
 
 
 def importable(source: str) -> str:
-    """Return a program's text as a process of a `spawn` or `forkserver` pool can import it.
+    """Return a program's text in a form that a `spawn` or `forkserver` pool process can import.
 
     Without a `__main__` guard, or with top-level `await`, such a process gets definitions only.
     """

@@ -35,7 +35,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "path", ["/mnt/data/Sales.csv", "sales.csv", "/workspace/sales.CSV", "/home/me/Sales.csv"]
 )
 def test_a_file_that_is_elsewhere_is_pointed_at(workspace: Path, path: str) -> None:
-    assert missing(path) == "there is 'data/Sales.csv', in the working directory."
+    assert missing(path) == "'data/Sales.csv' exists in the working directory."
 
 
 def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> None:
@@ -54,9 +54,9 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
         ("pandas", ["pandas"], 'run_python(packages=["pandas"])'),
         ("scikit_learn", ["*"], "the package scikit-learn is imported as sklearn"),
         ("tkinter", ["*"], "leave out matplotlib.use"),
-        ("IPython.display", ["*"], "`display(x)` is there without an import"),
-        ("runtime.mcp_client", ["*"], "no client is needed"),
-        ("mcp_runtime", ["*"], "no client is needed"),
+        ("IPython.display", ["*"], "`display(x)` needs no import"),
+        ("runtime.mcp_client", ["*"], "needs no client"),
+        ("mcp_runtime", ["*"], "needs no client"),
     ],
 )
 def test_a_missing_module_is_asked_for_where_that_is_allowed(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bridge.guest.schema.binding import read_parameters, synonyms
+from bridge.guest.schema.parameters import read_parameters, synonyms
 from bridge.guest.schema.validation import convert, problem
 
 

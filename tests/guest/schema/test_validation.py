@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.guest.schema.binding import read_parameters
+from bridge.guest.schema.parameters import read_parameters
 from bridge.guest.schema.validation import MAX_STEPS, convert, problem
 from tests.golden_texts import assert_golden
 from tests.schema_strategies import ANY_SCHEMA
