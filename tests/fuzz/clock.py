@@ -45,8 +45,6 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop."""
-
     def __init__(self) -> None:
         self._now = 0.0
         self._idle: asyncio.Future[None] | None = None

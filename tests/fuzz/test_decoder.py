@@ -11,16 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.guest.protocol.wire import (
-    MAX_VALUES,
-    GuestFrame,
-    LineDecoder,
-    WireError,
-    count_values,
-    decode_guest_frame,
-    encode,
-    json_start,
-)
+from bridge.guest.protocol import wire
+from bridge.guest.protocol.wire import LineDecoder, WireError, decode_guest_frame, encode
 from bridge.rpc.channel import Channel, frame_cost
 from tests.fuzz.frames import guest_frames, json_values, lines, portions, streams
 from tests.fuzz.search import searched
@@ -43,8 +35,8 @@ class _Stream:
         return self._left.pop() if self._left else b""
 
 
-def _received(data: list[bytes]) -> tuple[list[GuestFrame], str]:
-    frames: list[GuestFrame] = []
+def _received(data: list[bytes]) -> tuple[list[wire.GuestFrame], str]:
+    frames: list[wire.GuestFrame] = []
 
     async def receive() -> str:
         channel = Channel(_Stream(data), max_guest_frame_bytes=LINE_LIMIT)
@@ -83,19 +75,18 @@ def test_what_is_held_of_a_line_stays_within_the_limit(stream: bytes, data: st.D
 @example(b'{"type":"call","id":1,"method":"m","params":{"a":1e999}}')
 @given(lines)
 def test_a_line_is_refused_or_is_a_frame_that_can_be_written_again(line: bytes) -> None:
-    """What the decoder lets through is JSON, so nothing behind it trips over the values."""
     try:
         frame = decode_guest_frame(line)
     except WireError:
         return
     again = encode(frame)
-    assert again[json_start(again) :].count(b"\n") == 1
+    assert again[wire.json_start(again) :].count(b"\n") == 1
     assert decode_guest_frame(again[:-1]) == frame
 
 
 @searched
 @given(guest_frames)
-def test_every_frame_survives_the_channel(frame: GuestFrame) -> None:
+def test_every_frame_survives_the_channel(frame: wire.GuestFrame) -> None:
     assert decode_guest_frame(encode(frame)[:-1]) == frame
 
 
@@ -112,26 +103,25 @@ def _parsed_values(value: Any) -> int:
 def test_the_count_of_values_is_never_too_low(value: Any, ascii_only: bool) -> None:
     """Whatever the strings hold: a guest must not hide values behind a quotation mark."""
     line = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    assert count_values(line, exact_above=0) >= _parsed_values(value) - 1
+    assert wire.count_values(line, exact_above=0) >= _parsed_values(value) - 1
 
 
 @searched
 @given(st.lists(st.text(alphabet='",[]{}\\\n\x00aé', max_size=30), max_size=8))
 def test_what_is_written_inside_strings_does_not_count(texts: list[str]) -> None:
     line = json.dumps(texts).encode()
-    assert count_values(line, exact_above=0) == max(1, len(texts))
+    assert wire.count_values(line, exact_above=0) == max(1, len(texts))
 
 
 @searched
 @given(lines)
 def test_counting_values_takes_any_bytes(line: bytes) -> None:
-    """It looks at them before anything has said that they are JSON."""
-    assert count_values(line, exact_above=0) >= 0
+    assert wire.count_values(line, exact_above=0) >= 0
 
 
 def test_strings_across_the_portions_of_the_count_stay_strings() -> None:
     text = json.dumps(["," * 700_000, "[" * 700_000, [","]]).encode()
-    assert count_values(text, exact_above=0) == 4
+    assert wire.count_values(text, exact_above=0) == 4
 
 
 UNITS = {
@@ -150,7 +140,6 @@ UNITS = {
 
 @pytest.mark.parametrize("kind", UNITS)
 def test_a_frame_takes_no_more_memory_than_it_is_taken_for(kind: str) -> None:
-    """The bound on what calls under way may take together is only as good as this estimate."""
     unit = UNITS[kind]
     line = HEAD + b",".join(unit * (1 if len(unit[0]) > 1000 else 20_000 // len(unit))) + b"]}}"
     tracemalloc.start()
@@ -165,7 +154,7 @@ def test_a_frame_takes_no_more_memory_than_it_is_taken_for(kind: str) -> None:
 @pytest.mark.parametrize("unit", [b"[]", b'{"a":1}', b'"a"', b"0", b"[[[]]]"])
 async def test_a_line_of_too_many_values_is_refused_before_it_is_parsed(unit: bytes) -> None:
     """Sixteen megabytes of brackets would become hundreds of megabytes of objects."""
-    line = HEAD + b",".join([unit] * (MAX_VALUES + 1)) + b"]}}\n"
+    line = HEAD + b",".join([unit] * (wire.MAX_VALUES + 1)) + b"]}}\n"
     tracemalloc.start()
     try:
         with pytest.raises(match="too many values"):

@@ -13,18 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.errors import BridgeError
-from bridge.guest.protocol.wire import (
-    Call,
-    Cancel,
-    Done,
-    Exited,
-    GuestFrame,
-    LineDecoder,
-    Output,
-    WireError,
-    decode_guest_frame,
-    encode,
-)
+from bridge.guest.protocol import wire
+from bridge.guest.protocol.wire import Call, Cancel, Done, encode
 from bridge.model import RunResult
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits
 from tests.fuzz.clock import loop, run
@@ -67,17 +57,17 @@ other_calls = st.builds(
         )
     ),
 )
-frames: st.SearchStrategy[GuestFrame] = st.one_of(
+frames: st.SearchStrategy[wire.GuestFrame] = st.one_of(
     tool_calls,
     tool_calls,
     tool_calls,
     other_calls,
     st.builds(Cancel, id=ids),
-    st.builds(Output, stream=st.just("stdout"), data=st.just("é".encode() * 900), skipped=ids),
+    st.builds(wire.Output, stream=st.just("stdout"), data=st.just("é".encode() * 900), skipped=ids),
 )
-endings: st.SearchStrategy[GuestFrame] = st.one_of(
+endings: st.SearchStrategy[wire.GuestFrame] = st.one_of(
     st.builds(Done, outcome=st.sampled_from(("ok", "exception"))),
-    st.builds(Exited, code=st.sampled_from((None, 0, 3)), signal=st.sampled_from((None, 9, 99))),
+    st.builds(wire.Exited, code=st.sampled_from((None, 0, 3)), signal=st.sampled_from((None, 9))),
 )
 whole_lines = frames.map(encode)
 bursts = st.lists(whole_lines, max_size=12).map(b"".join)
@@ -111,10 +101,10 @@ scripts = st.tuples(st.lists(steps, max_size=12), st.lists(last_steps | steps, m
 
 def _asked(script: Sequence[Step]) -> Counter[int]:
     found: Counter[int] = Counter()
-    for line in LineDecoder().feed(b"".join(step.says for step in script)):
+    for line in wire.LineDecoder().feed(b"".join(step.says for step in script)):
         try:
-            frame = decode_guest_frame(line)
-        except WireError:
+            frame = wire.decode_guest_frame(line)
+        except wire.WireError:
             continue
         if isinstance(frame, Call):
             found[frame.id] += 1
@@ -150,7 +140,6 @@ CANCELLED_BETWEEN_CALLS = [
 @example(CANCELLED_BETWEEN_CALLS)
 @given(scripts)
 def test_a_run_with_a_hostile_guest_ends_and_leaves_nothing(script: list[Step]) -> None:
-    """It ends with a result or an error of the bridge's own, by its deadline, and all its calls."""
     after = run(Play(script).play)
 
     if after.outcome is None:
@@ -218,7 +207,7 @@ async def _dispatch(script: Sequence[tuple[str, int, int]]) -> None:
                     try:
                         await dispatcher.accept(Call(id=number, method="", params={}), cost)
                         accepted[number] += 1
-                    except WireError:
+                    except wire.WireError:
                         assert dispatcher.under_way > 0
             elif move == "cancel":
                 dispatcher.cancel(number)

@@ -94,7 +94,6 @@ FRAMES = {
 async def test_no_frame_keeps_the_loop(
     engine: Engine, watchdog: Watchdog, code: str, told: str
 ) -> None:
-    """Names are refused before anything acts on them; a frame that is too much ends its run."""
     await engine.servers.load(["pb"])
     request = RunRequest(code=CHANNEL + code, servers=("pb",), timeout=60)
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
@@ -152,7 +151,6 @@ PROGRAMS = {
 async def test_no_program_s_text_keeps_the_loop(
     engine: Engine, watchdog: Watchdog, code: str
 ) -> None:
-    """Through naming, guard, checks, and back as a result that is short."""
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
         try:

@@ -106,7 +106,6 @@ async def test_no_address_of_a_resource_keeps_the_loop(
 async def test_no_arguments_keep_the_loop_while_they_are_compared(
     watchdog: Watchdog, large: Json
 ) -> None:
-    """As those of a call are whose client comes back with an answer."""
     with watchdog.watching():
         found = await offload(large, partial(fingerprint, large))
     assert found == fingerprint(large)

@@ -143,7 +143,6 @@ LISTS: dict[str, tuple[Made, str]] = {
 async def test_no_list_of_tools_keeps_the_loop(
     engine: Engine, files: Path, watchdog: Watchdog, caplog: Any, made: Made, told: str
 ) -> None:
-    """From the first question to programs, searches and everything that shows tools."""
     (files / "tools-1").write_bytes(made())
     said: list[str] = []
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
@@ -204,7 +203,6 @@ RESULTS: dict[str, tuple[Made, str]] = {
 async def test_no_result_keeps_the_loop(
     engine: Engine, files: Path, watchdog: Watchdog, made: Made, told: str
 ) -> None:
-    """What is too much is an error of its call, which says how much there may be."""
     (files / "result").write_bytes(made())
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from bridge.guest.api import held_results as held
-from tests.guest.held_operations import ALLOWED, MATCHES, PUZZLED, SETUP, STOPPED
-from tests.guest.held_rig import hold, token
+from tests.guest.conftest import echo
+from tests.guest.finished import Case, programs
+from tests.guest.held_rig import ALLOWED, MATCHES, PUZZLED, SETUP, STOPPED, hold, token
 
 TABLE = """
 wrong = []
@@ -141,36 +142,31 @@ def test_a_program_that_looks_is_stopped_for_good(guest_on: Any, how: str) -> No
     finished = guest_on.run(head + STOPPING[how], hold)
     asked = [call for call in finished.calls if call.params["tool"] == "create-issue"]
     assert len(asked) == (2 if how in REFUSED else 1)
-    done = finished.outcome
-    assert (done.outcome, done.error_type) == ("exception", "HeldResultError")
-    assert done.exit_code != 0
-    assert done.error.startswith("line ")
-    assert done.error.endswith(held.ADVICE)
-    assert "Traceback" not in done.error
-    assert not done.has_result
+    assert (finished.outcome.outcome, finished.error_type) == ("exception", "HeldResultError")
+    assert finished.error.startswith("line ")
+    assert finished.error.endswith(held.ADVICE)
+    assert "Traceback" not in finished.error
+    assert (finished.exit_code, finished.has_result) == (1, False)
 
 
-def test_errors_that_have_to_do_with_none_stay_what_they_are(guest: Any) -> None:
-    finished = guest.run("x = await mcp_git_hub.create_issue()\n1 / 0", hold)
-    assert finished.outcome.error_type == "ZeroDivisionError"
-    assert "Traceback" in finished.outcome.error
+PROGRAMS = f"""
+## an unrelated error: error=('Traceback',), error_type='ZeroDivisionError'
+x = await mcp_git_hub.create_issue()
+1 / 0
+## a related error: error=('which can only be passed on.',), error_type='TypeError'
+import datetime
+x = await mcp_git_hub.create_issue()
+datetime.datetime.fromisoformat(x.created_at)
+## a run without a plan: value=False
+import sys
+await mcp_git_hub.echo('a')
+'bridge.guest.api.held_results' in sys.modules
+## a text that looks like a placeholder: value=True
+text = {token()!r} + '‹result of #1'
+(await mcp_git_hub.echo(text)).text == text
+"""
 
 
-def test_errors_that_may_have_to_do_with_one_say_so(guest: Any) -> None:
-    code = (
-        "import datetime\nx = await mcp_git_hub.create_issue()\n"
-        "datetime.datetime.fromisoformat(x.created_at)"
-    )
-    finished = guest.run(code, hold)
-    assert finished.outcome.error_type == "TypeError"
-    assert finished.outcome.error.endswith("which can only be passed on.")
-
-
-def test_a_run_without_a_plan_does_without_all_this(guest_on: Any) -> None:
-    code = "import sys\nawait mcp_git_hub.echo('a')\n'bridge.guest.api.held_results' in sys.modules"
-    assert guest_on.run(code).value is False
-
-
-def test_a_text_that_only_looks_like_one_is_a_text(guest: Any) -> None:
-    finished = guest.run(f"(await mcp_git_hub.echo({token()!r} + '‹result of #1')).text")
-    assert finished.value == token() + "‹result of #1"
+@programs(PROGRAMS)
+def test_without_a_placeholder_nothing_changes(guest_on: Any, case: Case) -> None:
+    case.check(guest_on, echo if "echo" in case.code else hold)

@@ -20,8 +20,19 @@ from bridge.guest.api.runtime import Runtime
 from bridge.guest.api.values import to_json
 from bridge.guest.protocol.wire import Done, Run
 from bridge.guest.schema.validation import problem
-from tests.guest.held_operations import ALLOWED, MATCHES, PUZZLED, QUOTED, STOPPED
-from tests.guest.held_rig import CREATED, PLAN, execute, token, whole, x
+from tests.guest.held_rig import (
+    ALLOWED,
+    CREATED,
+    MATCHES,
+    PLAN,
+    PUZZLED,
+    QUOTED,
+    STOPPED,
+    execute,
+    token,
+    whole,
+    x,
+)
 from tests.raised import raises_code
 
 __all__ = ["x"]
@@ -44,18 +55,21 @@ def test_what_looks_at_it_stops_and_says_so(x: Placeholder, statement: str, doin
     assert message.endswith(held.ADVICE)
 
 
-def test_a_placeholder_says_what_it_stands_for(x: Placeholder) -> None:
-    names = execute("y = repr(x.labels[0]['a b'].name)\nz = str(x.labels[-1])", x)
-    assert names["y"] == '‹result of #1 git-hub.create-issue›.labels[0]["a b"].name'
-    assert names["z"] == token("labels", -1)
-
-
-def test_texts_are_made_with_it(x: Placeholder) -> None:
-    names = execute("y = 'a' + x.title + 'b'\nz = f'{x.title}, {x.number}'", x)
-    assert names["z"] == f"{token('title')}, {token('number')}"
-    assert names["y"] == f"a{token('title')}b"
-    joined = execute("y = ', '.join(['%s' % x.id, f'{x.url}', 'a'])", x)["y"]
-    assert joined == f"{token('id')}, {token('url')}, a"
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        (
+            "repr(x.labels[0]['a b'].name)",
+            '‹result of #1 git-hub.create-issue›.labels[0]["a b"].name',
+        ),
+        ("str(x.labels[-1])", token("labels", -1)),
+        ("'a' + x.title + 'b'", f"a{token('title')}b"),
+        ("f'{x.title}, {x.number}'", f"{token('title')}, {token('number')}"),
+        ("', '.join(['%s' % x.id, f'{x.url}', 'a'])", f"{token('id')}, {token('url')}, a"),
+    ],
+)
+def test_texts_are_made_with_it(x: Placeholder, expression: str, text: str) -> None:
+    assert execute(f"y = {expression}", x)["y"] == text
 
 
 @pytest.mark.parametrize(("expression", "told"), PUZZLED)
@@ -111,6 +125,7 @@ def test_the_first_stop_is_the_one_that_is_told(x: Placeholder) -> None:
 def test_libraries_may_ask_for_its_type(x: Placeholder) -> None:
     assert [isinstance(x, kind) for kind in (dict, str, list, Placeholder)] == [0, 0, 0, 1]
     assert held.final_outcome(Done("ok")) == Done("ok")
+    assert to_json([x, (x.a,)], "x") == [whole(), [whole("a")]]
 
 
 def test_c_code_that_fails_in_a_group_is_blamed_on_it(x: Placeholder) -> None:
@@ -225,15 +240,10 @@ def test_a_schema_cannot_be_told_not_to_fit() -> None:
     assert problem("heldback", {"enum": ["a"]}, {}) is not None
 
 
-def test_containers_are_sent_with_what_they_hold(x: Placeholder) -> None:
-    assert to_json([x, (x.a,)], "x") == [whole(), [whole("a")]]
-
-
-class FakeClient:
-    """Holds every call back."""
-
+class HoldingClient:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
+        self.runtime = Runtime(Run(code=""), cast("ChannelClient", self))
 
     async def call(self, method: str, params: dict[str, Any], subject: str) -> Any:
         held.check()
@@ -242,20 +252,24 @@ class FakeClient:
         return {"held": {**CREATED, "number": len(self.sent)}}
 
 
-async def test_calls_by_name_take_placeholders(x: Placeholder) -> None:
-    client = FakeClient()
-    runtime = Runtime(Run(code=""), cast("ChannelClient", client))
-    y = await runtime.call_tool("git-hub", "create", {"a": x, "b": f"{x.number}"})
-    await runtime.call_tool("git-hub", "close", {"number": y.number})
+@pytest.fixture
+def client() -> HoldingClient:
+    return HoldingClient()
+
+
+async def test_calls_by_name_take_placeholders(x: Placeholder, client: HoldingClient) -> None:
+    y = await client.runtime.call_tool("git-hub", "create", {"a": x, "b": f"{x.number}"})
+    await client.runtime.call_tool("git-hub", "close", {"number": y.number})
     assert [params["arguments"] for params in client.sent] == [
         {"a": whole(), "b": token("number")},
         {"number": whole("number")},
     ]
 
 
-async def test_a_raw_result_can_be_neither_looked_into_nor_passed_on(x: Placeholder) -> None:
-    client = FakeClient()
-    runtime = Runtime(Run(code=""), cast("ChannelClient", client))
+async def test_a_raw_result_can_be_neither_looked_into_nor_passed_on(
+    x: Placeholder, client: HoldingClient
+) -> None:
+    runtime = client.runtime
     y = await runtime.call_tool_raw("git-hub", "create")
     assert repr(y) == "‹result of #1 git-hub.create-issue›"
     with pytest.raises(HeldResultError, match="looks into .* Only results of call_tool have"):
@@ -277,11 +291,10 @@ async def test_a_raw_result_can_be_neither_looked_into_nor_passed_on(x: Placehol
     ],
 )
 async def test_what_is_asked_for_has_to_be_known(
-    x: Placeholder, ask: Callable[[Runtime, Placeholder], Any]
+    x: Placeholder, client: HoldingClient, ask: Callable[[Runtime, Placeholder], Any]
 ) -> None:
-    runtime = Runtime(Run(code=""), cast("ChannelClient", FakeClient()))
     with pytest.raises(HeldResultError, match="names what it asks for"):
-        await ask(runtime, x)
+        await ask(client.runtime, x)
 
 
 def test_only_a_held_call_makes_a_placeholder() -> None:

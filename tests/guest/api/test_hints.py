@@ -24,7 +24,6 @@ def missing(path: str) -> str:
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a file in it."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "Sales.csv").write_text("a")
     monkeypatch.chdir(tmp_path)

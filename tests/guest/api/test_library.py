@@ -53,8 +53,6 @@ saved = runtime.save_skill(told, name="tell")
 
 
 class Host:
-    """Answers as the bridge would, without keeping anything."""
-
     def __init__(self) -> None:
         self.saved: list[Any] = []
         self.memories: dict[str, Any] = {}
@@ -146,28 +144,22 @@ save
 
 
 class Line:
-    """Takes frames instead of the channel."""
-
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.gone = False
 
     def tell(self, frame: Any) -> None:
-        """Take one."""
         if self.gone:
             raise MCPError("the connection is closed", kind="channel")
         self.sent.append(frame)
 
 
 class Clock:
-    """Time as one sets it."""
-
     now = 0.0
 
 
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch) -> Line:
-    """A fresh one, with time standing still."""
     Clock.now = 100.0
     monkeypatch.setattr(library, "monotonic", lambda: Clock.now)
     monkeypatch.setattr(library._Pace, "due", 0.0)

@@ -19,8 +19,6 @@ from bridge.tokens import count_tokens
 
 
 class FakeClient:
-    """Answers calls with what it was asked."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any], str]] = []
         self.answers: dict[str, Any] = {}
@@ -71,7 +69,6 @@ DISCOVERED = [
 
 @pytest.fixture(autouse=True)
 def _modules_stay_as_they_were() -> Iterator[None]:
-    """What `build` makes importable is the run's alone."""
     before, finders = dict(sys.modules), list(sys.meta_path)
     own = [
         each for each in vars(values).values() if getattr(each, "__module__", "") == values.__name__
@@ -397,7 +394,7 @@ def test_a_host_that_reads_no_more_until_its_answers_are_taken_is_no_deadlock(
 
     def answer(guest: Any, call: Any) -> None:
         guest.reply(call.id, {"json": {"text": text}})
-        guest.written()
+        guest.flush()
 
     finished = guest_on.run(
         f"""

@@ -37,8 +37,6 @@ LEAN = (
     "        continue\n"
     "    raise SystemExit('it reads ' + text)\n"
 )
-"""In a process of its own, since `json` is loaded in this one."""
-
 BROKEN = ("", " ", "{", '{"a"', '{"a": 1,}', "[1 2]", '"\\x"', '"\n"', "1 1", "tru", "[" * 5 + "]")
 
 

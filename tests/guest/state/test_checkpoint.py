@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import types
@@ -13,9 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.guest.state import checkpoint_saving
-from bridge.guest.state.checkpoint import restore
+from bridge.guest.state.checkpoint import EVERYTHING, MAGIC, restore
 from bridge.guest.state.checkpoint_saving import PART_BYTES, save
 from tests.guest.checkpoint_rig import LIMIT, Calls, opened, saved, session
+
+
+@pytest.fixture(autouse=True)
+def _own_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change the directory: checkpoints contain the files of the workspace."""
+    monkeypatch.chdir(tmp_path)
 
 
 def round_trip(names: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +76,6 @@ def test_data_comes_back_as_it_was(names: dict[str, Any]) -> None:
 def test_what_names_share_stays_shared_and_bad_ones_go_alone(
     edges: list[list[int]], bad: set[int]
 ) -> None:
-    """Lists that hold each other in any way, some of them a value that cannot be kept."""
     nodes: list[list[Any]] = [[number] for number in range(6)]
     for node, targets in zip(nodes, edges, strict=True):
         node.append([nodes[target] for target in targets])
@@ -110,7 +116,6 @@ def test_of_too_much_the_largest_go_first_and_are_told_of() -> None:
 
 
 def test_what_fits_once_it_is_compressed_is_kept() -> None:
-    """Twice the limit is tried; beside files, and with what cannot be written down left out."""
     names = {"a": "row " * 10_000, "b": bytes(50_000), "c": 1, "module": iter([])}
     data, lost = saved(names, limit=60_000)
     assert len(data) < 10_000
@@ -255,45 +260,49 @@ def test_restoring_runs_no_constructor_decorator_or_default(tmp_path: Path) -> N
         "ran.clear()\n",
     )
     assert first.lost == {}
-    second = session(
-        tmp_path / "b", "assert ran == [] and a.x == 1 and f(2) == 2", state=first.data
-    )
-    assert second.restored == {}
+    check = "assert ran == [] and a.x == 1 and f(2) == 2"
+    assert session(tmp_path / "b", check, state=first.data).restored == {}
 
 
-def test_a_redefined_class_and_its_former_are_both_kept(tmp_path: Path) -> None:
-    first = session(
-        tmp_path / "a",
-        "import dataclasses, enum\n@dataclasses.dataclass\nclass P:\n    x: int\n"
-        "class K(enum.Enum):\n    A = 1\nold, k = P(1), K.A",
-        "@dataclasses.dataclass\nclass P:\n    y: str\n"
-        "class K(enum.Enum):\n    B = 1\nnew = P('s')",
-    )
-    assert first.lost == {}
-    second = session(
-        tmp_path / "b",
-        "assert old.x == 1 and new.y == 's' and type(new) is P is not type(old)\n"
-        "assert k.name == 'A' and K.B",
-        state=first.data,
-        first=3,
-    )
-    assert second.restored == {}
+CONTINUED = {
+    "a redefined class and its former one": """
+import dataclasses, enum
+@dataclasses.dataclass
+class P:
+    x: int
+class K(enum.Enum):
+    A = 1
+old, k = P(1), K.A
+---
+@dataclasses.dataclass
+class P:
+    y: str
+class K(enum.Enum):
+    B = 1
+new = P('s')
+---
+assert old.x == 1 and new.y == 's' and type(new) is P is not type(old)
+assert k.name == 'A' and K.B
+""",
+    "modules of the workspace": r"""
+open('helper.py', 'w').write('class T:\n    def __init__(self, v): self.v = v\n'
+    'def twice(x): return 2 * x')
+---
+import helper
+from helper import twice
+t = helper.T(3)
+---
+assert twice(4) == 8 and t.v == 3 and type(t) is helper.T
+""",
+}
 
 
-def test_modules_of_the_workspace_come_back_with_its_files(tmp_path: Path) -> None:
-    first = session(
-        tmp_path / "a",
-        "open('helper.py', 'w').write('class T:\\n    def __init__(self, v): self.v = v\\n'\n"
-        "    'def twice(x): return 2 * x')\n"
-        "import helper\nfrom helper import twice\nt = helper.T(3)\n",
-    )
-    assert first.lost == {}
-    second = session(
-        tmp_path / "b",
-        "assert twice(4) == 8 and t.v == 3 and type(t) is helper.T",
-        state=first.data,
-    )
-    assert second.restored == {}
+@pytest.mark.parametrize("programs", CONTINUED.values(), ids=CONTINUED)
+def test_a_session_continues_in_another_process(tmp_path: Path, programs: str) -> None:
+    first, second, check = programs.split("---\n")
+    ended = session(tmp_path / "a", first, second)
+    assert ended.lost == {}
+    assert session(tmp_path / "b", check, state=ended.data, first=3).restored == {}
 
 
 def test_a_setstate_that_raises_loses_its_name_alone(tmp_path: Path) -> None:
@@ -322,3 +331,107 @@ def test_arrays_and_frames_come_back_where_they_are_installed() -> None:
     found = round_trip({"frame": frame, "series": frame["a"], "array": frame["a"].to_numpy()})
     assert found["frame"].equals(frame)
     assert found["array"].tolist() == [1, 2]
+
+
+def forge(data: bytes, body: bytes, **fields: Any) -> bytes:
+    line, _, rest = data.partition(b"\n")
+    header = json.loads(rest[8 : 8 + int.from_bytes(rest[:8], "big")])
+    made = json.dumps({**header, **fields}).encode()
+    return line + b"\n" + len(made).to_bytes(8, "big") + made + body
+
+
+@pytest.mark.parametrize(
+    "written", [b"", b".", b"N.", b"\x80\x05]q\0.", b"garbage", b"\x80\x05X\xff\xff\xff\x7fab"]
+)
+def test_broken_pickles_lose_their_names(written: bytes) -> None:
+    names, lost = opened(forge(saved({"a": 1})[0], written, names=[["a", len(written)]]))
+    assert names == {}
+    assert lost
+
+
+@pytest.mark.guarantee("checkpoints")
+def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
+    data, _ = saved({"a": [1, 2], "b": "x"})
+    for size in range(len(data)):
+        found, lost = opened(data[:size])
+        assert found == {}, size
+        assert list(lost) == [EVERYTHING], size
+    assert opened(data + b"x")[1] == {
+        EVERYTHING: "the checkpoint ends in the middle, or has too much"
+    }
+
+
+def test_another_version_is_refused_with_the_reason() -> None:
+    data, _ = saved({"a": 1})
+    _, lost = opened(data.replace(MAGIC + b"3\n", MAGIC + b"1\n"))
+    assert lost == {EVERYTHING: "the checkpoint is of version 1; this bridge reads version 3"}
+    assert opened(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}
+
+
+@pytest.mark.guarantee("checkpoints")
+def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
+    space, other = tmp_path / "space", tmp_path / "other"
+    aside = tmp_path / "aside"
+    for path in (space / "sub/deep", space / "out", space / "__pycache__", other, aside):
+        path.mkdir(parents=True)
+    (space / "a.txt").write_text("a")
+    (space / "sub/deep/b").write_bytes(bytes(1000))
+    (space / "sub/deep/b").chmod(0o640)
+    (space / "out/left").write_text("handed over already")
+    (space / "__pycache__/x.pyc").write_text("x")
+    (aside / "secret").write_text("not ours")
+    (space / "link").symlink_to(aside / "secret")
+    (space / "linked").symlink_to(aside)
+    os.mkfifo(space / "pipe")
+    os.chdir(space / "sub")
+    data, lost = saved({}, workspace=str(space))
+    assert lost == {
+        "file link": "it is a link",
+        "file linked": "it is a link",
+        "file pipe": "it is no file",
+    }
+    assert b"not ours" not in data
+    (other / "a.txt").write_text("newer")
+    assert opened(data, str(other)) == ({}, {})
+    assert sorted(str(p.relative_to(other)) for p in other.rglob("*") if p.is_file()) == [
+        "a.txt",
+        "sub/deep/b",
+    ]
+    assert (other / "a.txt").read_text() == "newer"
+    assert (other / "sub/deep/b").stat().st_mode & 0o777 == 0o640
+    assert Path.cwd() == other / "sub"
+
+
+def test_files_have_a_share_of_the_limit_and_the_largest_go_first(tmp_path: Path) -> None:
+    for name, size in (("small", 10), ("medium", 20_000), ("large", 40_000)):
+        (tmp_path / name).write_bytes(bytes(size))
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    data, lost = saved({"a": bytes(30_000)}, limit=60_000)
+    assert set(lost) == {"file large", "file sparse"}
+    assert len(data) < 60_000
+    other = tmp_path / "other"
+    other.mkdir()
+    found, _ = opened(data, str(other))
+    assert found == {"a": bytes(30_000)}
+    assert sorted(p.name for p in other.iterdir()) == ["medium", "small"]
+
+
+@pytest.mark.guarantee("checkpoints")
+@pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", "", ".", "a//b", "link/x", "a\0b"])
+def test_a_changed_checkpoint_writes_nothing_outside_of_the_workspace(
+    tmp_path: Path, path: str
+) -> None:
+    space, aside = tmp_path / "space", tmp_path / "aside"
+    space.mkdir()
+    aside.mkdir()
+    (space / "link").symlink_to(aside)
+    files = [[path, 0o644, 1]]
+    changed = forge(saved({})[0], b"x", names=[], files=files, directory="../aside")
+    _, lost = opened(changed, str(space))
+    assert f"file {path}" in lost
+    assert lost["working directory"] == "it is outside of the workspace"
+    assert list(aside.iterdir()) == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["aside", "space"]
+    _, lost = saved({}, workspace=str(space))
+    assert lost["working directory"] == "it is outside of the workspace"

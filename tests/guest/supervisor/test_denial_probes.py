@@ -25,7 +25,6 @@ def traces() -> object:
 
 
 def test_attempts_leave_nothing_behind() -> None:
-    """This process is not shut in, so most of them are let through."""
     before = traces()
     found = denials.denials()
     assert traces() == before
@@ -34,7 +33,6 @@ def test_attempts_leave_nothing_behind() -> None:
 
 
 def test_without_a_sandbox_attempts_are_let_through() -> None:
-    """The control: what is refused inside is refused by the sandbox."""
     found = denials.denials()
     assert found["no-network"] in (ALLOWED, "ENETUNREACH")
     assert found["own-seccomp"] == ALLOWED
@@ -63,8 +61,6 @@ def test_an_answer_is_an_errors_name_or_left_out(error: Exception, answer: str |
 
 FORMER_ROOT = """
 import os
-import subprocess
-import sys
 from bridge.guest.supervisor.denial_probes import unprivileged_user
 os.setresuid(65534, 65534, 0)
 unprivileged_user()
@@ -74,7 +70,6 @@ print(*os.getresuid())
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can leave itself a way back")
 def test_who_can_become_root_does_not_stay_it() -> None:
-    """A program must not start as somebody else than the sandbox was made for."""
     argv = [sys.executable, "-c", FORMER_ROOT]
     said = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert said.stdout == "65534 65534 0\n"

@@ -9,16 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.supervisor.isolation_facts import (
-    OomKills,
-    cgroup_limits,
-    interfaces,
-    isolation_facts,
-    masks,
-    mount_options,
-    namespaces,
-    status_facts,
-)
+from bridge.guest.supervisor import isolation_facts
 
 # Each is what one kind of host shows: path to text.
 UNIFIED_OWN_NAMESPACE = {
@@ -79,14 +70,8 @@ def test_limits_are_found_wherever_the_system_keeps_them(
     def read(path: str) -> str:
         return files.get(path, "")
 
-    assert cgroup_limits(read) == limits
-    assert OomKills(read).count() == kills
-
-
-def test_facts_of_this_very_process_are_plain_data() -> None:
-    facts = isolation_facts()
-    assert isinstance(facts["root_read_only"], bool)
-    assert facts["interfaces"] == sorted(facts["interfaces"])
+    assert isolation_facts.cgroup_limits(read) == limits
+    assert isolation_facts.OomKills(read).count() == kills
 
 
 NET_DEV = """Inter-|   Receive                |  Transmit
@@ -111,32 +96,34 @@ def refuse() -> list[tuple[int, str]]:
 def test_interfaces_come_from_a_file_or_from_netlink(
     text: str, listed: Any, names: list[str] | None
 ) -> None:
-    assert interfaces(lambda _: text, listed) == names
+    assert isolation_facts.interfaces(lambda _: text, listed) == names
 
 
 def test_the_number_of_seccomp_filters_is_told_where_the_kernel_tells_it() -> None:
     text = "Name:\tpython3\nSeccomp:\t2\nSeccomp_filters:\t3\n"
-    assert status_facts(text) == {"seccomp": 2, "seccomp_filters": 3}
-    assert status_facts("Seccomp:\t0\n") == {"seccomp": 0}
+    assert isolation_facts.status_facts(text) == {"seccomp": 2, "seccomp_filters": 3}
+    assert isolation_facts.status_facts("Seccomp:\t0\n") == {"seccomp": 0}
 
 
 def test_what_engines_hide_is_hidden_behind_nothing(tmp_path: Path) -> None:
-    """The null device or an empty directory; what is not there shows nothing either."""
     empty, full, file = tmp_path / "empty", tmp_path / "full", tmp_path / "full/kcore"
     empty.mkdir()
     full.mkdir()
     file.write_text("secret")
     hidden = (str(empty), "/dev/null", str(tmp_path / "absent"))
-    assert masks(hidden, str(tmp_path)) == {"unmasked": [], "settings_read_only": False}
-    shown = (str(full), str(file))
-    assert masks((*hidden, *shown), str(tmp_path / "absent")) == {"unmasked": list(shown)}
+    masked = {"unmasked": [], "settings_read_only": False}
+    assert isolation_facts.masks(hidden, str(tmp_path)) == masked
+    paths = (*hidden, str(full), str(file))
+    assert isolation_facts.masks(paths, str(tmp_path / "absent")) == {"unmasked": [*paths[3:]]}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
-def test_this_process_and_its_namespaces_are_told_apart_by_number() -> None:
-    assert namespaces()["ipc"].startswith("ipc:[")
-    facts = isolation_facts()
+def test_facts_of_this_process_are_plain_data() -> None:
+    assert isolation_facts.namespaces()["ipc"].startswith("ipc:[")
+    facts = isolation_facts.isolation_facts()
     assert facts["boot_id"]
+    assert isinstance(facts["root_read_only"], bool)
+    assert facts["interfaces"] == sorted(facts["interfaces"])
 
 
 GVISOR_MOUNTS = """8 8 0:8 / / ro  - 9p none ro,trans=fd
@@ -158,4 +145,4 @@ GVISOR_MOUNTS = """8 8 0:8 / / ro  - 9p none ro,trans=fd
     ],
 )
 def test_a_mount_has_the_options_of_what_was_mounted_last(path: str, options: set[str]) -> None:
-    assert mount_options(path, lambda _: GVISOR_MOUNTS) == options
+    assert isolation_facts.mount_options(path, lambda _: GVISOR_MOUNTS) == options

@@ -1,4 +1,4 @@
-"""How a program's failures are told, on the oldest and the newest Python."""
+"""How a program's failures are reported, on the oldest and the newest Python."""
 
 from __future__ import annotations
 
@@ -7,40 +7,13 @@ from typing import Any
 import pytest
 
 from bridge.guest.protocol.wire import Call
-
-pytestmark = pytest.mark.usefixtures("tmp_path")
-
-
-def test_a_traceback_shows_the_programs_frames_and_lines_only(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-def inner(n):
-    return 1 / n
-
-await mcp_git_hub.echo("a")
-inner(0)
-"""
-    )
-    error = finished.outcome.error
-    assert error.startswith("Traceback (most recent call last):\n")
-    assert 'File "<run_python>", line 6, in <module>\n    inner(0)' in error
-    assert 'File "<run_python>", line 3, in inner\n    return 1 / n' in error
-    assert error.endswith("ZeroDivisionError: division by zero")
-    assert "guest" not in error
-    assert "asyncio" not in error
-    assert (finished.outcome.error_type, finished.exit.code) == ("ZeroDivisionError", 1)
+from tests.guest.finished import Case, programs
 
 
 def test_a_tools_error_points_at_the_call_and_carries_its_data(guest_on: Any) -> None:
     def refuse(guest: Any, call: Call) -> None:
-        error = {
-            "kind": "tool",
-            "message": "no such repo",
-            "server": "git-hub",
-            "tool": "echo",
-            "data": {"x": 1},
-        }
-        guest.reply(call.id, error=error)
+        error = {"kind": "tool", "message": "no such repo", "server": "git-hub", "tool": "echo"}
+        guest.reply(call.id, error={**error, "data": {"x": 1}})
 
     finished = guest_on.run(
         """
@@ -54,12 +27,27 @@ await mcp_git_hub.echo("b")
         refuse,
     )
     assert finished.stdout == "git-hub echo 1 tool\n"
-    assert 'line 7, in <module>\n    await mcp_git_hub.echo("b")' in finished.outcome.error
-    assert finished.outcome.error.endswith("MCPError: git-hub.echo: no such repo")
-    assert "client.py" not in finished.outcome.error
+    assert 'line 7, in <module>\n    await mcp_git_hub.echo("b")' in finished.error
+    assert finished.error.endswith("MCPError: git-hub.echo: no such repo")
+    assert "client.py" not in finished.error
 
 
-DEEP = """
+PROGRAMS = r"""
+## its frames and lines: error=('line 4, in <module>\n    inner(0)', 'line 2, in inner\n')
+def inner(n):
+    return 1 / n
+await mcp_git_hub.echo("a")
+inner(0)
+## a cause: error=("KeyError: 'k'", 'direct cause', 'ValueError: outer'), error_type='ValueError'
+try:
+    {}['k']
+except KeyError as e:
+    raise ValueError('outer') from e
+## recursion: error=('more times]',), error_type='RecursionError'
+def f(n):
+    return f(n + 1)
+f(0)
+## a deep stack: error=('more times]', 'by zero'), error_type='ZeroDivisionError'
 def f(n):
     if n:
         f(n - 1)
@@ -78,8 +66,7 @@ thread = threading.Thread(target=run)
 thread.start()
 thread.join()
 raise failed[0]
-"""
-MUTUAL = """
+## mutual recursion with a long text: error=('left out',), error_type='ValueError'
 def f(): g()
 def g(): h()
 def h(): f()
@@ -87,8 +74,44 @@ try:
     f()
 except RecursionError as e:
     raise ValueError('y' * 1_000_000) from e
+## a text that exits: error=('Bad',), error_type='Bad'
+class Bad(Exception):
+    def __str__(self): raise SystemExit
+raise Bad()
+## KeyboardInterrupt: error=(), error_type='KeyboardInterrupt'
+raise KeyboardInterrupt
+## return outside of a function: error=('last expression',)
+return 5
+## await in a plain function: error=('`async def`',)
+def f():
+    await g()
+## no Python: error=('SyntaxError',)
+x = = 1
+## indentation: error=('IndentationError',)
+if True:
+        a = 1
+   b = 2
+## yield: error=('no generator',)
+yield 1
+## JSON in a result, in a comprehension: error=("has the keys: 'text'.",)
+import json
+tree = await mcp_git_hub.echo('[]')
+[x['name'] for x in tree]
+## JSON in a result, in a loop: error=("has the keys: 'text'.",)
+import json
+tree = await mcp_git_hub.echo('[]')
+for x in tree: x.name
 """
-CAUSE = "try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError('outer') from e"
+
+
+@programs(PROGRAMS)
+def test_an_error_is_short_and_shows_nothing_of_the_guest(guest_on: Any, case: Case) -> None:
+    error = case.check(guest_on).error
+    assert len(error) < (30_000 if "left out" in error else 3000)
+    assert "guest" not in error
+    assert "asyncio" not in error
+
+
 GROUP = """
 async def bad(n):
     raise ValueError(f"no {n}")
@@ -100,54 +123,28 @@ except ExceptionGroup as group:
     group.add_note("both failed")
     raise
 """
-UNPRINTABLE = "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad()"
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "fragments", "most"),
-    [
-        (CAUSE, "ValueError", ("KeyError: 'k'", "direct cause", "ValueError: outer"), 2000),
-        ("def f(n):\n    return f(n + 1)\nf(0)", "RecursionError", ("more times]",), 2000),
-        (DEEP, "ZeroDivisionError", ("more times]", "division by zero"), 3000),
-        (MUTUAL, "ValueError", ("left out",), 30_000),
-        (UNPRINTABLE, "Bad", ("Bad",), 2000),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt", (), 2000),
-    ],
-)
-def test_an_error_is_told_in_short_whatever_it_is(
-    guest_on: Any, code: str, kind: str, fragments: tuple[str, ...], most: int
-) -> None:
-    done = guest_on.run(code).outcome
-    assert (done.outcome, done.error_type) == ("exception", kind)
-    assert all(fragment in done.error for fragment in fragments)
-    assert len(done.error) < most
 
 
 def test_groups_and_notes_are_shown(make_guest: Any) -> None:
-    error = make_guest().run(GROUP).outcome.error
+    error = make_guest().run(GROUP).error
     assert all(text in error for text in ("ValueError: no 1", "ValueError: no 2", "both failed"))
 
 
 @pytest.mark.parametrize(
     ("code", "fragment"),
     [
-        ("return 5", "last expression"),
-        ("def f():\n    await g()", "`async def`"),
-        ("x = = 1", "SyntaxError"),
         ("x = 'a\0b'", "null byte"),
         ("x = '\ud800'", "SyntaxError"),
         ("(" * 5000 + ")" * 5000, "SyntaxError"),
-        ("if True:\n        a = 1\n   b = 2", "IndentationError"),
-        ("yield 1", "no generator"),
+        ("s = 'a\u2028b'\r\nt = '\x0c'\r\n1 / 0  # here", "line 3, in <module>\n    1 / 0  # here"),
     ],
 )
-def test_a_program_that_does_not_compile_is_told_why(
+def test_an_error_in_odd_text_names_its_kind_and_line(
     guest_on: Any, code: str, fragment: str
 ) -> None:
-    finished = guest_on.run(code)
-    assert finished.outcome.outcome == "exception"
-    assert fragment in finished.outcome.error
-    assert "guest" not in finished.outcome.error
+    error = guest_on.run(code).error
+    assert fragment in error
+    assert "guest" not in error
 
 
 @pytest.mark.parametrize(
@@ -166,21 +163,9 @@ def test_unusual_but_valid_programs_run(guest_on: Any, code: str) -> None:
     assert guest_on.run(code).value == 2
 
 
-def test_line_numbers_survive_odd_line_ends(guest_on: Any) -> None:
-    finished = guest_on.run("s = 'a\u2028b'\r\nt = '\x0c'\r\n1 / 0  # here")
-    assert "line 3, in <module>\n    1 / 0  # here" in finished.outcome.error
-
-
-def test_carets_stand_under_the_culprit_without_a_final_newline(make_guest: Any) -> None:
-    finished = make_guest().run("x = 1\nx/0")
-    lines = finished.done.error.splitlines()
+def test_carets_are_under_the_culprit_without_a_final_newline(make_guest: Any) -> None:
+    lines = make_guest().run("x = 1\nx/0").error.splitlines()
     culprit = next(index for index, line in enumerate(lines) if line.strip() == "x/0")
     carets = lines[culprit + 1]
     if set(carets.strip()) <= set("^~"):  # Pythons before 3.11 draw none
         assert carets.index(carets.strip()[0]) == lines[culprit].index("x/0")
-
-
-@pytest.mark.parametrize("use", ["[x['name'] for x in tree]", "for x in tree: x.name"])
-def test_a_result_taken_for_the_json_in_it_is_told_with_its_keys(guest_on: Any, use: str) -> None:
-    finished = guest_on.run(f"import json\ntree = await mcp_git_hub.echo('[]')\n{use}")
-    assert "has the keys: 'text'." in finished.outcome.error
