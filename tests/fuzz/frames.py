@@ -1,14 +1,24 @@
-"""What a hostile guest may write: frames, things that are nearly frames, and bytes."""
+"""A hostile guest's output: frames, damaged frames and bytes."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from bridge.guest.protocol import wire
 from bridge.guest.protocol.wire import GuestFrame, encode
+
+FUZZING = settings.get_current_profile_name() == "fuzz"
+
+searched = settings(
+    deadline=None,
+    derandomize=not FUZZING,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+"""The same hundred examples in each run, or many random ones in `make fuzz`."""
 
 texts = st.text(max_size=20) | st.sampled_from(("\ud800", '",[{\\', "\\\\", "\n", "\x00", "é😀"))
 raw = st.binary(max_size=20) | st.sampled_from((b"\n", b"+1\n", b'\n{"type":"call"'))

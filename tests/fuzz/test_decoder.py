@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from bridge.guest.protocol import wire
 from bridge.guest.protocol.wire import LineDecoder, WireError, decode_guest_frame, encode
 from bridge.rpc.channel import Channel, frame_cost
-from tests.fuzz.frames import guest_frames, json_values, lines, portions, streams
-from tests.fuzz.search import searched
+from tests.fuzz.frames import guest_frames, json_values, lines, portions, searched, streams
 
 LINE_LIMIT = 200
 
@@ -35,7 +34,7 @@ class _Stream:
         return self._left.pop() if self._left else b""
 
 
-def _received(data: list[bytes]) -> tuple[list[wire.GuestFrame], str]:
+def receive_all(data: list[bytes]) -> tuple[list[wire.GuestFrame], str]:
     frames: list[wire.GuestFrame] = []
 
     async def receive() -> str:
@@ -56,7 +55,7 @@ def test_how_bytes_arrive_changes_neither_the_frames_nor_the_error(
     stream: bytes, data: st.DataObject
 ) -> None:
     cut = data.draw(portions(stream))
-    assert repr(_received(cut)) == repr(_received([stream] if stream else []))
+    assert repr(receive_all(cut)) == repr(receive_all([stream] if stream else []))
 
 
 @searched

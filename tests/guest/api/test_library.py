@@ -12,6 +12,7 @@ from bridge.guest.api.library import Library, conclude
 from bridge.guest.api.values import MCPError
 from bridge.guest.protocol.wire import Progress
 from tests.guest.conftest import Guest
+from tests.guest.finished import Case, programs
 
 KEPT = """
 import json
@@ -84,10 +85,8 @@ def test_a_skill_has_all_that_its_function_uses(guest_on: Any) -> None:
     assert "Counter" not in saved["source"]
 
 
-def test_a_thread_waits_by_itself_beside_a_loop_and_other_threads(guest_on: Any) -> None:
-    host = Host()
-    finished = guest_on.run(
-        """
+PROGRAMS = """
+## threads and a loop: value=[0, 0, 0, 1, 1, 1, 2, 2, 2, ['beside', 2, 2], 1]
 import asyncio, threading
 found = []
 save_memory("before", 1)
@@ -105,18 +104,8 @@ async def main():
     await save_memory("inside", 2)  # the loop stands still, and its own answer comes first
     in_thread = asyncio.to_thread(load_memory, "inside") if hasattr(asyncio, "to_thread") else None
     return (await call).text, load_memory("inside"), await in_thread
-found.append(asyncio.run(main()))
-found.append(load_memory("before"))
-found
-""",
-        host,
-    )
-    assert sorted(finished.value[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert finished.value[9:] == [["beside", 2, 2], 1]
-
-
-def test_a_programs_own_function_of_such_a_name_is_awaited(guest_on: Any) -> None:
-    code = """
+[*sorted(found), asyncio.run(main()), load_memory("before")]
+## functions of the program with these names: value=['own', 'own', 3]
 async def save_memory(key):
     return key
 class Own:
@@ -124,23 +113,19 @@ class Own:
         return key
 (await save_memory("own"), await Own().load_memory("own"), await runtime.load_memory("k", 3))
 """
-    assert guest_on.run(code, Host()).value == ["own", "own", 3]
+
+
+@programs(PROGRAMS)
+def test_a_thread_waits_next_to_a_loop_and_other_threads(guest_on: Any, case: Case) -> None:
+    case.check(guest_on, Host())
 
 
 def test_a_channel_that_closes_ends_the_wait(make_guest: Any) -> None:
-    code = """
-try:
-    load_memory("k")
-except MCPError as error:
-    save = str(error)
-save
-"""
-
-    def hang_up(guest: Guest, call: Any) -> None:
+    def break_channel(guest: Guest, call: Any) -> None:
         guest.write(b"no reply at all\n")
 
-    finished = make_guest().run(code, hang_up)
-    assert "the connection to the bridge broke" in finished.value
+    code = "try:\n    load_memory('k')\nexcept MCPError as error:\n    save = str(error)\nsave"
+    assert "the connection to the bridge broke" in make_guest().run(code, break_channel).value
 
 
 class Line:
