@@ -100,7 +100,7 @@ def _here() -> str:
     return str(here)
 
 
-def saved(
+def save_names(
     names: dict[str, Any], limit: int = LIMIT, workspace: str = ""
 ) -> tuple[bytes, dict[str, str]]:
     frames = list(save(names, workspace or _here(), limit))
@@ -108,7 +108,7 @@ def saved(
     return data, pairs(frames[-1].lost)
 
 
-def opened(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+def restore_names(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, str]]:
     names: dict[str, Any] = {}
     return names, pairs(restore(names, workspace or _here(), data))
 

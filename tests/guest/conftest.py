@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from bridge.guest.protocol import wire
-from bridge.guest.protocol.wire import Call, Done, Exited, GuestFrame, Hello, HostFrame, Output
+from bridge.guest.protocol.wire import Call, Exited, GuestFrame, Hello, HostFrame, Output
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV, bundle_bytes
 from tests.guest.finished import Finished
 from tests.interpreters import require
@@ -126,17 +126,8 @@ class Guest:
     def receive_line(self) -> bytes | None:
         deadline = time.monotonic() + PATIENCE
         while not self._lines:
-            poller = select.poll()
-            poller.register(self._stdout, select.POLLIN)
-            if self._unsent:
-                poller.register(self._stdin, select.POLLOUT)
-            left = deadline - time.monotonic()
-            assert left > 0, "the guest is silent"
-            for fd, _ in poller.poll(left * 1000):
-                if fd == self._stdin:
-                    self._flush()
-                    continue
-                data = os.read(fd, 1 << 18)
+            if self._stdout in self._poll(self._stdout, deadline):
+                data = os.read(self._stdout, 1 << 18)
                 if not data:
                     return None
                 self._lines.extend(self._decoder.feed(data))
@@ -145,12 +136,20 @@ class Guest:
     def flush(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while self._unsent:
-            left = deadline - time.monotonic()
-            assert left > 0, "the guest does not read"
-            poller = select.poll()
+            self._poll(None, deadline)
+
+    def _poll(self, readable: int | None, deadline: float) -> set[int]:
+        poller = select.poll()
+        if readable is not None:
+            poller.register(readable, select.POLLIN)
+        if self._unsent:
             poller.register(self._stdin, select.POLLOUT)
-            poller.poll(left * 1000)
+        left = deadline - time.monotonic()
+        assert left > 0, "the guest neither reads nor writes"
+        ready = {fd for fd, _ in poller.poll(left * 1000)}
+        if self._stdin in ready:
             self._flush()
+        return ready
 
     def _flush(self) -> None:
         while self._unsent:
@@ -177,36 +176,18 @@ class Guest:
 
     def finish(self, answer: Answer = echo) -> Finished:
         finished = Finished()
-        while True:
-            frame = self.receive()
-            if frame is None:
-                break
-            if isinstance(frame, Exited) and frame.kept:
-                # A session continues.
-                finished.frames.append(frame)
-                finished.exited = frame
-                return finished
+        while (frame := self.receive()) is not None:
+            assert not isinstance(frame, Hello | wire.Pong), frame
             finished.frames.append(frame)
-            match frame:
-                case Output():
-                    text = getattr(finished, frame.stream) + frame.data.decode("utf-8", "replace")
-                    setattr(finished, frame.stream, text)
-                    if frame.skipped:
-                        finished.skipped[frame.stream] = frame.skipped
-                case Call():
-                    finished.calls.append(frame)
-                    answer(self, frame)
-                case wire.Cancel():
-                    finished.cancels.append(frame)
-                case Done():
-                    assert finished.done is None, "a second done frame"
-                    finished.done = frame
-                case Exited():
-                    finished.exited = frame
-                case wire.Shown() | wire.Progress() | wire.State() | wire.File():
-                    pass  # kept in `frames`
-                case Hello() | wire.Pong():
-                    raise AssertionError(f"not a frame of a run: {frame}")
+            if isinstance(frame, Output):
+                text = getattr(finished, frame.stream) + frame.data.decode("utf-8", "replace")
+                setattr(finished, frame.stream, text)
+                if frame.skipped:
+                    finished.skipped[frame.stream] = frame.skipped
+            elif isinstance(frame, Call):
+                answer(self, frame)
+            elif isinstance(frame, Exited) and frame.kept:
+                return finished  # The session continues.
         finished.diagnostics = self.diagnostics()
         finished.status = self._process.wait(PATIENCE)
         return finished

@@ -19,13 +19,30 @@ class Finished:
     stdout: str = ""
     stderr: str = ""
     skipped: dict[str, int] = field(default_factory=dict)
-    done: Done | None = None
-    exited: Exited | None = None
-    calls: list[Call] = field(default_factory=list)
-    cancels: list[Cancel] = field(default_factory=list)
     frames: list[GuestFrame] = field(default_factory=list)
     diagnostics: str = ""
     status: int | None = None
+
+    def _of(self, kind: type[Any]) -> list[Any]:
+        return [frame for frame in self.frames if isinstance(frame, kind)]
+
+    @property
+    def calls(self) -> list[Call]:
+        return self._of(Call)
+
+    @property
+    def cancels(self) -> list[Cancel]:
+        return self._of(Cancel)
+
+    @property
+    def done(self) -> Done | None:
+        frames = self._of(Done)
+        assert len(frames) <= 1, frames
+        return frames[0] if frames else None
+
+    @property
+    def exited(self) -> Exited | None:
+        return next(iter(self._of(Exited)), None)
 
     @property
     def outcome(self) -> Done:
@@ -45,7 +62,7 @@ class Finished:
 
     @property
     def files(self) -> list[str]:
-        return [frame.name for frame in self.frames if isinstance(frame, File)]
+        return [frame.name for frame in self._of(File)]
 
     @property
     def types(self) -> list[str]:

@@ -159,7 +159,7 @@ def whole(*path: str | int, number: int = 1) -> dict[str, str]:
     return {"$heldResult": placeholders.write(PLAN, number, path)}
 
 
-def token(*path: str | int, number: int = 1) -> str:
+def mark(*path: str | int, number: int = 1) -> str:
     return placeholders.write(PLAN, number, path)
 
 

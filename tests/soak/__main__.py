@@ -1,7 +1,7 @@
 """Thousands of hostile runs, and samples of the host between them. Run it with `make soak`.
 
-The exit status is 1 if a resource of the host grew, if anything is left at the end, or if a program
-had an unexpected ending.
+The exit status is 1 if a resource of the host grew, if anything is left at the end, or after an
+unexpected ending of a program.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Relay:
         self.until_worker_ends()
 
     def _from_host(self, data: bytes) -> None:
-        self._to_worker.put(*self._incoming.feed(data))
+        self._to_worker.put(*self._incoming.split(data))
         self._to_worker.flush()
 
     def send(self, frame: Any) -> None:
@@ -230,7 +230,7 @@ class Relay:
                 self.placed_notice = line
 
     def _gather(self, stream: str, data: bytes) -> None:
-        head = self._captures[stream].feed(data)
+        head = self._captures[stream].add(data)
         if not head:
             return
         if self._gathered and self._gathered[-1][0] == stream:
@@ -335,7 +335,7 @@ class Incoming:
         self._line: List[bytes] = []
         self._text_left = 0
 
-    def feed(self, data: bytes) -> List[bytes]:
+    def split(self, data: bytes) -> List[bytes]:
         """Return the worker's bytes in `data` and the unfinished line before it, in whole lines."""
         found: List[bytes] = []
         start = 0
@@ -383,7 +383,7 @@ class Capture:
         self._split = b""
         self._dropped = 0
 
-    def feed(self, data: bytes) -> bytes:
+    def add(self, data: bytes) -> bytes:
         """Add bytes of the stream; return the bytes to send now."""
         if not self._room:
             self._keep(data)

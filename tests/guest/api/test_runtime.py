@@ -258,19 +258,17 @@ def test_results_errors_and_blobs_show_an_importable_home(guest_on: Any) -> None
         picture = {"type": "image", "mimeType": "a/b", "data": "aGk="}
         guest.reply(call.id, {"parts": {"content": [picture]}})
 
-    finished = guest_on.run(
-        """
+    code = """
 import pickle
 blob = await mcp_git_hub.echo("x")
 assert pickle.loads(pickle.dumps(blob)) == blob
 blob.save("out.bin")
 print(open("out.bin").read(), blob)
 print(runtime.describe_server("git-hub").nope)
-""",
-        answer,
-    )
+"""
+    finished = guest_on.run(code, answer)
     assert finished.stdout == "hi <Blob a/b, 2 bytes>\n"
-    assert "no key 'nope' in this result" in finished.outcome.error
+    assert "no key 'nope' in this result" in finished.error
 
 
 def test_hundreds_of_tools_with_long_descriptions_are_no_burden(guest_on: Any) -> None:
@@ -373,15 +371,12 @@ def test_a_host_that_reads_no_more_until_its_answers_are_taken_is_no_deadlock(
         guest.reply(call.id, {"json": {"text": text}})
         guest.flush()
 
-    finished = guest_on.run(
-        f"""
+    code = """
 import asyncio, threading
 async def main():
-    calls = [mcp_git_hub.echo("x" * {len(text)}) for _ in range(40)]
+    calls = [mcp_git_hub.echo("x" * 100_000) for _ in range(40)]
     return [len(answer.text) for answer in await asyncio.gather(*calls)]
 (asyncio.run(main()), threading.active_count())
-""",
-        answer,
-        limits={"timeout": 20.0},
-    )
-    assert finished.value == [[len(text)] * 40, 2]
+"""
+    finished = guest_on.run(code, answer, limits={"timeout": 20.0})
+    assert finished.value == [[100_000] * 40, 2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 
 from bridge.guest.api import tracebacks
 from bridge.guest.api.program_files import FILENAME
@@ -81,17 +80,6 @@ def test_chains_that_bite_their_own_tail_end() -> None:
     other = KeyError("b")
     error.__cause__, other.__cause__ = other, error
     assert "ValueError: a" in describe(error, OURS)
-
-
-def test_of_a_long_stack_the_end_is_read() -> None:
-    error = failure("def f(n): 1 / 0 if not n else f(n - 1)\nf(5)")
-    tb = error.__traceback__
-    assert tb is not None
-    for _ in range(3000):
-        tb = TracebackType(tb, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
-    text = describe(error.with_traceback(tb), frozenset())
-    assert text.count("line ") < 10
-    assert text.endswith("ZeroDivisionError: division by zero")
 
 
 def test_an_unprintable_error_is_named() -> None:

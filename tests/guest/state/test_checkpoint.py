@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bridge.guest.state import checkpoint_saving
 from bridge.guest.state.checkpoint import EVERYTHING, MAGIC, restore
 from bridge.guest.state.checkpoint_saving import PART_BYTES, save
-from tests.guest.checkpoint_rig import LIMIT, Calls, opened, saved, session
+from tests.guest.checkpoint_rig import LIMIT, Calls, restore_names, save_names, session
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +26,9 @@ def _own_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def round_trip(names: dict[str, Any]) -> dict[str, Any]:
-    data, lost = saved(names)
+    data, lost = save_names(names)
     assert lost == {}
-    found, lost = opened(data)
+    found, lost = restore_names(data)
     assert lost == {}
     return found
 
@@ -86,9 +86,9 @@ def test_what_names_share_stays_shared_and_bad_ones_go_alone(
         for number, targets in enumerate(edges):
             reached[number].update(*(reached[target] for target in targets))
     doomed = {number for number in range(6) if reached[number] & bad}
-    data, lost = saved({f"n{number}": node for number, node in enumerate(nodes)})
+    data, lost = save_names({f"n{number}": node for number, node in enumerate(nodes)})
     assert set(lost) == {f"n{number}" for number in doomed}
-    found, lost = opened(data)
+    found, lost = restore_names(data)
     assert lost == {}
     for number in set(range(6)) - doomed:
         node = found[f"n{number}"]
@@ -108,8 +108,8 @@ def test_a_small_state_is_one_part_and_a_large_one_several() -> None:
 
 def test_of_too_much_the_largest_go_first_and_are_told_of() -> None:
     names = {"a": bytes(40_000), "b": bytes(30_000), "c": bytes(9_000), "d": 1, "e": bytes(900_000)}
-    data, lost = saved(names, limit=60_000)
-    found, _ = opened(data)
+    data, lost = save_names(names, limit=60_000)
+    found, _ = restore_names(data)
     assert set(found) == {"b", "c", "d"}
     assert lost["e"] == lost["a"]
     assert lost["a"].startswith("there is no room for it")
@@ -117,21 +117,21 @@ def test_of_too_much_the_largest_go_first_and_are_told_of() -> None:
 
 def test_what_fits_once_it_is_compressed_is_kept() -> None:
     names = {"a": "row " * 10_000, "b": bytes(50_000), "c": 1, "module": iter([])}
-    data, lost = saved(names, limit=60_000)
+    data, lost = save_names(names, limit=60_000)
     assert len(data) < 10_000
     assert list(lost) == ["module"]
     names.pop("module")
-    assert opened(data)[0] == names
+    assert restore_names(data)[0] == names
     random = os.urandom(50_000)
-    _, lost = saved({"a": random, "b": random[:1] + random}, limit=60_000)
+    _, lost = save_names({"a": random, "b": random[:1] + random}, limit=60_000)
     assert list(lost) == ["b"]
 
 
 def test_what_is_shared_counts_once_as_long_as_all_of_it_fits() -> None:
     shared = bytes(40_000)
-    data, lost = saved({"a": [shared], "b": [shared]}, limit=60_000)
+    data, lost = save_names({"a": [shared], "b": [shared]}, limit=60_000)
     assert lost == {}
-    found, _ = opened(data)
+    found, _ = restore_names(data)
     assert found["a"][0] is found["b"][0]
 
 
@@ -150,9 +150,9 @@ def test_what_the_guest_gives_is_neither_kept_nor_lost() -> None:
         "__name__": "__main__",
         "__builtins__": {},
     }
-    data, lost = saved({**given_names, "x": 1})
+    data, lost = save_names({**given_names, "x": 1})
     assert lost == {}
-    assert opened(data)[0] == {"x": 1}
+    assert restore_names(data)[0] == {"x": 1}
     # A program's own values of those names are its own.
     assert round_trip({"mcp_notes": [1], "runtime": 5}) == {"mcp_notes": [1], "runtime": 5}
 
@@ -162,13 +162,13 @@ def test_servers_and_tools_come_back_if_they_are_loaded() -> None:
 
     tool = {"name": "echo", "alias": "echo", "inputSchema": {}}
     made = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
-    data, lost = saved({"g": made, "say": {"it": made.echo}})
+    data, lost = save_names({"g": made, "say": {"it": made.echo}})
     assert lost == {}
     names: dict[str, Any] = {"mcp_servers": ServerProxies({"git": made}, {}, {"git": made})}
     assert restore(names, str(Path.cwd()), data) == []
     assert names["g"] is made
     assert names["say"]["it"] is made.echo
-    found, lost = opened(data)
+    found, lost = restore_names(data)
     assert found == {}
     assert lost == dict.fromkeys(("g", "say"), "the server 'git' is not loaded")
 
@@ -195,9 +195,9 @@ class Hostile:
 )
 def test_whatever_a_value_raises_costs_its_name_alone(error: BaseException, why: str) -> None:
     shared = [1]
-    data, lost = saved({"a": shared, "bad": [shared, {"x": Hostile(error)}], "b": [shared]})
+    data, lost = save_names({"a": shared, "bad": [shared, {"x": Hostile(error)}], "b": [shared]})
     assert lost == {"bad": why}
-    found, lost = opened(data)
+    found, lost = restore_names(data)
     assert found["b"][0] is found["a"]
     assert lost == {}
 
@@ -205,10 +205,10 @@ def test_whatever_a_value_raises_costs_its_name_alone(error: BaseException, why:
 def test_an_interrupt_ends_the_save_and_the_next_leaves_that_value_out() -> None:
     names = {"a": 1, "slow": Hostile(KeyboardInterrupt())}
     with pytest.raises(KeyboardInterrupt):
-        saved(names)
-    data, lost = saved(names)
+        save_names(names)
+    data, lost = save_names(names)
     assert lost == {"slow": "keeping it took too long the last time"}
-    assert opened(data)[0] == {"a": 1}
+    assert restore_names(data)[0] == {"a": 1}
     checkpoint_saving._hung.clear()
 
 
@@ -216,9 +216,9 @@ def test_deep_nesting_is_lost_and_not_the_process() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    data, lost = saved({"deep": deep, "a": 1})
+    data, lost = save_names({"deep": deep, "a": 1})
     assert lost == {"deep": "it is nested too deeply"}
-    assert opened(data)[0] == {"a": 1}
+    assert restore_names(data)[0] == {"a": 1}
     while deep:
         deep = deep[0]
 
@@ -234,7 +234,7 @@ def test_a_name_that_cannot_be_read_goes_alone_with_what_it_shares(tmp_path: Pat
     data = session(tmp_path / "w", programs).data
     # A module that is not there any more, as with another image.
     data = data.replace(b"colorsys", b"colorsyz")
-    found, lost = opened(data)
+    found, lost = restore_names(data)
     assert lost.pop("bad").startswith("restoring it raised ModuleNotFoundError")
     assert lost.pop("cs").startswith("restoring it raised ModuleNotFoundError")
     assert lost == {"shares": "it shares something with a name that could not be read"}
@@ -318,9 +318,9 @@ def test_a_setstate_that_raises_loses_its_name_alone(tmp_path: Path) -> None:
 
 def test_what_is_handed_over_in_place_is_kept() -> None:
     content = bytes(range(256)) * 1000
-    data, lost = saved({"a": Calls(bytearray, pickle.PickleBuffer(content)), "b": 1})
+    data, lost = save_names({"a": Calls(bytearray, pickle.PickleBuffer(content)), "b": 1})
     assert lost == {}
-    assert opened(data)[0] == {"a": bytearray(content), "b": 1}
+    assert restore_names(data)[0] == {"a": bytearray(content), "b": 1}
 
 
 def test_arrays_and_frames_come_back_where_they_are_installed() -> None:
@@ -344,28 +344,30 @@ def forge(data: bytes, body: bytes, **fields: Any) -> bytes:
     "written", [b"", b".", b"N.", b"\x80\x05]q\0.", b"garbage", b"\x80\x05X\xff\xff\xff\x7fab"]
 )
 def test_broken_pickles_lose_their_names(written: bytes) -> None:
-    names, lost = opened(forge(saved({"a": 1})[0], written, names=[["a", len(written)]]))
+    names, lost = restore_names(
+        forge(save_names({"a": 1})[0], written, names=[["a", len(written)]])
+    )
     assert names == {}
     assert lost
 
 
 @pytest.mark.guarantee("checkpoints")
 def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
-    data, _ = saved({"a": [1, 2], "b": "x"})
+    data, _ = save_names({"a": [1, 2], "b": "x"})
     for size in range(len(data)):
-        found, lost = opened(data[:size])
+        found, lost = restore_names(data[:size])
         assert found == {}, size
         assert list(lost) == [EVERYTHING], size
-    assert opened(data + b"x")[1] == {
+    assert restore_names(data + b"x")[1] == {
         EVERYTHING: "the checkpoint ends in the middle, or has too much"
     }
 
 
 def test_another_version_is_refused_with_the_reason() -> None:
-    data, _ = saved({"a": 1})
-    _, lost = opened(data.replace(MAGIC + b"3\n", MAGIC + b"1\n"))
+    data, _ = save_names({"a": 1})
+    _, lost = restore_names(data.replace(MAGIC + b"3\n", MAGIC + b"1\n"))
     assert lost == {EVERYTHING: "the checkpoint is of version 1; this bridge reads version 3"}
-    assert opened(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}
+    assert restore_names(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}
 
 
 @pytest.mark.guarantee("checkpoints")
@@ -384,7 +386,7 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
     (space / "linked").symlink_to(aside)
     os.mkfifo(space / "pipe")
     os.chdir(space / "sub")
-    data, lost = saved({}, workspace=str(space))
+    data, lost = save_names({}, workspace=str(space))
     assert lost == {
         "file link": "it is a link",
         "file linked": "it is a link",
@@ -392,7 +394,7 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
     }
     assert b"not ours" not in data
     (other / "a.txt").write_text("newer")
-    assert opened(data, str(other)) == ({}, {})
+    assert restore_names(data, str(other)) == ({}, {})
     assert sorted(str(p.relative_to(other)) for p in other.rglob("*") if p.is_file()) == [
         "a.txt",
         "sub/deep/b",
@@ -407,12 +409,12 @@ def test_files_have_a_share_of_the_limit_and_the_largest_go_first(tmp_path: Path
         (tmp_path / name).write_bytes(bytes(size))
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 40)
-    data, lost = saved({"a": bytes(30_000)}, limit=60_000)
+    data, lost = save_names({"a": bytes(30_000)}, limit=60_000)
     assert set(lost) == {"file large", "file sparse"}
     assert len(data) < 60_000
     other = tmp_path / "other"
     other.mkdir()
-    found, _ = opened(data, str(other))
+    found, _ = restore_names(data, str(other))
     assert found == {"a": bytes(30_000)}
     assert sorted(p.name for p in other.iterdir()) == ["medium", "small"]
 
@@ -427,11 +429,11 @@ def test_a_changed_checkpoint_writes_nothing_outside_of_the_workspace(
     aside.mkdir()
     (space / "link").symlink_to(aside)
     files = [[path, 0o644, 1]]
-    changed = forge(saved({})[0], b"x", names=[], files=files, directory="../aside")
-    _, lost = opened(changed, str(space))
+    changed = forge(save_names({})[0], b"x", names=[], files=files, directory="../aside")
+    _, lost = restore_names(changed, str(space))
     assert f"file {path}" in lost
     assert lost["working directory"] == "it is outside of the workspace"
     assert list(aside.iterdir()) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["aside", "space"]
-    _, lost = saved({}, workspace=str(space))
+    _, lost = save_names({}, workspace=str(space))
     assert lost["working directory"] == "it is outside of the workspace"

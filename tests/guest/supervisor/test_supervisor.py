@@ -263,38 +263,30 @@ def test_killing_a_supervisor_that_is_not_pid_1_is_the_end_of_the_run(guest: Any
     ],
 )
 def test_a_goodbye_that_no_kernel_could_have_said_is_not_passed_on(guest: Any, rest: str) -> None:
-    line = '{"type":"leaving",' + rest + "\n"
-    finished = guest.run(
-        FIND_CHANNEL + f"import time\nos.write(fd, {line.encode()!r})\ntime.sleep(60)"
-    )
-    assert finished.done is None
-    assert finished.exit.signal == signal.SIGKILL
-    assert finished.exit.cpu_ms >= 0
+    line = f'{{"type":"leaving",{rest}\n'.encode()
+    finished = guest.run(FIND_CHANNEL + f"import time\nos.write(fd, {line!r})\ntime.sleep(60)")
+    assert (finished.done, finished.signal) == (None, signal.SIGKILL)
+    assert finished.cpu_ms >= 0
 
 
 def test_an_overlong_line_is_left_out_without_being_held(guest: Any) -> None:
-    finished = guest.run(
-        FIND_CHANNEL
-        + """
+    code = """
 for _ in range(100):
     view = memoryview(b'{"type":"call",' + b'x' * 100_000)
     while view:
         view = view[os.write(fd, view):]
 os.write(fd, b'\\n')
 (await mcp_git_hub.echo("ok")).text
-""",
-        limits={"frame_bytes": 1_000_000},
-    )
+"""
+    finished = guest.run(FIND_CHANNEL + code, limits={"frame_bytes": 1_000_000})
     assert finished.value == "ok"
-    assert finished.exit.peak_memory_bytes < 200 << 20
+    assert finished.peak_memory_bytes < 200 << 20
 
 
 def test_both_streams_are_bounded_apart(guest: Any) -> None:
-    finished = guest.run(
-        "import sys\nfor n in range(3000):\n"
-        "    print('o' * 99)\n    print('e' * 49, file=sys.stderr)",
-        limits={"output_bytes": 10_000},
-    )
+    code = "import sys\nfor n in range(3000):\n    print('o' * 99)\n"
+    code += "    print('e' * 49, file=sys.stderr)"
+    finished = guest.run(code, limits={"output_bytes": 10_000})
     assert len(finished.stdout) == len(finished.stderr) == 10_000
     assert finished.skipped == {"stdout": 290_000, "stderr": 140_000}
 
@@ -389,22 +381,14 @@ def test_a_program_that_reads_no_replies_is_ended_by_its_deadline(guest: Any) ->
 
 
 def test_a_large_reply_and_a_large_argument_arrive_whole(guest_on: Any) -> None:
-    size = 10_000_000
-    finished = guest_on.run(
-        f"""
-r = await mcp_git_hub.echo("x" * {size})
-[len(r.text), len((await runtime.call_tool("git-hub", "rows")))]
-""",
-        lambda guest, call: guest.reply(
-            call.id,
-            {
-                "json": call.params["arguments"]
-                if call.params["tool"] == "echo"
-                else [{"id": n, "name": "n" * 80} for n in range(100_000)]
-            },
-        ),
-    )
-    assert finished.value == [size, 100_000]
+    def answer(guest: Any, call: Call) -> None:
+        rows = [{"id": n, "name": "n" * 80} for n in range(100_000)]
+        value = call.params["arguments"] if call.params["tool"] == "echo" else rows
+        guest.reply(call.id, {"json": value})
+
+    code = "r = await mcp_git_hub.echo('x' * 10_000_000)\n"
+    code += "[len(r.text), len((await runtime.call_tool('git-hub', 'rows')))]"
+    assert guest_on.run(code, answer).value == [10_000_000, 100_000]
 
 
 def test_a_thousand_calls_may_be_under_way(guest_on: Any) -> None:
@@ -416,14 +400,9 @@ def test_a_thousand_calls_may_be_under_way(guest_on: Any) -> None:
             for waiting in reversed(held):
                 guest.reply(waiting.id, {"json": int(waiting.params["arguments"]["text"])})
 
-    finished = guest_on.run(
-        """
-import asyncio
-sum(await asyncio.gather(*[mcp_git_hub.echo(str(n)) for n in range(1000)]))
-""",
-        answer,
-    )
-    assert finished.value == 499_500
+    code = "import asyncio\n"
+    code += "sum(await asyncio.gather(*[mcp_git_hub.echo(str(n)) for n in range(1000)]))"
+    assert guest_on.run(code, answer).value == 499_500
 
 
 def test_replies_nobody_waits_for_are_dropped(guest_on: Any) -> None:
@@ -453,17 +432,9 @@ except asyncio.TimeoutError:
 
 
 def test_a_host_that_sends_nonsense_ends_the_calls_not_the_program(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-try:
-    await mcp_git_hub.echo("a")
-except MCPError as e:
-    print(e.kind)
-""",
-        lambda guest, call: guest.write(b"no json\n"),
-    )
-    assert finished.stdout == "channel\n"
-    assert finished.exit.code == 0
+    code = "try:\n    await mcp_git_hub.echo('a')\nexcept MCPError as e:\n    print(e.kind)"
+    finished = guest_on.run(code, lambda guest, call: guest.write(b"no json\n"))
+    assert (finished.stdout, finished.code) == ("channel\n", 0)
 
 
 async def test_the_end_of_the_waiting_worker_ends_the_sandbox(guest: Any) -> None:
