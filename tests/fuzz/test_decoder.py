@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import anyio
@@ -137,16 +139,22 @@ UNITS = {
 }
 
 
+@contextmanager
+def trace_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("kind", UNITS)
 def test_a_frame_takes_no_more_memory_than_it_is_taken_for(kind: str) -> None:
     unit = UNITS[kind]
     line = HEAD + b",".join(unit * (1 if len(unit[0]) > 1000 else 20_000 // len(unit))) + b"]}}"
-    tracemalloc.start()
-    try:
+    with trace_memory():
         frame = decode_guest_frame(line)
         kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     assert kept <= frame_cost(line), frame
 
 
@@ -154,13 +162,10 @@ def test_a_frame_takes_no_more_memory_than_it_is_taken_for(kind: str) -> None:
 async def test_a_line_of_too_many_values_is_refused_before_it_is_parsed(unit: bytes) -> None:
     """Sixteen megabytes of brackets would become hundreds of megabytes of objects."""
     line = HEAD + b",".join([unit] * (wire.MAX_VALUES + 1)) + b"]}}\n"
-    tracemalloc.start()
-    try:
+    with trace_memory():
         with pytest.raises(match="too many values"):
             await Channel(_Stream([line])).receive()
         _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     assert peak < 4 * len(line) + 8 * 2**20
 
 

@@ -29,11 +29,7 @@ code = os.waitpid(pid, 0)[1] >> 8 if pid else -1
 @pytest.mark.parametrize("program", [PLAIN, AWAITING])
 @pytest.mark.parametrize(
     ("statement", "code", "stderr"),
-    [
-        ("pass", 0, ""),
-        ("raise SystemExit(7)", 7, ""),
-        ("raise SystemExit('why')", 1, "why\n"),
-    ],
+    [("pass", 0, ""), ("raise SystemExit(7)", 7, ""), ("raise SystemExit('why')", 1, "why\n")],
 )
 def test_a_child_that_reaches_the_end_leaves_its_parents_calls_alone(
     guest_on: Any, program: str, statement: str, code: int, stderr: str

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class _Text(str):
-    """An annotation or a default, which `help()` shows without quotes."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:

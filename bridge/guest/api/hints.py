@@ -210,7 +210,6 @@ def _keys(error: BaseException) -> List[str]:
 
 
 def _is_network(error: Any) -> bool:
-    """Return whether an error, or the error that it wraps, is caused by the missing network."""
     import socket
 
     for _ in range(64):

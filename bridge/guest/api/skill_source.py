@@ -226,7 +226,6 @@ def _class_source(name: str, file: str) -> Optional[str]:
 
 
 def _imports_of(name: str, value: Any, file: str) -> List[str]:
-    """Return the program's import statements that give a value its name, or an empty text."""
     for each in _programs(file):
         found = []
         for node in _nodes(each, (ast.Import, ast.ImportFrom)):

@@ -179,7 +179,6 @@ def convert(value: Any, schema: Any, root: Any) -> Any:
 
 
 def _parse_text(text: str, found: List[Mapping[str, Any]]) -> Any:
-    """Return a text parsed as the JSON, or as the choice in another case, that the schemas want."""
     wanted = wanted_types(found)
     if ANYTHING in wanted:
         return text

@@ -128,8 +128,6 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
 
 
 class _Saver:
-    """Pickles the names of one namespace."""
-
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
         self.files: Iterable[str] = ()
         self.lengths: List[List[Any]] = []
@@ -365,7 +363,6 @@ class Keeper(Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
-        """Save a function like `cloudpickle`, but its globals as a reference."""
         own = func.__globals__
         is_main = own is self._names or own is self._main
         module = "" if is_main else str(own.get("__name__"))

@@ -113,7 +113,6 @@ def _list_directory(path: str) -> Optional[List[str]]:
 
 
 def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:
-    """Return the names of this network namespace's interfaces; None if unknown."""
     # The file comes first: the call needs a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
     if not names:
@@ -135,7 +134,6 @@ def namespaces() -> Dict[str, str]:
 
 
 def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
-    """Return which masked paths have content, and whether kernel settings are read-only."""
     facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
     try:
         facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)

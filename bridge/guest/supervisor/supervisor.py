@@ -80,7 +80,6 @@ def _serve(digest: str, precompiled: bool, children: processes.Children) -> int:
 
 
 def _serve_runs(relay: Relay, children: processes.Children) -> float:
-    """Serve one run, or the runs of a session while its process lives and the channel is open."""
     oom = OomKills()
     line = relay.next_run()
     if line is None:
@@ -164,7 +163,6 @@ def _finish(
 
 
 def _left_files() -> bool:
-    """Return whether there may be a file to send; cheap, because most programs write none."""
     try:
         return os.listdir(".") != ["out"] or bool(os.listdir("out"))
     except OSError:

@@ -150,7 +150,6 @@ def _patch_loops() -> None:
 
 
 def _run_nested(loop: Any, future: Any) -> Any:
-    """Run the running loop itself until a future of it is done; return its result."""
     outer, waiting = asyncio.current_task(loop), len(loop._ready)
     if outer is not None:
         asyncio.tasks._leave_task(loop, outer)

@@ -213,7 +213,6 @@ def _write(write: Callable[[str], int], text: str) -> int:
 
 
 def _threads() -> List[threading.Thread]:
-    """Return the run's threads, without those of pools, which wait for work of later runs."""
     pools: Any = sys.modules.get("concurrent.futures.thread")
     processes: Any = sys.modules.get("concurrent.futures.process")
     others = [threading.main_thread(), *(pools._threads_queues if pools else ())]

@@ -303,7 +303,6 @@ def _failed_to_allocate(error: BaseException) -> bool:
 
 
 def _was_displayed(value: Any) -> bool:
-    """Display a value such as a figure or a table; return whether it was one."""
     if isinstance(value, list):
         # A list with parts is displayed as a plain one.
         value = list(value)
@@ -325,7 +324,6 @@ def _may_be_displayed(kind: type) -> bool:
 
 
 def _may_hold_displayed(value: Any) -> bool:
-    """Return whether a list, tuple or dict may hold pictures or tables."""
     if _DISPLAY_LIBRARIES.isdisjoint(sys.modules) and Blob not in map(type, _first(value)):
         return False
     return any(
@@ -335,7 +333,6 @@ def _may_hold_displayed(value: Any) -> bool:
 
 
 def _first(value: Any) -> Any:
-    """Return the first items of a list, tuple or dict; nothing for other values."""
     items = value.values() if type(value) is dict else value
     return list(islice(items, 20)) if type(value) in (dict, list, tuple) else ()
 
@@ -440,7 +437,6 @@ _python_format = warnings.formatwarning
 def _format_warning(
     message: Any, category: Any, filename: str, lineno: int, line: Optional[str] = None
 ) -> str:
-    """Return a warning's text, with a hint if an `await` is missing."""
     text = str(message)
     if "was never awaited" not in text:
         return _python_format(message, category, filename, lineno, line)
@@ -487,7 +483,6 @@ def _print_pieces(pieces: Iterator[str], value: Any, form: str) -> str:
 
 
 def _lines(value: Any, depth: int, dump: Callable[[Any], str]) -> Iterator[str]:
-    """Yield a value's text in pieces, one item a line down to `depth` levels."""
     kind = type(value)
     brackets = _BRACKETS.get(kind)
     if not depth or not brackets or not value:

@@ -240,8 +240,7 @@ class NoInput(io.TextIOBase):
         return 0
 
     def readable(self) -> bool:
-        """Return True, so that `read` raises with the reason."""
-        return True
+        return True  # so that `read` raises with the reason
 
     def read(self, *size: Any) -> NoReturn:
         raise EOFError(NO_INPUT)

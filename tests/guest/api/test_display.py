@@ -131,9 +131,7 @@ def test_a_plan_stops_where_it_shows_what_nobody_knows(make_guest: Any) -> None:
     assert (finished.stdout, shown(finished)) == ("", [])
 
 
-def test_modules_of_the_program_can_show_things_and_a_child_process_cannot(
-    make_guest: Any,
-) -> None:
+def test_modules_of_the_program_can_show_things_and_a_child_process_cannot(make_guest: Any) -> None:
     code = FORMS + (
         "import os\nopen('mine.py', 'w').write('def go(x): display(x)')\n"
         "import mine\nmine.go(Png())\n"

@@ -128,41 +128,34 @@ def test_a_channel_that_closes_ends_the_wait(make_guest: Any) -> None:
     assert "the connection to the bridge broke" in make_guest().run(code, break_channel).value
 
 
-class Line:
+class Line(Library):
+    """Helpers that collect frames instead of sending them, and a clock that a test sets."""
+
     def __init__(self) -> None:
         self.sent: list[Any] = []
-        self.gone = False
+        self.closed = False
+        self.now = 100.0
+        self._client = self  # type: ignore[assignment]
 
     def tell(self, frame: Any) -> None:
-        if self.gone:
+        if self.closed:
             raise MCPError("the connection is closed", kind="channel")
         self.sent.append(frame)
 
 
-class Clock:
-    now = 0.0
-
-
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch) -> Line:
-    Clock.now = 100.0
-    monkeypatch.setattr(library, "monotonic", lambda: Clock.now)
+    line = Line()
+    monkeypatch.setattr(library, "monotonic", lambda: line.now)
     monkeypatch.setattr(library._Pace, "due", 0.0)
     monkeypatch.setattr(library._Pace, "unsent", None)
-    return Line()
-
-
-def reporter(line: Line) -> Library:
-    helpers = Library()
-    helpers._client = line  # type: ignore[assignment]
-    return helpers
+    return line
 
 
 def test_of_a_million_reports_few_are_sent_and_the_last_is(line: Line) -> None:
-    helpers = reporter(line)
     for number in range(1000):
-        Clock.now = 100.0 + number / 1000
-        helpers.progress(number, 1000, f"turn {number}")
+        line.now = 100.0 + number / 1000
+        line.progress(number, 1000, f"turn {number}")
     conclude(line)  # type: ignore[arg-type]
     conclude(line)  # type: ignore[arg-type]
     assert [frame.done for frame in line.sent] == [*range(0, 1000, 100), 999]
@@ -170,8 +163,7 @@ def test_of_a_million_reports_few_are_sent_and_the_last_is(line: Line) -> None:
 
 
 def test_a_report_is_sent_as_the_host_takes_it(line: Line) -> None:
-    helpers = reporter(line)
-    helpers.progress(Decimal("1.5"), True, "m" * 1000)  # type: ignore[arg-type]
+    line.progress(Decimal("1.5"), True, "m" * 1000)  # type: ignore[arg-type]
     assert line.sent == [Progress(1.5, 1.0, "m" * 200)]
     assert type(line.sent[0].done) is float
 
@@ -179,7 +171,7 @@ def test_a_report_is_sent_as_the_host_takes_it(line: Line) -> None:
 @pytest.mark.parametrize("done", [float("nan"), float("inf"), "3", None, 10**400])
 def test_what_is_no_number_is_refused_at_once(line: Line, done: Any) -> None:
     with pytest.raises(TypeError, match="finite numbers") as refused:
-        reporter(line).progress(done, 10)
+        line.progress(done, 10)
     assert line.sent == []
     assert 'progress(3, 10, "loading")' in str(refused.value)
     assert len(str(refused.value)) < 200
@@ -188,9 +180,9 @@ def test_what_is_no_number_is_refused_at_once(line: Line, done: Any) -> None:
 @pytest.mark.parametrize("lines", [(10, 3), (-3, -1), (0, 5)])
 async def test_lines_that_there_cannot_be_are_refused(line: Line, lines: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="^lines .*counted from 1.*offset=-1000 is the end"):
-        await reporter(line).read_output("4f2c", lines=lines)
+        await line.read_output("4f2c", lines=lines)
 
 
 def test_a_report_that_nobody_takes_is_no_failure(line: Line) -> None:
-    line.gone = True
-    reporter(line).progress(1, 2)
+    line.closed = True
+    line.progress(1, 2)

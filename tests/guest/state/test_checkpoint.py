@@ -33,21 +33,13 @@ def round_trip(names: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+SCALARS = (
+    *(st.none, st.booleans, st.integers, st.text, st.binary, st.fractions, st.uuids),
+    *(st.datetimes, st.timedeltas, st.dates, st.times),
+)
+NUMBERS = (st.floats, st.complex_numbers, st.decimals)
 PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.complex_numbers(allow_nan=False)
-    | st.text()
-    | st.binary()
-    | st.decimals(allow_nan=False)
-    | st.fractions()
-    | st.uuids()
-    | st.datetimes()
-    | st.timedeltas()
-    | st.dates()
-    | st.times(),
+    st.one_of(*(kind() for kind in SCALARS), *(kind(allow_nan=False) for kind in NUMBERS)),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.lists(inner, max_size=4).map(tuple)
