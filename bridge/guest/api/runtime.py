@@ -417,7 +417,7 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     )
     package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
     found: Dict[str, Any] = {"mcp": package, "runtime": module, "mcp_servers": mapping}
-    found.update(LOADED_MCP_SERVERS=tuple(servers), MCPError=MCPError, Blob=Blob)
+    found.update({"LOADED_MCP_SERVERS": tuple(servers), "MCPError": MCPError, "Blob": Blob})
     found.update((name, helpers[name]) for name in GLOBAL_HELPERS)
     for alias, name in aliases.items():
         if proxies.usable("mcp_%s" % alias):
