@@ -17,14 +17,14 @@ from functools import cached_property
 from typing import Any
 
 from bridge.catalog.prose import one_line
-from bridge.guest.schema.binding import Parameter, read_parameters
 from bridge.guest.schema.names import own_letters
+from bridge.guest.schema.parameters import Parameter, read_parameters
 from bridge.guest.schema.schemas import as_mapping
 from bridge.guest.schema.typetext import (
     Head,
     Names,
     class_base,
-    docstring,
+    function_docstring,
     has_usual_name,
     typed_dicts,
 )
@@ -361,7 +361,7 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     text = f"{start}{', '.join(parts)}{end}"
     if len(text) > 100 and parts:
         text = "\n".join([start, *(f"{indent}    {part}," for part in parts), f"{indent}{end}"])
-    about = docstring(data, head)
+    about = function_docstring(data, head)
     body = f"{indent}    ..."
     if about:
         body = f"{_quote(about, f'{indent}    ')}\n{body}"

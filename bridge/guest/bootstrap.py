@@ -1,9 +1,9 @@
-"""The first module of the bundle that runs inside a sandbox: imports the others from memory.
+"""The first module of the bundle in a sandbox: imports the other modules from memory.
 
-Every sandbox waits for it, so it imports no other guest module first. The loader reads the bundle
-({"digest", "bootstrap", "sources", "code": {tag: {name: compiled}}}). The modules come from the
-first of: code for this interpreter's version; compiled modules in the image, in a directory named
-after the digest; the sources, {name: source}, marshalled and compressed.
+Every sandbox waits for it, so it imports no other guest module at first. The loader reads the
+bundle ({"digest", "bootstrap", "sources", "code": {tag: {name: compiled}}}). Modules come from the
+first available source: code compiled for this Python version, compiled modules in a directory of
+the image named after the digest, or the packed sources.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes below the supervisor, and the file descriptors of the guest.
+"""The processes below the supervisor, the guest's file descriptors, and a run's way to its worker.
 
 Owns the process attributes that need `prctl`. Reaps every child and orphan, kills all that a run
 started, and moves the channel to descriptors that programs do not touch by accident.
@@ -9,37 +9,44 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
 import fcntl
 import os
+import resource
 import sys
 import time
 from collections import deque
 from itertools import islice
 
+from bridge.guest.protocol.wire import Run, WireError, decode_host_frame, encode
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
 
+    from bridge.guest.protocol.wire import Done
+
 PR_SET_PDEATHSIG = 1  # The kernel sends a signal to this process when its parent ends.
 PR_SET_DUMPABLE = 4  # With 0, other processes of this user cannot read this one's memory.
 PR_SET_CHILD_SUBREAPER = 36  # This process becomes the parent of its descendants' orphans.
+
+LENGTH_BYTES = 8  # Size of the number in front of each run in the control pipe.
 
 CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
 
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # Bytes per unit of `ru_maxrss`.
 
 EXIT_NOTICE = b'{"type":"leaving",'
-"""How a worker's exit notice begins: its last line, with exit code, CPU time and peak memory. It
-saves the milliseconds that the kernel takes to end a process. A program that forges it only ends
+"""The beginning of a worker's exit notice: its last line, with exit code, CPU time and peak memory.
+It saves the milliseconds that the kernel takes to end a process. A program that forges it only ends
 its own run."""
 
 PLACED_NOTICE = b'{"type":"placed",'
-"""How a worker's line begins that says what is in the working directory before the program runs:
-"files" has the version of each. A program that forges it only hides files of its own."""
+"""The beginning of a worker's line that lists the working directory before the program runs:
+"files" has the version of each. A program that forges it only hides its own files."""
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set a process attribute; return whether that worked."""
+    """Set a process attribute; return whether that succeeded."""
     try:
-        import _ctypes  # what `ctypes` is made of, without what takes milliseconds to import
+        import _ctypes  # the core of `ctypes`, whose own import takes milliseconds
 
         class Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
             _type_ = "i"
@@ -249,5 +256,46 @@ class Outbox:
 
 
 def file_version(found: os.stat_result) -> Tuple[int, int, int, int]:
-    """Return inode, size and the times of a file's last changes, of content and of anything."""
+    """Return a file's inode, size, and times of content change and of any change."""
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def read_run(fd: int) -> Run:
+    """Return the next run; the descriptor has its length, then its line."""
+    size = int.from_bytes(_read_exactly(fd, LENGTH_BYTES), "big")
+    frame = decode_host_frame(_read_exactly(fd, size))
+    if not isinstance(frame, Run):
+        raise WireError("the first frame is no run")
+    return frame
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    parts = []
+    while size:
+        data = os.read(fd, min(size, 1024 * 1024))
+        if not data:
+            # The supervisor closed the descriptor: no run will come.
+            os._exit(0)
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def last_lines(done: Done, before: float) -> bytes:
+    """Return a run's outcome and the exit notice, also after an incomplete line of the program's.
+
+    Args:
+        before: `cpu_seconds()` when the program began.
+    """
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = cpu_seconds() - before
+    peak = max(own.ru_maxrss, children.ru_maxrss) * RSS_UNIT
+    notice = b'\n%b%b"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n'
+    return notice % (encode(done), EXIT_NOTICE, done.exit_code, cpu * 1000, peak)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds used by this process and its reaped children."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bridge.errors import PackageUnavailableError
-from bridge.guest.protocol.distributions import normalised
+from bridge.guest.protocol.distributions import normalize_name
 
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -85,9 +85,9 @@ def installed_in(listed: object) -> tuple[Installed, ...]:
                 with suppress(InvalidVersion):
                     # No index has a distribution's local version, after "+".
                     public = Version(version).public
-                    names = (normalised(each) for each in requires if isinstance(each, str))
+                    names = (normalize_name(each) for each in requires if isinstance(each, str))
                     installed.append(
-                        Installed(name=normalised(name), version=public, requires=(*names,))
+                        Installed(name=normalize_name(name), version=public, requires=(*names,))
                     )
     return tuple(sorted(installed[:2000], key=lambda one: one.name))
 

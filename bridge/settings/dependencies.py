@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bridge.guest.protocol.distributions import DATA, normalised
+from bridge.guest.protocol.distributions import DATA, normalize_name
 from bridge.model import MEBIBYTE, Json
 from bridge.settings import fields
 
@@ -45,7 +45,7 @@ def _parse_allowed(text: str) -> Allowed:
         SpecifierSet(versions)
     except InvalidSpecifier:
         raise ValueError(f"has {versions!r}, which is not a version specifier") from None
-    return Allowed(text=text, name=normalised(found[1]), versions=versions)
+    return Allowed(text=text, name=normalize_name(found[1]), versions=versions)
 
 
 def _index(value: Json, place: str) -> str:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from bridge.guest.protocol.distributions import normalised
+from bridge.guest.protocol.distributions import normalize_name
 from bridge.packages.target import PackageTarget
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 
@@ -130,7 +130,9 @@ class Index:
             return 200, {}, (self.directory / parts[1]).read_bytes()
         name = parts[-1]
         files = [
-            f for f in sorted(self.directory.iterdir()) if normalised(f.name).startswith(f"{name}-")
+            f
+            for f in sorted(self.directory.iterdir())
+            if normalize_name(f.name).startswith(f"{name}-")
         ]
         if not files:
             return 404, {}, b""

@@ -15,7 +15,7 @@ import pytest
 
 from bridge.model import RunRequest, RunResult
 from tests.contract.rig import EngineSet
-from tests.guest.supervised import FIND_CHANNEL
+from tests.guest.supervisor.test_supervisor import FIND_CHANNEL
 from tests.security.rig import PATIENCE_SECONDS, Arena, control, peak_memory
 from tests.security.rig import arena as opened
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.guest.protocol.distributions import normalised
+from bridge.guest.protocol.distributions import normalize_name
 from bridge.settings import load, packages_dir
 from bridge.settings.dependencies import parse_dependencies
 from bridge.settings.state import ROOT_PACKAGES_DIR
@@ -32,7 +32,7 @@ def test_entries_are_a_name_and_the_versions_it_may_have() -> None:
         ("a-b", ">=1,<2"),
     ]
     assert found.directory == Path("~/wheels").expanduser()
-    assert normalised("Zope__Interface") == "zope-interface"
+    assert normalize_name("Zope__Interface") == "zope-interface"
 
 
 def test_an_index_is_no_directory_and_its_password_is_not_shown() -> None:

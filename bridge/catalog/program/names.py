@@ -17,7 +17,7 @@ from functools import cached_property
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.survey import Survey, last_name
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES, OF_SERVERS
-from bridge.guest.schema.names import PARAMETER_NAMES, letters, nearest, spelling
+from bridge.guest.schema.names import PARAMETER_NAMES, letters, nearest, normalize_spelling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +212,9 @@ class NameTable:
 
     @cached_property
     def _owners(self) -> dict[str, str]:
-        found = {spelling(server.name): f"{PREFIX}{server.alias}" for server in self._servers}
+        found = {
+            normalize_spelling(server.name): f"{PREFIX}{server.alias}" for server in self._servers
+        }
         return {**found, **{server.alias: f"{PREFIX}{server.alias}" for server in self._servers}}
 
     @cached_property
@@ -224,11 +226,11 @@ class NameTable:
         for listed, server in zip(marks, self._servers, strict=True):
             for entry in server.tools:
                 path = f"{PREFIX}{server.alias}.{entry.alias}"
-                for tool in {entry.alias, spelling(entry.tool.name)} - {"", "_"}:
+                for tool in {entry.alias, normalize_spelling(entry.tool.name)} - {"", "_"}:
                     if not unknown & {listed, True}:  # Else another may have it too.
                         found[tool][path] = listed
-                    for owner in (server.alias, spelling(server.name)):
-                        found[spelling(f"{owner}_{tool}")][path] = listed
+                    for owner in (server.alias, normalize_spelling(server.name)):
+                        found[normalize_spelling(f"{owner}_{tool}")][path] = listed
         for name in HELPERS:
             found[name][f"runtime.{name}"] = True
         return found
@@ -243,15 +245,15 @@ class NameTable:
         return found
 
     def find(self, name: str) -> str:
-        path = self._owners.get(spelling(name)) or _ALSO.get(name)
+        path = self._owners.get(normalize_spelling(name)) or _ALSO.get(name)
         if path is not None:
             return path
-        paths = self._members.get(spelling(name)) or self._alike.get(letters(name), {})
+        paths = self._members.get(normalize_spelling(name)) or self._alike.get(letters(name), {})
         chosen = [path for path, listed in paths.items() if listed] or list(paths)
         return chosen[0] if len(chosen) == 1 else ""
 
     def nearest(self, name: str) -> str:
-        found = nearest(spelling(name), [*self._owners, *self._members])
+        found = nearest(normalize_spelling(name), [*self._owners, *self._members])
         return self.find(found)
 
     def resolve(self, survey: Survey) -> dict[str, str]:

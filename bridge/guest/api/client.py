@@ -31,7 +31,7 @@ HELD_RESULT = "held_result"  # The error code of a call refused because of the p
 CLOSED = "the bridge closed the connection"
 
 clients: List[ChannelClient] = []  # This process's client.
-earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
+earlier_threads: Any = ()  # Threads of a session's earlier runs; their calls are refused.
 
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ChannelClient:
             ValueError: The call is too large to send.
         """
         call_id, line = self._encode_call(method, params, subject)
-        # Loaded already where a call is awaited; other programs do not pay for it.
+        # A program that awaits a call has imported it; other programs skip the import.
         import asyncio
 
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """Placeholders: what a program gets for a call that a plan holds back.
 
-Owns what may be done with one: pass it on, whole or in part, alone or inside a text. Any other use
-stops the program permanently: code that survives, behind a bare `except` or in another thread,
-makes no further calls. Imported with the first placeholder, so never in runs without a plan.
+A program may pass a placeholder on, whole or in part, alone or inside a text. Any other use stops
+the program permanently: code behind a bare `except` or in another thread makes no further calls.
+Imported with the first placeholder, so never in runs without a plan.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def placeholder(shape: Mapping[str, Any], raw: bool = False) -> Placeholder:
 def to_reference(value: Any) -> Any:
     """Return a placeholder's JSON form for arguments, which keeps the value's type."""
     plan, number, _, path, raw = value._held
-    # A label, which the host refuses in calls, may still be a program's result.
+    # The host refuses a label in calls; a program's result may contain one.
     return repr(value) if raw else {WHOLE: write(plan, number, path)}
 
 
 def check() -> str:
-    """Return the program's line that makes a call, as messages start with it.
+    """Return the source line of a call, which begins messages.
 
     Raises:
         HeldResultError: The program was stopped before: it makes no more calls.

@@ -1,4 +1,4 @@
-"""The file names of programs and saved skills in tracebacks, and `await` before plain helpers."""
+"""File names of programs and skills in tracebacks; removes `await` before plain helpers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 FILENAME = "<run_python>"  # A program's file name in tracebacks; a session's programs are numbered.
 
-PROGRAM_FILE = "run_python.py"  # What `__file__` names in the working directory.
+PROGRAM_FILE = "run_python.py"  # The name of `__file__` in the working directory.
 
-SKILL_HEAD = "<skill "  # How a skill's file name begins.
+SKILL_HEAD = "<skill "  # The beginning of a skill's file name.
 program_files: Set[str] = set()  # File names of programs that came from files.
 
 

@@ -1,9 +1,8 @@
-"""The objects that stand for servers and tools inside a program.
+"""Objects that represent servers and tools inside a program.
 
-Owns the functions made from the tools' data, the server objects and mappings around them and the
-importable modules `mcp`, `mcp.servers` and `mcp.servers.<alias>`. Everything is built from closures
-and data: nothing a server wrote is ever compiled. Functions are made when first asked for, so that
-a run with hundreds of tools does not pay for those it leaves alone.
+Owns the tool functions, the server objects and the importable modules `mcp`, `mcp.servers` and
+`mcp.servers.<alias>`. They consist of closures and data: text from a server is never compiled. A
+function is made at its first access, so unused tools cost nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     # Sends a bound call: server, tool, arguments.
     CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
 else:
-    # What `importlib.machinery` calls so, without importing that.
+    # `importlib.machinery.ModuleSpec`, without that import.
     ModuleSpec = type(sys.__spec__)
 
 
 def usable(alias: Any) -> bool:
-    """Return whether a name may become an attribute, in case the host sent another."""
+    """Return whether a name may become an attribute, whatever the host sent."""
     return (
         isinstance(alias, str)
         and alias.isidentifier()
@@ -38,7 +37,7 @@ def usable(alias: Any) -> bool:
 
 
 def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
-    # Not above: signatures take much importing, and many programs call no tool.
+    # Imported here: these modules are slow, and many programs call no tool.
     from bridge.guest.api.arguments import BoundParameters
 
     title = "mcp_%s.%s" % (server["alias"], tool["alias"])
@@ -54,17 +53,17 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
     function.tool = tool_name  # type: ignore[attr-defined]
     function.server = server_name  # type: ignore[attr-defined]
     if "description" in tool:
-        # The host leaves it out for a program that only calls, which is spared all this.
+        # The host omits it for a program that only calls the tool.
         function.__doc__ = documentation(tool)
         function.__signature__ = parameters.signature(tool)  # type: ignore[attr-defined]
     return function
 
 
 def documentation(tool: Mapping[str, Any]) -> str:
-    from bridge.guest.schema.typetext import Head, docstring, typed_dicts
+    from bridge.guest.schema.typetext import Head, function_docstring, typed_dicts
 
     head = Head(tool)
-    text = docstring(tool, head)
+    text = function_docstring(tool, head)
     classes = typed_dicts(head.objects)
     if classes:
         lines = "\n".join(classes).split("\n")
@@ -73,19 +72,19 @@ def documentation(tool: Mapping[str, Any]) -> str:
 
 
 def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
-    """Return how a tool is called and what it returns, with objects written out as in search."""
+    """Return a tool's call signature and result type, with objects written inline as in search."""
     from bridge.guest.api.arguments import BoundParameters
     from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 
     parameters = BoundParameters(str(tool["alias"]), tool.get("inputSchema"))
     signature = parameters.signature(tool, Names(inline=MAX_INLINE_CHARS))
     text = "mcp_%s.%s%s" % (server["alias"], tool["alias"], signature)
-    # That it may be anything says nothing.
+    # "Any" adds no information.
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text
 
 
 class Tools(abc.Mapping):  # type: ignore[type-arg]
-    """The functions of one server, made on demand: by alias, as a key also by their own names."""
+    """The functions of one server, made on demand, by alias or by the tools' own names."""
 
     def __init__(
         self,
@@ -98,9 +97,9 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
         """Take the server's data.
 
         Args:
-            helper: Gives what a server has beyond tools, by the names of both; None for no such.
-            load: Returns the data of a server that is not loaded; its functions call it first.
-            find_added: Gives a tool that a call may have added, in the same way.
+            helper: Returns a server's helper by the server's and the helper's name, or None.
+            load: Returns the data of an unloaded server; its functions call it first.
+            find_added: Returns the function of a tool that a call may have added, or None.
         """
         self._helper = helper
         self._load = load
@@ -131,8 +130,8 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
         return len(self._by_alias)
 
     def attribute(self, name: str) -> Any:
-        """Return a tool's function by its alias, or by its own name, or raise."""
-        # Interpreter and libraries probe for dunders; a tool must never answer.
+        """Return a tool's function by its alias or by its own name, or raise."""
+        # Interpreter and libraries probe dunder names; no tool may have one.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         if self._load is not None and name.startswith("_"):
@@ -140,7 +139,7 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
         return self._find(name, self._by_alias, self._by_name)
 
     def __getitem__(self, name: str) -> Any:
-        """Return a tool's function by its own name, or by its alias, or raise."""
+        """Return a tool's function by its own name or by its alias, or raise."""
         return self._find(name, self._by_name, self._by_alias)
 
     def _find(self, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any:
@@ -190,14 +189,14 @@ class Tools(abc.Mapping):  # type: ignore[type-arg]
 
 
 class Server:
-    """A server: its tools are attributes, and items by their own names."""
+    """A server whose attributes are its tools, and whose items are tools by their own names."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
-            # Asked before __init__, by copy or pickle.
+            # `copy` and `pickle` ask before __init__.
             raise AttributeError(name)
         return self._tools.attribute(name)
 
@@ -213,7 +212,7 @@ class Server:
     def __dir__(self) -> List[str]:
         return [*object.__dir__(self), *self._tools]
 
-    # Programs open it like a client; it is connected already.
+    # Programs write `with` or `async with` as for a client; the server is already connected.
     def __enter__(self) -> Server:
         return self
 
@@ -247,7 +246,7 @@ def describe_tools(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
 
 
 class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
-    """The loaded servers by their own names; as a key any server will do, also by its alias."""
+    """The loaded servers by their own names; as a key, any server's name or alias works."""
 
     def __init__(
         self, servers: Mapping[str, Server], aliases: Mapping[str, str], every: Mapping[str, Server]
@@ -281,7 +280,7 @@ class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
 
 
 class ServerModule(types.ModuleType):
-    """`mcp.servers.<alias>`: a server's functions, to import by name."""
+    """A module `mcp.servers.<alias>` with a server's functions."""
 
     def __init__(self, name: str, tools: Tools) -> None:
         super().__init__(name, str(tools.server.get("description") or "") or None)
@@ -293,7 +292,7 @@ class ServerModule(types.ModuleType):
         if name == "_tools":
             raise AttributeError(name)
         if name == "TOOLS":
-            # Made when asked for: signatures of hundreds of tools take a while.
+            # Made on demand: hundreds of signatures are slow.
             return self.__dict__.setdefault(name, describe_tools(self._tools.server))
         return self._tools.attribute(name)
 
@@ -302,7 +301,7 @@ class ServerModule(types.ModuleType):
 
 
 class Package(types.ModuleType):
-    """`mcp` or `mcp.servers`: its modules, and what `find` returns for other names."""
+    """The module `mcp` or `mcp.servers`; `find` returns the value of other names."""
 
     def __init__(self, name: str, doc: str, find: Callable[[str], Any]) -> None:
         super().__init__(name, doc)
@@ -320,14 +319,14 @@ class Package(types.ModuleType):
 
 
 class NameFinder:
-    """Imports what programs import by other names: `mcp_x`, `runtime`; explains what is absent."""
+    """Imports modules by alternative names (`mcp_x`, `runtime`); explains missing modules."""
 
     def __init__(self, modules: Mapping[str, types.ModuleType], servers: Sequence[str]) -> None:
         self.modules = modules
         self._servers = servers
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module under another name; refuse absent names below `mcp`."""
+        """Return the spec of an alternative module name; refuse missing names below `mcp`."""
         if name in self.modules:
             return ModuleSpec(name, self)  # type: ignore[arg-type]
         package, _, last = name.rpartition(".")
@@ -347,7 +346,7 @@ class NameFinder:
         return self.modules[spec.name]
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Leave it unchanged."""
+        """Leave the module unchanged."""
 
 
 def install_modules(
@@ -361,7 +360,7 @@ def install_modules(
     about = "The bridge's own module inside a run: `runtime`, `servers` and each server."
     package = Package("mcp", about, find)
     below = Package("mcp.servers", "One module per server: %s." % list_names(aliases), find)
-    # Event loops nest in a run without it.
+    # Runs support nested event loops without it.
     nested = types.ModuleType("nest_asyncio")
     nested.apply = lambda loop=None: None  # type: ignore[attr-defined]
     modules: Dict[str, Any] = {"runtime": runtime, "nest_asyncio": nested, "servers": below}
@@ -384,6 +383,6 @@ def install_modules(
         for name in [name for name, old in finder.modules.items() if sys.modules.get(name) is old]:
             # Of the session's previous run.
             del sys.modules[name]
-    # Last: a module of the program's own of that name is found before.
+    # Last: the program's own modules take precedence.
     sys.meta_path.append(NameFinder(modules, aliases))
     return package

@@ -1,9 +1,9 @@
-"""The values that programs get for what servers send.
+"""The values that programs get for tool results.
 
-A value is a plain Python value: a dict, a list, a text, a number or a `Blob`. What its result is
-made of are attributes and items of it: `.content`, `.text`, `.structuredContent`, `.isError` and
-`.meta`. A key that the server itself sent wins. `in`, `len`, iteration, `==` and JSON show the
-plain value alone. None and booleans have no parts.
+A value is a plain dict, list, text or number, or a `Blob`. The parts of its result are attributes
+and items: `.content`, `.text`, `.structuredContent`, `.isError` and `.meta`; a key that the server
+sent takes precedence. `in`, `len`, iteration, `==` and JSON see the plain value only. None and
+booleans have no parts.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ else:
 
 
 _OF_BLOCK = {key: key for key in ("uri", "name", "mimeType", "annotations")}
-_OF_BLOCK["mime_type"] = "mimeType"  # What a value of one block tells of it.
+_OF_BLOCK["mime_type"] = "mimeType"  # Fields of a block that a value of one block has too.
 
 _TEXT_METHODS = frozenset(
     """splitlines split rsplit partition rpartition strip lstrip rstrip startswith endswith
     removeprefix removesuffix replace lower upper casefold find rfind encode""".split()  # noqa: SIM905
 )
-"""What only a text has: asked of the source text. No names that a field may have, as `title`."""
+"""Methods that only a text has, answered by the source text; no likely field names, such as
+`title`."""
 
 
 class Block(Result):
-    """One block of a result, as the server sent it; what it embeds can be read from it too."""
+    """One block of a result; attributes also read the resource embedded in it."""
 
     __slots__ = ()
 
@@ -68,7 +69,7 @@ class Block(Result):
 
 
 _PARTS: Mapping[str, Callable[[Parts], Any]] = {
-    # Programs take it for the text where the server has a key of that name.
+    # Programs read the text under this name, unless the server has such a key.
     "content": lambda wire: with_parts([Block(block) for block in blocks_of(wire)], wire),
     "text": source_text,
     **dict.fromkeys(
@@ -82,7 +83,7 @@ _PARTS: Mapping[str, Callable[[Parts], Any]] = {
 
 
 def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
-    """Return what a value has of that name, alone in a list; an empty one for nothing."""
+    """Return a value's part of that name in a list; an empty list if it has none."""
     if name in _PARTS:
         return [_PARTS[name](wire)]
     blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
@@ -95,7 +96,7 @@ def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
 
 
 def more_lines(value: Any) -> List[str]:
-    """Return, a line each, what a server sent next to a structure that does not repeat it."""
+    """Return, one per line, the content that a structure does not repeat."""
     parted = isinstance(value, (_Parted, DictResult, BlobResult))
     wire: Parts = (getattr(value, "_parts", None) if parted else None) or {}
     lines = []
@@ -110,7 +111,7 @@ def more_lines(value: Any) -> List[str]:
 
 
 class _Parted:
-    """A value with its parts. Methods here are for names that the plain type does not have."""
+    """A value with its parts, as a mix-in for plain types."""
 
     __slots__ = ()
 
@@ -134,7 +135,7 @@ class _Parted:
         return self._item(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the part of that name; raise for others, as a default would hide the value."""
+        """Return the part of that name, or raise: a default would hide the value."""
         if key in _PARTS:
             return _PARTS[key](self._parts)
         what = "text: use it as it is, or read it with `re`"
@@ -182,7 +183,7 @@ class BlobResult(Blob):
 
 
 class DictResult(Result):
-    """A dict with its parts; its own keys win."""
+    """A dict with its parts; its own keys take precedence."""
 
     __slots__ = ("_parts",)
 
@@ -203,7 +204,7 @@ class DictResult(Result):
         return found[0] if found else super().__getattr__(name)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the item, or the part of that name, or `default`."""
+        """Return the item or the part of that name, else `default`."""
         if key in self or not isinstance(key, str) or key not in _PARTS:
             return dict.get(self, key, default)
         return _PARTS[key](self._parts)
@@ -238,13 +239,13 @@ def _restore(kind: Any, plain: Any, wire: Any) -> Any:
 
 
 def with_parts(value: Any, wire: Parts) -> Any:
-    """Return a plain value with its parts; None and booleans as they are."""
+    """Return a plain value with its parts; None and booleans unchanged."""
     kind = _WITH_PARTS.get(type(value))
     return value if kind is None else _restore(kind, value, wire)
 
 
 def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
-    """Return the value that a reply stands for; objects in it are `Result` already."""
+    """Return the value of a reply, whose objects are already `Result`."""
     if not isinstance(shape, dict) or len(shape) != 1:
         return shape
     if "parts" in shape:
@@ -261,11 +262,11 @@ def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
 
 
 def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any:
-    """Return an argument with source texts where the schema takes text and not the value itself.
+    """Return an argument with source texts where the schema takes text but not the value.
 
-    A file that is read and written back is unchanged, though its text was parsed meanwhile.
+    So a file that a program reads and writes back is unchanged, although its text was parsed.
     """
-    # Few programs pass on what has parts, and most need none of these.
+    # Imported here: few programs pass such values on.
     from bridge.guest.schema.schemas import MAX_DEPTH, as_mapping, leaves, wanted_types
 
     if type(value) in _PLAIN or depth > MAX_DEPTH:
@@ -290,7 +291,7 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
 
 
 def value_of(wire: Parts, subject: str = "") -> Any:
-    """Return the value that the parts of a result stand for."""
+    """Return the value that the parts of a result represent."""
     if "note" in wire:
         sys.stderr.write("Note: %s\n" % wire["note"])
     if "value" in wire:
@@ -324,10 +325,11 @@ def _blob(block: Mapping[str, Any], subject: str) -> BlobResult:
 
 
 def decode_base64(text: str, subject: str) -> Any:
-    """Return the bytes of base64 text, also of a data URL, in the URL alphabet or without padding.
+    """Return the bytes of base64 text; a data URL, the URL alphabet and missing padding are
+    accepted.
 
     Returns:
-        The bytes, or the `MCPError` that reading `.data` raises: the other blocks survive.
+        The bytes, or the `MCPError` that reading `.data` raises, so that other blocks stay usable.
     """
     import base64
 

@@ -1,7 +1,7 @@
-"""`mcp.runtime`: what a program can ask in addition to calling a loaded tool.
+"""`mcp.runtime`: helpers of a program for other servers, resources and prompts.
 
 Owns the helpers' names, their argument checks and the answers that need only the run's own data.
-What needs all discovered servers is asked of the host.
+The host answers questions about other servers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
 else:
-    # What `importlib.machinery` calls so, without importing that.
+    # `importlib.machinery.ModuleSpec`, without that import.
     ModuleSpec = type(sys.__spec__)
 
 PUBLIC = ("MCPError", *HELPERS)
@@ -64,11 +64,11 @@ class Runtime(Library):
     ) -> Any:
         """Call any tool of any discovered server and return its value.
 
-        One name is enough if it has both, as "server.tool", or if one server alone has the tool.
+        One name suffices for "server.tool", or for a tool that only one server has.
 
         Raises:
-            MCPError: The tool, its server or the bridge refused.
-            ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
+            MCPError: The tool, its server or the bridge refused the call.
+            ArgumentsError: The arguments do not fit a loaded server's tool; also a TypeError.
         """
         return await self._call(server, tool, arguments, named, raw=False)
 
@@ -77,7 +77,7 @@ class Runtime(Library):
     ) -> Any:
         """Call a tool and return the whole CallToolResult as a dict, tool errors included.
 
-        The arguments go as they are, and the server judges them.
+        The arguments are sent unchecked; the server validates them.
         """
         return await self._call(server, tool, arguments, named, raw=True)
 
@@ -108,14 +108,14 @@ class Runtime(Library):
     async def send(
         self, server: str, tool: str, arguments: Dict[str, Any], raw: bool = False
     ) -> Any:
-        """Send a call whose arguments are bound and checked already."""
+        """Send a call with bound and checked arguments."""
         params = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
         self._called.add(server)
         subject = "%s.%s" % (server, tool)
         return from_wire(await self._client.call("call_tool", params, subject), raw, subject)
 
     async def load(self, name: str) -> Mapping[str, Any]:
-        """Load a server, and return what a loaded one has in `Run.servers`."""
+        """Load a server and return its data, as in `Run.servers`."""
         params = {"server": name}
         self._loaded[name] = await self._client.call("load_server", params, "server %s" % name)
         return self._loaded[name]
@@ -148,7 +148,7 @@ class Runtime(Library):
         return await self._list("resources", server)
 
     async def list_resource_templates(self, server: Optional[str] = None) -> Any:
-        """Return templates of resources: dicts with server, uriTemplate, name."""
+        """Return resource templates: dicts with server, uriTemplate, name."""
         return await self._list("templates", server)
 
     async def list_prompts(self, server: Optional[str] = None) -> Any:
@@ -156,19 +156,20 @@ class Runtime(Library):
         return await self._list("prompts", server)
 
     async def read_resource(self, server: str, uri: Optional[str] = None, /, **values: Any) -> Any:
-        """Return what a resource holds: text, parsed if its type is JSON; binary as a `Blob`.
+        """Return a resource's content: text, parsed if its type is JSON, or a `Blob`.
 
-        Several contents are a list. The server may be left out when one is loaded. `values` fill
-        in a template: `read_resource("db", "db://{table}/rows{?limit}", table="users", limit=5)`.
+        Several contents are returned as a list. The server may be omitted when one is loaded.
+        `values` fill a template: `read_resource("db", "db://{table}/rows{?limit}", table="users",
+        limit=5)`.
 
         Raises:
-            MCPError: There is no such resource, or it cannot be read.
-            TypeError: A value is missing, or is none of the template's.
+            MCPError: The resource does not exist or cannot be read.
+            TypeError: A value of the template is missing or unknown.
         """
         if uri is None:
             uri = _text("uri", server)
             if uri.startswith("bridge:"):
-                message = "what the bridge keeps comes in as a file: "
+                message = "the run gets the bridge's data as a file: "
                 raise TypeError('%sfiles=[{"name": ..., "uri": %r}]' % (message, uri))
             if len(self._loaded) != 1 or ":" not in uri:
                 message = "read_resource() needs the server too: read_resource(server, uri)."
@@ -183,10 +184,10 @@ class Runtime(Library):
         return from_wire(await self._client.call("read_resource", params, "resource %s" % uri))
 
     async def watch_resource(self, server: str, uri: str, timeout: Optional[float] = None) -> Any:
-        """Wait until a server says that a resource changed; return what it holds then.
+        """Wait until a server reports that a resource changed; return its new content.
 
         Raises:
-            MCPError: The server does not tell, or it did not change within `timeout` seconds.
+            MCPError: The server sends no such reports, or none came within `timeout` seconds.
         """
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         params = {"server": name, "uri": uri, "watch": True, "timeout": timeout}
@@ -195,13 +196,13 @@ class Runtime(Library):
     async def complete(
         self, server: str, ref: str, argument: str, value: str = "", **known: Any
     ) -> List[str]:
-        """Return what a server proposes for an argument of a prompt or of a resource template.
+        """Return a server's suggestions for an argument of a prompt or of a resource template.
 
-        `ref` is the prompt's name or the template's URI, `value` what the argument begins with;
-        `known` are arguments that are set already.
+        `ref` is the prompt's name or the template's URI, `value` the beginning of the argument.
+        `known` are the arguments that are set already.
 
         Raises:
-            MCPError: The server proposes nothing.
+            MCPError: The server has no suggestions.
         """
         name, ref = self._own_name(_text("server", server)), _text("ref", ref)
         params = {
@@ -220,7 +221,7 @@ class Runtime(Library):
         """Return a prompt: `description` and `messages`, each with `role` and `content`.
 
         Raises:
-            MCPError: There is no such prompt, or its arguments are wrong.
+            MCPError: The prompt does not exist, or its arguments are wrong.
         """
         own, name = self._own_name(_text("server", server)), _text("name", name)
         given: Any = {} if arguments is None else arguments
@@ -241,7 +242,7 @@ class Runtime(Library):
         return await self._client.call("list_offers", params, "list of %s" % kind)
 
     def of_server(self, server: str, name: str) -> Any:
-        """Return a helper for one server; None if there is no such."""
+        """Return a helper bound to one server; None for an unknown helper."""
         if name not in OF_SERVERS:
             return None
         helper = getattr(self, name)
@@ -254,7 +255,7 @@ class Runtime(Library):
         return bound
 
     def find_added(self, server: str, name: str) -> Any:
-        """Return a function for a tool that a call may have added; None if none was made."""
+        """Return the function of a tool that a call may have added, or None."""
         if server not in self._called or not self._loaded.get(server, {}).get("changing"):
             return None
 
@@ -280,7 +281,7 @@ class Runtime(Library):
     async def query_tool_docs(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> Any:
-        """Return the signatures of a server's tools, or one's documentation; or "full" detail."""
+        """Return the signatures of a server's tools, or the documentation of one tool."""
         params = self._query(server, tool, detail)
         return await self._client.call("query_tool_docs", params, "query_tool_docs")
 
@@ -313,7 +314,7 @@ class Runtime(Library):
     def query_tool_docs_sync(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
-        """Return what `query_tool_docs` does, as a list."""
+        """Return the result of `query_tool_docs` as a list."""
         found = self._ask("query_tool_docs", self._query(server, tool, detail))
         return found if isinstance(found, list) else [found]
 
@@ -326,13 +327,13 @@ class Runtime(Library):
         return [one for one in found if one["server"] in self._loaded][: _limit(limit)]
 
     def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
-        """Return the names of all discovered servers, or with `detailed` what they are for."""
+        """Return the names of all discovered servers; with `detailed`, a dict of each."""
         if not detailed:
             return tuple(self._discovered)
         return tuple(map(self._about, self._discovered))
 
     def describe_server(self, name: str) -> Dict[str, Any]:
-        """Return what is known of a discovered server; the tools only of a loaded one."""
+        """Return the data of a discovered server; its tools only if it is loaded."""
         own = self._own_name(_text("name", name))
         server = self._loaded.get(own) or self._discovered.get(own)
         if server is None:
@@ -351,11 +352,11 @@ class Runtime(Library):
         return tuple(self.describe_server(name) for name in self._loaded)
 
     def capability_summary(self) -> str:
-        """Return the guide to what a run can do."""
+        """Return the guide to the abilities of a run."""
         return self._capabilities
 
     def _own_name(self, name: str) -> str:
-        """Return a server's own name for its name or alias; the host judges unknown ones."""
+        """Return a server's own name for its name or alias; an unknown name unchanged."""
         if name in self._discovered:
             return name
         for own, server in self._discovered.items():
@@ -382,14 +383,14 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
 
     Names:
         mcp_ALIAS: A loaded server, by its alias: `await mcp_github.create_issue(title="t")`.
-        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`. Another one is
-            loaded at its first call.
-        LOADED_MCP_SERVERS: Those names, as a tuple.
+        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`. Another server
+            is loaded at its first call.
+        LOADED_MCP_SERVERS: A tuple of the loaded servers' names.
         mcp: The package of `mcp.runtime` and of `mcp.servers`, which has a module for each server.
         runtime: The module `mcp.runtime`; its functions for memories, and `save_tool`, are globals
-            as well.
+            too.
         MCPError: The exception that failed calls raise.
-        Blob: What binary content is.
+        Blob: Binary content.
     """
     runtime = Runtime(run, client)
     module = types.ModuleType("mcp.runtime", __doc__)
@@ -397,7 +398,7 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     helpers = {name: getattr(runtime, name) for name in PUBLIC}
     module.__dict__.update(helpers)
     for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, Result, UnknownNameError):
-        # What tracebacks and `type()` show is where programs can import it from.
+        # Tracebacks and `type()` then show the module that programs can import.
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
@@ -416,7 +417,7 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     )
     package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
     found: Dict[str, Any] = {"mcp": package, "runtime": module, "mcp_servers": mapping}
-    found.update(LOADED_MCP_SERVERS=tuple(servers), MCPError=MCPError, Blob=Blob)
+    found.update({"LOADED_MCP_SERVERS": tuple(servers), "MCPError": MCPError, "Blob": Blob})
     found.update((name, helpers[name]) for name in GLOBAL_HELPERS)
     for alias, name in aliases.items():
         if proxies.usable("mcp_%s" % alias):
@@ -425,16 +426,16 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     return found
 
 
-_defined: List[str] = []  # Builtins for servers and helpers: the next run of a session has its own.
+_defined: List[str] = []  # Builtins for servers and helpers, replaced in the next run of a session.
 
 
 def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
-    """Define names by their paths or imports, as builtins: the program's own come first."""
+    """Define names by their paths or imports as builtins, which the program's own names shadow."""
     while _defined:
         builtins.__dict__.pop(_defined.pop(), None)
     for name, path in names.items():
         if " " in path:
-            # Also for a name that an earlier run of the session imported otherwise.
+            # An earlier run of the session may have imported the name from elsewhere.
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
             continue
@@ -453,5 +454,5 @@ def _detail(value: Any) -> str:
 
 
 def _limit(value: Any) -> int:
-    # More would cost the reader what searching saves.
+    # A longer answer would use the tokens that searching saves.
     return min(whole_number("limit", value, 1), 50)

@@ -1,8 +1,8 @@
-"""`from skills import name`: saved skills as modules of a package that has no files.
+"""`from skills import name`: saved skills as modules of a package without files.
 
-Owns the finder and a skill's globals, which are those of every program. Sources come with the run,
-or from the host when a program imports a skill that its text did not name. Imported only for
-programs that mention skills.
+Owns the finder and a skill's globals, which equal those of every program. Sources come with the
+run, or from the host when a program imports an unexpected skill. Imported only for programs that
+mention skills.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SkillFinder:
         for name, source in list(self._loaded.items()):
             fullname = "%s.%s" % (PACKAGE, name)
             if self._given.get(name, {}).get("source", source) != source:
-                # It was changed since an earlier run of the session.
+                # An earlier run of the session imported another version.
                 sys.modules.pop(fullname, None)
             if fullname in sys.modules:
                 sys.modules[fullname].__dict__.update(self._namespace)
@@ -70,7 +70,7 @@ class SkillFinder:
             return spec
         if "." in name or self._find(name) is None:
             if name in self._missing:
-                # `from skills import` drops the text of a ModuleNotFoundError.
+                # `from skills import` would discard the message of a ModuleNotFoundError.
                 raise ImportError(self._missing[name], name=fullname)
             return None
         return ModuleSpec(fullname, self, origin=file_of(name))  # type: ignore[arg-type]
@@ -102,7 +102,7 @@ class SkillFinder:
         self._loaded[name] = source
 
     def explain_missing(self, name: str, error: ImportError) -> str:
-        """Return what to say of a skill that there is not; empty if the error is another."""
+        """Return an explanation of a missing skill; empty if the error is another."""
         if error.name != "%s.%s" % (PACKAGE, name):
             return ""
         found = isinstance(error, ModuleNotFoundError) and "there is no skill %r" % name

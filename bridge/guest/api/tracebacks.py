@@ -1,7 +1,6 @@
 """Formats exceptions for the model: the program's own frames, bounded, without carets.
 
-Owns which frames are shown and how much text is kept. Chained causes, notes and exception groups
-are kept; the guest's frames are removed.
+Chained causes, notes and exception groups are kept; the guest's frames are removed.
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ def _trim(details: Any, ours: FrozenSet[str]) -> None:
 def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
     """Return the program's frames and the library frames that they called.
 
-    Frames before the program's first, the guest's frames with those that they called at the end,
-    and the standard library's are left out.
+    Frames before the program's first frame, frames of the guest with their callees at the end, and
+    frames of the standard library are omitted.
     """
     own = [index for index, frame in enumerate(stack) if is_program(frame.filename)]
     if not own:
@@ -147,9 +146,9 @@ STOPPED = "the run was stopped"
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was stopped from outside: its time was over, or it was cancelled."""
+    """The run was stopped from outside: its time was over, or the caller cancelled it."""
 
-    # What tracebacks show.
+    # The name in tracebacks.
     __module__ = "builtins"
 
 

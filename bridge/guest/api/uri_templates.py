@@ -1,7 +1,6 @@
-"""URI templates: from the address that a server describes to one that can be read.
+"""Expands URI templates (RFC 6570) into the address of a resource.
 
-Owns the expansion of RFC 6570 with one difference: a variable that is left out is a mistake, except
-in a query (`{?a,b}`, `{&a}`), where it means that the server decides.
+Unlike in the RFC, a missing variable is an error, except in a query (`{?a,b}`, `{&a}`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _VARIABLE = re.compile(r"((?:[A-Za-z0-9_.\-]|%[0-9A-Fa-f]{2})+)(\*|:[1-9][0-9]{0
 
 _RESERVED = ":/?#[]@!$&'()*+,;="
 
-# Operators, with what separates the values; the first ones do not come before the first value.
+# Operator to separator of values; the first three also have no prefix.
 _SEPARATORS = {"": ",", "+": ",", "#": ",", ".": ".", "/": "/", ";": ";", "?": "&", "&": "&"}
 _SILENT = ("", "+")
 _NAMED = {";": "", "?": "=", "&": "="}
@@ -26,11 +25,11 @@ _NAMED = {";": "", "?": "=", "&": "="}
 
 
 def expand(template: str, values: Mapping[str, Any]) -> str:
-    """Return the URI for these values: texts, numbers, truth values, lists or dicts of such.
+    """Return the URI for these values: texts, numbers, booleans, and lists or dicts of them.
 
     Raises:
-        TypeError: A value is missing, has no place in the template, or is of another type.
-        ValueError: It is no template.
+        TypeError: A value is missing, unknown or of another type.
+        ValueError: The text is not a URI template.
     """
     parts = re.split(r"\{([^{}]*)\}", template)
     texts, expressions = parts[::2], [_parse_expression(part) for part in parts[1::2]]
@@ -107,13 +106,13 @@ def _text(name: str, value: Any) -> str:
 
 
 def _escape(name: str, value: Any, operator: str) -> str:
-    # Not above: most programs expand nothing.
+    # Imported here: most programs expand no template.
     from urllib.parse import quote
 
     text = _text(name, value)
     if operator not in ("+", "#"):
         return quote(text, safe="")
-    # What is escaped already stays so where reserved characters may stand.
+    # Where reserved characters are allowed, escapes are kept.
     parts = re.split(r"(%[0-9A-Fa-f]{2})", text)
     parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
     return "".join(parts)

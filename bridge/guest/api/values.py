@@ -1,7 +1,7 @@
 """The values that cross the channel, as programs see them.
 
-Owns both directions: what a tool's result becomes (`Result`, `Blob`, `MCPError`) and which Python
-values may be sent (`to_json`, which converts only what loses nothing).
+Owns the types of results (`Result`, `Blob`, `MCPError`) and the conversion of arguments
+(`to_json`), which loses no information.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class MCPError(RuntimeError):
     """A tool, its server or the bridge refused a call.
 
     Attributes:
-        server, tool: What was called; empty when it was the bridge itself.
-        kind: "tool" when the tool itself failed, else who refused.
+        server, tool: The called tool; empty if the bridge refused the call.
+        kind: "tool" if the tool itself failed, else the part that refused the call.
         data: The error's data, if any.
         content, meta: The blocks and the `_meta` of a tool's own error.
-        code: A stable identifier, when the error is the bridge's own.
+        code: A stable identifier of the bridge's own errors.
     """
 
     def __init__(
@@ -67,21 +67,21 @@ class MCPError(RuntimeError):
 
 
 class ArgumentsError(MCPError, TypeError):
-    """Arguments that a tool does not take, or that JSON cannot hold: nothing was sent."""
+    """Wrong arguments of a call, or arguments that JSON cannot hold; nothing was sent."""
 
     def __str__(self) -> str:
         return self.message
 
 
 class UnknownNameError(MCPError, KeyError, AttributeError):
-    """A server, a tool or a helper that does not exist; the message says which are there."""
+    """An unknown server, tool or helper; the message lists the known ones."""
 
     def __str__(self) -> str:
         return self.message
 
 
 class MissingKeyError(KeyError):
-    """A key that is not there; the message says which are."""
+    """A missing key; the message lists the existing keys."""
 
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which spoils a sentence.
@@ -96,7 +96,7 @@ def list_names(names: Iterable[Any]) -> str:
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:
-    """Return " Did you mean ...?" for the name that is nearest, or nothing."""
+    """Return " Did you mean ...?" for the most similar name, or an empty text."""
     from bridge.guest.schema.names import nearest as search  # for programs with mistakes
 
     found = search(name, map(str, names))
@@ -104,7 +104,7 @@ def nearest(name: str, names: Iterable[Any]) -> str:
 
 
 class Result(_Object):
-    """A dict from a tool's result; its keys can be read as attributes too."""
+    """A dict from a tool's result, whose keys are attributes too."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ class Result(_Object):
         raise MissingKeyError(self._no_such(key))
 
     def __getattr__(self, name: str) -> Any:
-        # Only names that dict itself does not have come here.
+        # Called only for names that `dict` lacks.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         if name not in self:
@@ -140,7 +140,7 @@ class Blob:
 
     Attributes:
         mime_type: Its type, such as "image/png".
-        uri, name: Where it came from, when the server said so.
+        uri, name: Its origin, if the server named one.
     """
 
     def __init__(self, mime_type: str, data: Any, uri: str = "", name: str = "") -> None:
@@ -154,7 +154,7 @@ class Blob:
         """The bytes.
 
         Raises:
-            MCPError: What the server sent cannot be read.
+            MCPError: The server's data is not base64.
         """
         if isinstance(self._data, MCPError):
             raise self._data
@@ -198,7 +198,7 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     """Return `value` as plain JSON data: tuples as lists, dataclasses as dicts.
 
     Raises:
-        ArgumentsError: It holds something else; `path` says where.
+        ArgumentsError: JSON cannot hold it; `path` names the place in the message.
     """
     if value is None or value is True or value is False or type(value) is str:
         return value
@@ -226,7 +226,7 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     enums = sys.modules.get("enum")
     if enums is not None and isinstance(value, enums.Enum):
         return to_json(value.value, path, depth + 1)
-    # Subclasses of the plain types are sent as what they are made of.
+    # Subclasses of plain types are sent as the plain type.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -241,10 +241,10 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
 
 
 def to_text(value: Any, path: str) -> str:
-    """Return `value` as a prompt's argument, all of which are texts: others as JSON.
+    """Return `value` as a prompt's argument: a text, or other values as JSON.
 
     Raises:
-        TypeError: It holds what JSON cannot.
+        TypeError: JSON cannot hold it.
     """
     if isinstance(value, str):
         return str.__str__(value)
@@ -288,7 +288,7 @@ def _advice(value: Any) -> str:
     if not advice and isinstance(value, os.PathLike):
         advice = "str(x)"
     if not advice and callable(getattr(type(value), "tolist", None)):
-        advice = "x.item()"  # numpy's scalars have many names and this in common.
+        advice = "x.item()"  # All scalars of numpy have this method.
     return "; pass " + advice if advice else ""
 
 

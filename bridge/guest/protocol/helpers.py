@@ -1,4 +1,4 @@
-"""The functions of `mcp.runtime`, as the guest has them and the host checks their calls."""
+"""The functions of `mcp.runtime`, shared by the guest and the host's check of programs."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""What a call's result is made of, and the value that programs get for it. Pure.
+"""The parts of a call's result, and the value that programs get for it. Pure.
 
-The host sends the parts of a result (`bridge.rpc.values.call_parts`): `text`, if the only block is
-a plain text, else `content`, the blocks as the server sent them; `value`, the structure, or what it
-wraps; `key`, the structure's only key, if it wraps a value or repeats the blocks; `meta`, the
-server's `_meta`; `several`, whether the tool has ever sent several texts.
+The host sends these parts (`bridge.rpc.values.call_parts`). `text` is the only block, if that is a
+plain text; else `content` has the blocks as the server sent them. `value` is the structure, or the
+value that it wraps. `key` is the structure's only key, if it wraps a value or repeats the blocks.
+`meta` is the server's `_meta`; `several` means that the tool once sent several texts.
 
-The value, by the first rule that fits: `value`; the text that a structure repeats, unchanged; the
-blocks. One text is parsed if it is an object or an array in JSON or in Python's notation. One block
-is its value, several are a list. A tool that has ever sent several texts always gives a list.
+The value is the first of: `value`; the text that a structure repeats, unchanged; the blocks. A
+single text is parsed if it is an object or array in JSON or in Python's notation. One block is its
+value; several blocks are a list. A tool that once sent several texts always returns a list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_single(parts: Parts) -> bool:
 
 
 def repeated_text(parts: Parts) -> Any:
-    """Return the text that the structure repeats, which is the value; None if there is none."""
+    """Return the text that the structure repeats, which is the value; None without one."""
     blocks = blocks_of(parts) if "key" in parts and "value" not in parts else ()
     return text_of(blocks[0]) if len(blocks) == 1 else None
 
@@ -48,7 +48,7 @@ def resource_of(block: Block) -> Block:
 
 
 def text_of(block: Block) -> Any:
-    """Return the text of a block or of its resource; None if it has none."""
+    """Return the text of a block or of its resource; None without text."""
     holder = resource_of(block)
     if holder is block and block.get("type") != "text":
         return None
@@ -63,7 +63,7 @@ def source_text(parts: Parts) -> str:
 
 
 def structure_of(parts: Parts) -> Any:
-    """Return the structured content as the server sent it; None if there is none."""
+    """Return the structured content as the server sent it, or None."""
     if "key" not in parts:
         return parts.get("value")
     repeated = repeated_text(parts)
@@ -159,7 +159,7 @@ def literal_as_json(text: str) -> str:
             return names[name]
         raise ValueError(match[0])
 
-    # What differs from JSON: strings and names. A lone quote is invalid.
+    # Only strings and names differ from JSON. A single quote alone is invalid.
     return re.sub(
         r"""'([^'\\\n]*(?:\\.[^'\\\n]*)*)'|"([^"\\\n]*(?:\\.[^"\\\n]*)*)\""""
         r"""|(?<![\w.])([A-Za-z_]\w*)|['"\\]""",

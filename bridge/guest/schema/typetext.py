@@ -1,8 +1,8 @@
-"""JSON Schemas as the text of Python types, and a tool's function as text.
+"""Writes JSON Schemas as Python types, and a tool's function as text.
 
-The host writes stubs with it and the guest `help()`, so that both say the same. Schemas come from
-servers: any JSON value is taken for one, and work, nesting and text are bounded. A type that is
-beyond a bound or cannot be written becomes wider, never narrower.
+The host writes stubs and the guest `help()` with it, so both agree. Schemas come from servers: any
+JSON value is accepted, and work, nesting and text are bounded. A type beyond a bound becomes wider,
+never narrower.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import unicodedata
 from collections import namedtuple
 from collections.abc import Mapping
 
-from bridge.guest.schema.binding import default_of, read_parameters
+from bridge.guest.schema.parameters import default_of, read_parameters
 from bridge.guest.schema.schemas import as_list, as_mapping, is_number, leaves, pointed_at
 from bridge.guest.schema.validation import array_parts, block, fill_defaults, flat, shown
 
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
 
-    from bridge.guest.schema.binding import Parameter
+    from bridge.guest.schema.parameters import Parameter
 
 # A server chooses its schemas: how many, how deep and how long they are.
 MAX_SCHEMAS = 500  # Schemas written out for one tool's arguments, or for its results.
@@ -33,7 +33,7 @@ MAX_INLINE_CHARS = 160
 """Characters of a type with objects where they are used, in search and in errors: two lines."""
 
 BLOB: Mapping[str, Any] = {"title": "Blob"}
-"""Stands for binary content in what was learnt from results: programs get a `Blob`."""
+"""A type of observed results: binary content, which programs get as a `Blob`."""
 
 _ANNOTATIONS = frozenset(
     """
@@ -46,18 +46,17 @@ _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool
 
 
 class Names:
-    """How a module's text refers to builtins and `typing`, and which class names are taken."""
+    """How a module's text refers to builtins and `typing`, and the class names in use."""
 
     def __init__(
         self, *, builtins: str = "", shadowed: Collection[str] = (), inline: Optional[int] = None
     ) -> None:
-        """Set how to refer to them.
+        """Set the spelling of references.
 
         Args:
             builtins: Prefix.
             shadowed: The builtins that need it.
-            inline: If given, objects are written where they are used, as `{'id'?: int}`, and have
-                no classes; a type has as much detail as fits into so many characters.
+            inline: Characters of a type; objects are inline, as `{'id'?: int}`, without classes.
         """
         self.inline = inline
         self._builtins = builtins
@@ -69,7 +68,7 @@ class Names:
         return self._builtins + name if name in self._shadowed else name
 
     def take(self, wanted: str) -> str:
-        """Return a class name that is not used yet, and reserve it."""
+        """Return and reserve a class name that is not used yet."""
         wanted = wanted[:80]
         name, number = wanted, 2
         while name in self.taken:
@@ -81,7 +80,7 @@ class Names:
 Field = namedtuple("Field", "key text required schema")
 
 Object = namedtuple("Object", "name root fields more")
-"""An object that needs a class: the document with its fields' schemas, how many are left out."""
+"""A class to define: its text with the schemas of its fields, and the number of omitted fields."""
 
 
 class TypeWriter:
@@ -105,7 +104,8 @@ class TypeWriter:
         self._active: Dict[int, Optional[str]] = {}
 
     def write(self, schema: Any, path: Tuple[str, ...] = ()) -> str:
-        """Return a schema's type. The coarsest inline text, of plain type names, may be longer."""
+        """Return a schema's type. The coarsest inline text, of plain type names, may exceed the
+        limit."""
         if self.names.inline is None:
             return self._join_bounded(self._parts(schema, path, 0))
         text = "Any"
@@ -219,7 +219,7 @@ class TypeWriter:
         return self._generic("list", " | ".join(self._union(members)))
 
     def _generic(self, kind: str, inside: str = "Any") -> str:
-        """Return `list[T]` or `dict[str, T]`; inline, a T of anything is left out."""
+        """Return `list[T]` or `dict[str, T]`; inline without a T of Any."""
         name = self.names.builtin(kind)
         if inside == "Any" and self.names.inline is not None:
             return name
@@ -321,7 +321,7 @@ class TypeWriter:
 
 
 def pascal(name: str) -> str:
-    """Return a name, or part of one, as it stands in a class name."""
+    """Return a name, or part of one, in the spelling of class names."""
     words = re.findall(r"[A-Za-z0-9]+", name[:80])
     return "".join(word[:1].upper() + word[1:] for word in words)
 
@@ -338,7 +338,7 @@ def _literal(value: Any, chars: int) -> Optional[str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a text can stand in a source file; a lone surrogate cannot be encoded."""
+    """Return whether a text can be encoded in a source file, unlike a lone surrogate."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -350,11 +350,11 @@ class Head:
     """A tool's function as text.
 
     Attributes:
-        arguments: The parameters that are written out.
+        arguments: The parameters in the text.
         rest: The name of further arguments; empty if there can be none.
         returns: The type of the result; "Any" if nothing is known.
         objects: The classes that the types refer to, parts before wholes.
-        observed: In how many calls the result was seen; 0 if it is declared or unknown.
+        observed: The calls in which the result was observed; 0 for a declared or unknown type.
     """
 
     def __init__(self, tool: Mapping[str, Any], names: Optional[Names] = None) -> None:
@@ -362,7 +362,7 @@ class Head:
         root = tool.get("inputSchema")
         base = class_base(str(tool.get("alias") or ""))
         every, open_ended = read_parameters(root)
-        # Calls take the others too.
+        # Calls accept the other parameters too.
         self.arguments = [one for one in every[:250] if has_usual_name(one)]
         writer = TypeWriter(root, base, names)
         optional_seen = keyword_only = False
@@ -397,7 +397,7 @@ def _describe(parameter: Parameter, root: Any, writer: TypeWriter) -> None:
         parameter.default = repr(parameter.value) if parameter.has_default else "..."
         null = parameter.has_default and parameter.value is None
         if null and text not in ("None", "Any") and not text.endswith(" | None"):
-            # A default of null is taken where nothing else is, whatever the type says.
+            # Servers accept a default of null, even if the type excludes it.
             parameter.text = text + " | None"
 
 
@@ -407,7 +407,7 @@ _RESERVED = frozenset(
 """Keys that would hide, within their class, what the types of other keys are written with."""
 
 
-def docstring(tool: Mapping[str, Any], head: Head) -> str:
+def function_docstring(tool: Mapping[str, Any], head: Head) -> str:
     root = tool.get("inputSchema")
     parts = [block(tool.get("description"), 2_000)]  # The whole is in the full documentation.
     lines = [line for line in (_line(one, root) for one in head.arguments[:64]) if line]
@@ -427,7 +427,7 @@ def docstring(tool: Mapping[str, Any], head: Head) -> str:
     if tool.get("name") != tool.get("alias"):
         parts.append("The server calls this tool %s." % shown(flat(tool.get("name"), 80)))
     text = "\n\n".join(part for part in parts if part)
-    # What is indented below the first line would be taken for the indentation of all.
+    # `inspect.cleandoc` would treat indentation of later lines as that of the whole text.
     return text if parts[0] or not text else "\n" + text
 
 
@@ -461,7 +461,7 @@ _NUMBERS = (
 
 
 def constraints(schema: Any, root: Any) -> List[str]:
-    """Return what a value has to keep to, apart from its type."""
+    """Return the restrictions on a value that its type does not express."""
     own: dict[str, Any] = {}
     for one in leaves(schema, root):
         for key, value in one.items():
@@ -540,11 +540,11 @@ def _typed_dict(made: Object, defined: Set[str]) -> str:
 
 
 def _forward(text: str, defined: Set[str]) -> str:
-    """Return a type as it can be evaluated before all of its classes are `defined`."""
+    """Return a type that can be evaluated before all of its classes are `defined`."""
     words = set(re.findall(r"\w+", re.sub(r"'[^']*'|\"[^\"]*\"", "", text)))
     if defined.issuperset(word for word in words if word[:1].isupper()):
         return text
-    # Quotes in quotes are more than some checkers read.
+    # Some type checkers reject nested quotes.
     return "Any" if "'" in text or '"' in text else '"%s"' % text
 
 

@@ -1,9 +1,9 @@
-"""Whether a value fits a JSON Schema, and which conversion and defaults would make it fit.
+"""Checks a value against a JSON Schema, and fills in defaults.
 
-Schemas come from servers: any JSON value is taken for one, nothing here raises, and work and depth
-are bounded. What cannot be decided counts as fine, and the server has the last word. Looser than
-the specification, because servers are: several branches of a `oneOf` may fit, a value equal to the
-`default` fits, and `format`, `multipleOf`, `not` and `uniqueItems` refuse nothing.
+Schemas come from servers: any JSON value is accepted, nothing here raises, and work and depth are
+bounded. Undecidable keywords count as satisfied; the server decides. The check is looser than the
+specification, as servers are: several branches of a `oneOf` may fit, a value equal to the `default`
+fits, and `format`, `multipleOf`, `not` and `uniqueItems` refuse nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 MAX_STEPS = 10_000
-"""Values and keywords looked at for one argument, as a server's schema may take any time: 50 ms."""
+"""Values and keywords examined for one argument, about 50 ms: a server's schema has any size."""
 
 
 def problem(value: Any, schema: Any, root: Any, where: str = "") -> Optional[str]:
-    """Return what is wrong with `value`, in a sentence without a full stop; None if it fits.
+    """Return the violation as a sentence without a full stop; None if `value` fits.
 
     Args:
         root: The document that `$ref`s point into.
-        where: What the value is called, such as a parameter's name.
+        where: The name of the value, such as a parameter's name.
     """
     try:
         found = _Check(root).check(value, schema, 0)
@@ -45,10 +45,10 @@ def convert(value: Any, schema: Any, root: Any) -> Any:
 
 
 def fill_defaults(value: Any, schema: Any, root: Any) -> Any:
-    """Return `value` with the default of each required key that it leaves out, at every depth.
+    """Return `value` with the defaults of missing required keys, at every depth.
 
-    zod writes a key that has a default under `required`, and some servers do not fill it in. A
-    default that does not fit its own schema is no value to send: its key stays required.
+    zod writes a key with a default under `required`, and some servers do not fill it in. A default
+    that does not fit its own schema is not sent: its key stays required.
     """
     try:
         return _Filler(root).fill(value, schema, 0)
@@ -114,7 +114,7 @@ class _Check:
         properties = schemas.as_mapping(schema.get("properties"))
         others = schema.get("additionalProperties", True)
         if schema.get("patternProperties"):
-            # Which keys those are about is the server's to say.
+            # Patterns of key names are left to the server.
             others = True
         wrong: List[Found] = []
         meant = set()
@@ -129,7 +129,7 @@ class _Check:
         for name in schemas.as_list(schema.get("required")):
             self.left -= 1
             if isinstance(name, str) and name not in value and shown(name) not in meant:
-                # Perhaps it is there under another name.
+                # The key may be misspelt.
                 strange = [key for key in value if key not in properties]
                 hint = near(name, strange, "; it has %s")
                 wrong.append(Found("is missing key %s%s" % (shown(name), hint), KEYS))
@@ -171,7 +171,7 @@ class _Check:
         return None
 
     def _any(self, value: Any, branches: Sequence[Any], depth: int) -> Optional[Found]:
-        """Return what is wrong with the branch that was most likely meant; None if any fits."""
+        """Return the violation of the most likely branch; None if any branch fits."""
         failures = []
         for branch in branches:
             found = self.check(value, branch, depth + 1)
@@ -211,7 +211,7 @@ class _Filler(_Check):
     defaults_fit = False
 
     def fill(self, value: Any, schema: Any, depth: int) -> Any:
-        """Return a dict or list with its defaults; itself if there are none."""
+        """Return a dict or list with its defaults; the same object if there are none."""
         self.left -= 1
         if not isinstance(value, (dict, list)) or _not_known_yet(value):
             return value
@@ -271,7 +271,7 @@ class _Filler(_Check):
 def array_parts(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
     items = schema.get("items", True)
     if isinstance(items, list):
-        # How older drafts write what is `prefixItems` now.
+        # Older drafts write `prefixItems` so.
         return items, schema.get("additionalItems", True)
     return schemas.as_list(schema.get("prefixItems")), items
 
@@ -282,15 +282,15 @@ def _not_known_yet(value: Any) -> bool:
     return isinstance(value, dict) and WHOLE in value
 
 
-# How near a branch came, by what failed.
+# Rank of a branch by the keyword that failed.
 TYPE, CHOICE, KEYS, OTHER = range(4)
 
 
 class Found:
-    """What is wrong, and where: path segments from the inside out.
+    """A violation and its place: path segments from the inside out.
 
     Attributes:
-        more: What else is wrong with the same object.
+        more: Further violations of the same object.
     """
 
     def __init__(self, text: str, rank: int, types: Sequence[str] = ()) -> None:
@@ -332,7 +332,7 @@ def number_problem(value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
     for key, breaks, text in _LIMITS:
         limit = schema.get(key)
         if limit is True:
-            # In draft 4 it says that the other limit is exclusive.
+            # In draft 4 a boolean makes the other limit exclusive.
             limit = schema.get("m" + key[len("exclusiveM") :])
         if schemas.is_number(limit) and breaks(value, limit):
             return Found("must be %s %s, not %s" % (text, shown(limit), shown(value)), OTHER)
@@ -347,7 +347,7 @@ def type_problem(value: Any, kinds: Sequence[str]) -> Found:
 def choice_problem(
     value: Any, choices: Sequence[Any], kinds: Iterable[str] = ()
 ) -> Optional[Found]:
-    """Return that a value is none of the choices, nor of the types; None if it is a choice."""
+    """Return a message if a value is neither a choice nor of the types, else None."""
     for choice in choices:
         if schemas.same(value, choice):
             return None
@@ -361,7 +361,7 @@ def choice_problem(
 
 
 def choices_of(branches: Sequence[Any]) -> Optional[List[Any]]:
-    """Return the values of a union whose members are all written out; None for other unions."""
+    """Return the values of a union that lists all values of its members; None for other unions."""
     choices: List[Any] = []
     for branch in branches:
         if not isinstance(branch, Mapping):
@@ -415,7 +415,7 @@ def cure(value: Any, kinds: Sequence[str]) -> str:
 
 
 def told(value: Any) -> str:
-    """Return a value as it stands in a message: its type, and itself if that is short."""
+    """Return a value's description for a message: its type, and the value if that is short."""
     if value is None or isinstance(value, (bool, str)):
         return shown(value)
     kind = type(value).__name__
@@ -425,7 +425,7 @@ def told(value: Any) -> str:
 
 
 def flat(text: Any, limit: int) -> str:
-    """Return the beginning of a foreign text as one line that can stand in a comment."""
+    """Return the beginning of a foreign text as one line that fits into a comment."""
     if not isinstance(text, str):
         return ""
     line = " ".join(_UNPRINTABLE.sub(" ", text[: limit * 4]).split())
@@ -433,7 +433,7 @@ def flat(text: Any, limit: int) -> str:
 
 
 def block(text: Any, limit: int) -> str:
-    """Return the beginning of a foreign text, lines kept, as it can stand in a docstring."""
+    """Return the beginning of a foreign text, lines kept, that fits into a docstring."""
     if not isinstance(text, str):
         return ""
     lines = text[:limit].replace("\r\n", "\n").replace("\t", "    ").split("\n")

@@ -1,9 +1,9 @@
 """Restores a session from a checkpoint, in another sandbox.
 
 A checkpoint is a line that names the format, the length of a header, the header as JSON, the
-pickles and the contents of the workspace's files. Each pickle is a list of name and value. One
-pickler writes all, so that shared objects stay shared. Reading a checkpoint may run code of its
-programs: only a guest reads it, in a sandbox of the same owner.
+pickles and the workspace's files. Each pickle is a list of name and value. One pickler writes all
+pickles, so that shared objects stay shared. Reading a checkpoint may run the session's code: only a
+guest reads it, in a sandbox of the same owner.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def why(error: BaseException, doing: str = "keeping") -> str:
 
 
 def told(lost: List[List[str]]) -> List[List[str]]:
-    """Return the first names and reasons, cut to a length; the host tells of fewer."""
+    """Return the first names and reasons, cut to a length, for the host's message."""
     return [[str(part)[:300] for part in pair] for pair in lost[:200]]
 
 
@@ -289,7 +289,7 @@ def _read_each(names: Dict[str, Any], written: List[Any], body: memoryview) -> L
 
 
 def _remember(memo: _Memo, written: memoryview, find: Callable[[str, str], Any]) -> None:
-    """Add a failed pickle's objects to the memo: texts and imports as they are, others missing."""
+    """Record a failed pickle's objects in the memo: texts and imports unchanged, others missing."""
     import pickletools
 
     texts: List[Any] = []

@@ -1,9 +1,9 @@
-"""Saves a session's values and files for another sandbox; reports what it cannot save, and why.
+"""Saves a session's values and files for another sandbox; reports the values it cannot save.
 
-Owns what is saved, in which order, and what is left out above the limit. Unlike `cloudpickle`,
-functions refer to the session's namespace instead of copying it; code is marked with its Python
-version; the bridge's objects are saved as references; and a value that would be restored as
-something else is refused. `checkpoint` reads it.
+Owns the selection, the order, and the omissions above the limit. Unlike in `cloudpickle`, functions
+refer to the session's namespace instead of copying it. Code is marked with its Python version. The
+bridge's objects are saved as references. A value whose copy would differ is refused. `checkpoint`
+reads the result.
 """
 
 from __future__ import annotations
@@ -128,8 +128,6 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
 
 
 class _Saver:
-    """Pickles the names of one namespace."""
-
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
         self.files: Iterable[str] = ()
         self.lengths: List[List[Any]] = []
@@ -311,7 +309,7 @@ class _Globals:
 
 
 class Keeper(Pickler):  # type: ignore[misc]
-    """Writes values of a session's namespace, and notes the `files` of the functions among them."""
+    """A pickler for a session's values, which records the source `files` of their functions."""
 
     memo: Any
 
@@ -330,7 +328,7 @@ class Keeper(Pickler):  # type: ignore[misc]
             self.memo = {k: v for k, v in memo.items() if v[0] < entry[0]}
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to restore a value; NotImplemented for what `pickle` does itself."""
+        """Return the way to restore a value; NotImplemented for the default of `pickle`."""
         kind = type(value)
         try:
             how = self._how[kind]
@@ -365,13 +363,12 @@ class Keeper(Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
-        """Save a function as `cloudpickle` does, its globals as a reference."""
         own = func.__globals__
         is_main = own is self._names or own is self._main
         module = "" if is_main else str(own.get("__name__"))
         known = not module or getattr(sys.modules.get(module), "__dict__", None) is own
         if known:
-            # Each function its own: one that cannot be read takes no other along.
+            # One per function: a function that cannot be restored affects no other.
             self.globals_ref[id(own)] = _Globals(module)
         reduced = super()._dynamic_function_reduce(func)
         made, args, state, _, _, fill = reduced
@@ -379,7 +376,7 @@ class Keeper(Pickler):  # type: ignore[misc]
         if known:
             state[1]["__globals__"] = {}
         self.files.add(func.__code__.co_filename)
-        # The cells themselves: functions that share one share it afterwards.
+        # The cells themselves: functions that share a cell still share it afterwards.
         cells = func.__closure__
         state = (fill, state, _full(cells or ()))
         return (made, (*args[:4], cells), state, None, None, _set_function)
@@ -395,11 +392,11 @@ class Keeper(Pickler):  # type: ignore[misc]
                 attributes.pop(name, None)
             values = {name: each.value for name, each in members.items()}
             args = (*reduced[1][:3], values, *reduced[1][4:])
-            # What an `__init__` or a `__new__` of its own has given to its members.
+            # Attributes that the enum's own `__init__` or `__new__` gave to its members.
             given = [(name, dict(vars(each))) for name, each in members.items()]
             return (reduced[0], args, (reduced[5], reduced[2], given), None, None, _set_enum)
         if "__slots__" in attributes and not issubclass(value, tuple):
-            # cloudpickle sets them on the class that is made, which is too late.
+            # cloudpickle sets them after the class is created, which is too late.
             reduced[1][3]["__slots__"] = attributes.pop("__slots__")
         for name in [n for n, v in attributes.items() if type(v) is types.MemberDescriptorType]:
             del attributes[name]

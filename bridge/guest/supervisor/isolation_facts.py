@@ -1,14 +1,13 @@
-"""Reads what the guest can see of its own isolation.
+"""Reads the guest's own view of its isolation.
 
-Owns the reading of /proc, /sys and system calls into plain values for `hello`, and the count of
-out-of-memory kills. A fact that the system does not report is left out; none is guessed. Refused
-operations are in `denial_probes`. Imports nothing of the guest: a backend's probe sends this file
-alone.
+Reads /proc, /sys and system calls into plain values for `hello`, and counts out-of-memory kills. A
+fact that the system does not report is omitted, not guessed. Refused operations are in
+`denial_probes`. Imports nothing of the guest: a backend's probe sends this file alone.
 """
 
 from __future__ import annotations
 
-import _socket  # what `socket` is made of, without what takes milliseconds to import
+import _socket  # the core of `socket`, whose own import takes milliseconds
 import os
 import resource
 import stat
@@ -114,7 +113,6 @@ def _list_directory(path: str) -> Optional[List[str]]:
 
 
 def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:
-    """Return the names of this network namespace's interfaces; None if unknown."""
     # The file comes first: the call needs a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
     if not names:
@@ -136,7 +134,6 @@ def namespaces() -> Dict[str, str]:
 
 
 def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
-    """Return which masked paths have content, and whether kernel settings are read-only."""
     facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
     try:
         facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)

@@ -1,4 +1,4 @@
-"""Reads the files that a program wrote into `out` and beside it, and sends them to the host.
+"""Reads the files that a program wrote into `out` and next to it, and sends them to the host.
 
 The program's processes may still write, rename and link there. So each name is opened once,
 relative to an open directory, never through a link. Only regular files on the same file system are
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Send = Callable[[File], None]
 
 OUT = "out"
-TOP = "../"  # How names of files beside `out` begin: names are relative to `out`.
+TOP = "../"  # Prefix of files next to `out`: names are relative to `out`.
 
 PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
 MAX_DEPTH = 8  # Directories in each other: a program can nest any number, and each is held open.
@@ -59,8 +59,8 @@ class FileCollector:
         Args:
             send: Sends a frame; returns when there is room for the next.
             limits: The run's limits; `out_bytes` and `out_files` are used.
-            more_runs: Whether more runs follow; each sends only files that are new or changed.
-            placed: What was beside `out` before the run; name to version.
+            more_runs: Whether more runs follow; each sends only new and changed files.
+            placed: The files next to `out` before the run; name to version.
         """
         self._send = send
         self._more_runs = more_runs
@@ -83,7 +83,7 @@ class FileCollector:
         self._seen = self._versions
 
     def _beside(self, above: int, placed: Mapping[str, Any]) -> None:
-        """Send the new and changed files beside `out`; report new directories with files."""
+        """Send the new and changed files next to `out`; report new directories with files."""
         for name in sorted(os.listdir(above)):
             if self._stopped or name == OUT or name.startswith((".", "__")):
                 # Hidden files are caches and settings of libraries.
@@ -117,7 +117,7 @@ class FileCollector:
             self._send(File(name=name, problem=problem))
 
     def _has_room(self) -> bool:
-        """Count one more name; return whether it is still one of those that a run may leave."""
+        """Count a name; return whether the run's limit allows it."""
         self._files -= 1
         if self._files < 0:
             words = "more than %d files: put them into one archive; the rest was left out"

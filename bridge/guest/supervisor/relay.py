@@ -1,8 +1,8 @@
 """Relays bytes between a worker and the host in one poll loop.
 
-Owns back-pressure and order. The worker's frames pass as whole lines, and only the types that a
-worker may send. The host's bytes pass unchanged, except lines for the supervisor. A side that does
-not read blocks only the other side's writing. Between runs, output and calls stay in the pipes.
+Owns back-pressure and order. Only whole lines of the worker pass, of the types that a worker may
+send. The host's bytes pass unchanged, except lines for the supervisor. A side that does not read
+blocks only the other side's writing. Between runs, output and calls stay in the pipes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 
 from bridge.guest import processes
 from bridge.guest.protocol import wire
-from bridge.guest.worker.worker import LENGTH_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ WORKER_FRAMES = (
     b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",', b'{"type":"shown",',
     b'{"type":"progress",', b'{"type":"state",',
 )  # fmt: skip
-"""How the lines that a worker may send begin; other lines are dropped. Code that forges frames can
-still add a second "type": the host trusts none of it."""
+"""Beginnings of the lines that a worker may send; other lines are dropped. Forged frames can still
+contain a second "type": the host trusts none of it."""
 
 _F_SETPIPE_SZ = 1031  # Linux's number, which `fcntl` names from Python 3.10 on.
 
@@ -51,9 +50,9 @@ class Relay:
     """Relays bytes until the worker has ended, then sends the rest.
 
     Attributes:
-        exit_notice: The worker's exit notice (`processes.EXIT_NOTICE`); empty until it comes.
-        placed_notice: Its line on the working directory (`processes.PLACED_NOTICE`); empty if that
-            held nothing.
+        exit_notice: The worker's exit notice (`processes.EXIT_NOTICE`); empty before it.
+        placed_notice: Its line on the working directory (`processes.PLACED_NOTICE`); empty for an
+            empty directory.
         stopped: Whether the host stopped this run before its time was over.
     """
 
@@ -115,7 +114,7 @@ class Relay:
         return True
 
     def interrupt(self) -> None:
-        """Interrupt the program, and relay until it has ended or its time for that is over."""
+        """Interrupt the program, and relay until it has ended or the grace period is over."""
         if self._children.status is not None or self.exit_notice:
             return
         try:
@@ -128,7 +127,7 @@ class Relay:
         self.until_worker_ends()
 
     def _from_host(self, data: bytes) -> None:
-        self._to_worker.put(*self._incoming.feed(data))
+        self._to_worker.put(*self._incoming.split(data))
         self._to_worker.flush()
 
     def send(self, frame: Any) -> None:
@@ -217,7 +216,7 @@ class Relay:
         lines = list(self._decoder.feed(data))
         last = data[:-1].rsplit(b"\n", 2)[-2:] if data.endswith(b"}\n") else [b""]
         if last[-1].startswith(processes.EXIT_NOTICE) and last[-1] not in lines[-1:]:
-            # The program was torn out of a write, and its last frames are no part of that.
+            # The interrupt cut a write off; the next frames start a new line.
             self._decoder.forget()
             lines += [*self._decoder.feed(b"\n"), *last]
         for line in lines:
@@ -231,7 +230,7 @@ class Relay:
                 self.placed_notice = line
 
     def _gather(self, stream: str, data: bytes) -> None:
-        head = self._captures[stream].feed(data)
+        head = self._captures[stream].add(data)
         if not head:
             return
         if self._gathered and self._gathered[-1][0] == stream:
@@ -253,7 +252,7 @@ class Relay:
         self._flush_at = None
 
     def begin_run(self, limits: Mapping[str, Any], quiet: bool = False) -> None:
-        """Begin a run; output of threads during a `quiet` one, a save, is left for the next."""
+        """Begin a run; a `quiet` one, a save, leaves the output of threads for the next run."""
         # The same dictionary, so that a closed stream stays removed.
         self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
@@ -285,7 +284,7 @@ class Relay:
     def send_run(self, line: bytes) -> bool:
         """Send the worker its next run; return whether it read all of it."""
         deadline = time.monotonic() + 15.0
-        self._control.put(len(line).to_bytes(LENGTH_BYTES, "big"), line)
+        self._control.put(len(line).to_bytes(processes.LENGTH_BYTES, "big"), line)
         self._control.flush()
         while self._control.size:
             left = deadline - time.monotonic()
@@ -307,7 +306,7 @@ class Relay:
             self._children.reap()
 
     def _stop(self, late: bool) -> None:
-        # What comes when a run has ended is not for the next.
+        # Bytes that arrive after a run's end do not belong to the next run.
         if self._deadline < _NEVER or self._incoming.runs:
             self.stopped = not late
             self._deadline = time.monotonic()
@@ -336,8 +335,8 @@ class Incoming:
         self._line: List[bytes] = []
         self._text_left = 0
 
-    def feed(self, data: bytes) -> List[bytes]:
-        """Return what is for the worker in `data` and in the line before it, in whole lines."""
+    def split(self, data: bytes) -> List[bytes]:
+        """Return the worker's bytes in `data` and the unfinished line before it, in whole lines."""
         found: List[bytes] = []
         start = 0
         while start < len(data):
@@ -372,8 +371,8 @@ _CONTINUATION = bytes(range(0x80, 0xC0))  # The bytes of a character after its f
 class Capture:
     """Keeps the beginning and the end of one stream within `limit` bytes.
 
-    The beginning is sent as it is written, the end when the program ends. Bytes between the two are
-    dropped and counted.
+    The beginning is sent as the program writes it, the end when the program ends. Bytes between
+    them are dropped and counted.
     """
 
     def __init__(self, stream: str, limit: int) -> None:
@@ -384,8 +383,8 @@ class Capture:
         self._split = b""
         self._dropped = 0
 
-    def feed(self, data: bytes) -> bytes:
-        """Add bytes of the stream; return those to send now."""
+    def add(self, data: bytes) -> bytes:
+        """Add bytes of the stream; return the bytes to send now."""
         if not self._room:
             self._keep(data)
             return b""
@@ -402,7 +401,7 @@ class Capture:
         return data[:end]
 
     def finish(self) -> List[wire.Output]:
-        """Return the frames for the part that was held back."""
+        """Return the frames of the end of the stream."""
         self._tail += self._split
         self._trim()
         if self._dropped:

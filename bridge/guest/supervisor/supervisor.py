@@ -1,14 +1,14 @@
 """The first process of a sandbox: starts the worker and reports how it ended.
 
 Owns the channel to the host, the worker from fork to report, the run's deadline and the killing of
-everything that the program started. It runs no user code and never blocks on any: it is one poll
-loop over non-blocking descriptors (see `relay`).
+the program's processes. It runs no user code and never waits for any: it is one poll loop over
+non-blocking descriptors (see `relay`).
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
-import _socket  # what `socket` is made of, without what takes milliseconds to import
+import _socket  # the core of `socket`, whose own import takes milliseconds
 import gc
 import os
 import select
@@ -80,7 +80,6 @@ def _serve(digest: str, precompiled: bool, children: processes.Children) -> int:
 
 
 def _serve_runs(relay: Relay, children: processes.Children) -> float:
-    """Serve one run, or the runs of a session while its process lives and the channel is open."""
     oom = OomKills()
     line = relay.next_run()
     if line is None:
@@ -93,8 +92,8 @@ def _serve_runs(relay: Relay, children: processes.Children) -> float:
         if not isinstance(run, wire.Run):
             raise wire.WireError("the host sent a frame that is not a run")
         run.files.clear()
-        # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and
-        # so asks for more.
+        # The host's answer takes 1 to 2 ms. A cluster asks for more time, because it drops data in
+        # transit when a pod ends.
         answer_seconds = float(run.limits.get("answer_seconds", 0.005))
         relay.begin_run(run.limits, quiet=run.save)
         if not relay.send_run(line):
@@ -164,7 +163,6 @@ def _finish(
 
 
 def _left_files() -> bool:
-    """Return whether there may be a file to send; cheap, as most programs write none."""
     try:
         return os.listdir(".") != ["out"] or bool(os.listdir("out"))
     except OSError:

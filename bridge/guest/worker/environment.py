@@ -71,7 +71,7 @@ _workspace = ""  # The working directory when the first program started.
 
 
 def note_files(client: ChannelClient) -> None:
-    """Tell the supervisor what is in the working directory: what is new later is the program's."""
+    """Report the working directory's files to the supervisor: later files are the program's."""
     paths = {name: os.path.join(_workspace, name) for name in os.listdir(_workspace)}
     files = {name: file_version(os.lstat(path)) for name, path in paths.items() if name != "out"}
     if files:
@@ -184,7 +184,7 @@ class Browser:
 
 
 def show_help(*things: Any) -> None:
-    """Print what there is to know of something."""
+    """Print help on a server, on `runtime` or on any other object."""
     if len(things) == 1 and isinstance(things[0], (Server, ServerModule)):
         print("\n".join(_server_help(things[0]._tools.server)))
     elif len(things) == 1 and things[0] is sys.modules.get("mcp.runtime"):

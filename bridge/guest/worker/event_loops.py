@@ -1,9 +1,9 @@
-"""Nested event loops, and event loops in forked children.
+"""Supports nested event loops, and event loops in forked children.
 
-Owns the patches that let `asyncio.run` and `run_until_complete` work while a loop is running:
-programs mix them with top-level `await`, which plain asyncio refuses. Another loop runs in its own
-thread while the outer one waits; the running loop runs on within itself. A child forked from a
-running loop gets its own epoll and wake-up pipe instead of sharing its parent's.
+Patches asyncio so that `asyncio.run` and `run_until_complete` work while a loop is running:
+programs mix them with top-level `await`. Another loop runs in its own thread while the outer one
+waits; the running loop runs nested in itself. A child forked from a running loop gets its own epoll
+and wake-up pipe instead of sharing its parent's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _install() -> None:
 
 
 def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that does the same in a thread of its own where a loop is running."""
+    """Return the function, run in its own thread where a loop is running."""
 
     @functools.wraps(original)
     def run(*args: Any, **options: Any) -> Any:
@@ -150,7 +150,6 @@ def _patch_loops() -> None:
 
 
 def _run_nested(loop: Any, future: Any) -> Any:
-    """Run the running loop itself until a future of it is done; return its result."""
     outer, waiting = asyncio.current_task(loop), len(loop._ready)
     if outer is not None:
         asyncio.tasks._leave_task(loop, outer)

@@ -1,8 +1,8 @@
-"""What a program leaves at its end: tasks, threads, and coroutines that nothing awaits.
+"""Handles unfinished tasks, threads, and coroutines at a program's end.
 
-A run's tasks and threads end before its result goes out. Tasks that make no call for a second are
-cancelled, and the result names them. A thread that lives on in a session makes no more calls, and
-what it prints is dropped.
+A run's tasks and threads end before its result is sent. Tasks that make no call for a second are
+cancelled, and the result names them. A thread that survives in a session makes no more calls, and
+its output is dropped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def run_to_end(main: Any) -> Any:
 
 
 async def _finish_tasks() -> None:
-    """Wait for the loop's other tasks; cancel and name those left when no calls are made."""
+    """Wait for the loop's other tasks; cancel and name them when no calls are made."""
     asyncio: Any = sys.modules["asyncio"]
     if asyncio._get_running_loop() is None:
         # A child that the program forked.
@@ -73,9 +73,9 @@ def _other_tasks() -> Set[Any]:
 
 
 class Idle:
-    """Tells when a program that has ended makes no more progress.
+    """Detects that an ended program makes no more progress.
 
-    One that calls again and again, such as a heartbeat, gets ten seconds between its calls.
+    A program that calls repeatedly, such as a heartbeat, gets ten seconds between its calls.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def _cpu_seconds(thread: threading.Thread) -> float:
 
 
 async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
-    """Cancel tasks, and wait for their end; all but the program's own, `main`, are named."""
+    """Cancel tasks and wait for their end; name all but the program's own, `main`."""
     left = [task for task in tasks if not task.done()]
     for task in left:
         if task is not main:
@@ -148,7 +148,7 @@ def take_unsent() -> List[str]:
 
 
 def watch_threads() -> None:
-    """Start to record a session's threads: pools' work, and what an earlier run's thread starts."""
+    """Record a session's threads: pool workers, and threads that an earlier run's thread starts."""
     start: Any = threading.Thread.start
 
     def start_as_parent(self: threading.Thread) -> None:
@@ -213,7 +213,6 @@ def _write(write: Callable[[str], int], text: str) -> int:
 
 
 def _threads() -> List[threading.Thread]:
-    """Return the run's threads, without those of pools, which wait for work of later runs."""
     pools: Any = sys.modules.get("concurrent.futures.thread")
     processes: Any = sys.modules.get("concurrent.futures.process")
     others = [threading.main_thread(), *(pools._threads_queues if pools else ())]

@@ -187,7 +187,7 @@ class GuestProgram:
             return self._outcome_of_error(error)
 
     def _give_file(self) -> None:
-        """Set the program's `__file__`, which is written once something may read it."""
+        """Set the program's `__file__`; the file is written before code can read it."""
         path = self.module.__dict__["__file__"] = os.path.join(os.getcwd(), self._file)
         if "__file__" in self._source:
             _write_file(path, self._source)
@@ -274,7 +274,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_texts(value: Any, inside: bool = False) -> Any:
-    """Return a value with durations, bytes in it, and keys as the texts that print them."""
+    """Return a value with durations, bytes and keys converted to their printed texts."""
     kind = type(value)
     if kind is dict:
         import json
@@ -303,7 +303,6 @@ def _failed_to_allocate(error: BaseException) -> bool:
 
 
 def _was_displayed(value: Any) -> bool:
-    """Display a value such as a figure or a table; return whether it was one."""
     if isinstance(value, list):
         # A list with parts is displayed as a plain one.
         value = list(value)
@@ -325,7 +324,6 @@ def _may_be_displayed(kind: type) -> bool:
 
 
 def _may_hold_displayed(value: Any) -> bool:
-    """Return whether a list, tuple or dict may hold pictures or tables."""
     if _DISPLAY_LIBRARIES.isdisjoint(sys.modules) and Blob not in map(type, _first(value)):
         return False
     return any(
@@ -335,7 +333,6 @@ def _may_hold_displayed(value: Any) -> bool:
 
 
 def _first(value: Any) -> Any:
-    """Return the first items of a list, tuple or dict; nothing for other values."""
     items = value.values() if type(value) is dict else value
     return list(islice(items, 20)) if type(value) in (dict, list, tuple) else ()
 
@@ -394,8 +391,19 @@ def final_outcome(done: Done) -> Done:
     return done if left is None else Done(**{**done.__dict__, "unsent": left.take_unsent()})
 
 
+def show_uncaught(done: Done) -> None:
+    """Print an exception as the interpreter does, unless the program has its own hook."""
+    if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
+        return
+    try:
+        print(done.error, file=sys.stderr, flush=True)
+    except Exception:
+        # The program may have replaced or closed its stderr.
+        return
+
+
 def shut_down(module: types.ModuleType) -> None:
-    """Do what the interpreter does at exit, as far as a program can notice.
+    """Do what the interpreter does at exit, as far as a program can observe.
 
     Joins non-daemon threads, runs exit handlers and clears the program's globals; then Python warns
     about coroutines that were never awaited.
@@ -429,7 +437,6 @@ _python_format = warnings.formatwarning
 def _format_warning(
     message: Any, category: Any, filename: str, lineno: int, line: Optional[str] = None
 ) -> str:
-    """Return a warning's text, with a hint if an `await` is missing."""
     text = str(message)
     if "was never awaited" not in text:
         return _python_format(message, category, filename, lineno, line)
@@ -476,7 +483,6 @@ def _print_pieces(pieces: Iterator[str], value: Any, form: str) -> str:
 
 
 def _lines(value: Any, depth: int, dump: Callable[[Any], str]) -> Iterator[str]:
-    """Yield a value's text in pieces, one item a line down to `depth` levels."""
     kind = type(value)
     brackets = _BRACKETS.get(kind)
     if not depth or not brackets or not value:
@@ -530,12 +536,12 @@ def _write_file(path: str, source: str) -> None:
             file.write(importable(source))
         _written.add(path)
     except Exception:
-        # The directory is full or has such a file, or an indented text: it can do without.
+        # The directory is full or has such a file, or the text is indented; the file is optional.
         return
 
 
 def importable(source: str) -> str:
-    """Return a program's text as a process of a `spawn` or `forkserver` pool can import it.
+    """Return a program's text in a form that a `spawn` or `forkserver` pool process can import.
 
     Without a `__main__` guard, or with top-level `await`, such a process gets definitions only.
     """

@@ -1,8 +1,8 @@
 """A session's process: runs one program after another in one namespace.
 
-Owns what is kept between programs (globals, the event loop, the working directory) and how a
-program is interrupted. Between two programs the process waits; threads that did not end continue,
-but make no calls and print nothing.
+Owns the state between programs (globals, the event loop, the working directory) and the
+interruption of a program. Between two programs the process waits; surviving threads continue, but
+make no calls and print nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import sys
 import types
 from itertools import chain, islice
 
+from bridge.guest import processes
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
+from bridge.guest.imports import import_path, search_path
 from bridge.guest.protocol.wire import Done
-from bridge.guest.worker import leftovers, worker
+from bridge.guest.worker import leftovers
 from bridge.guest.worker.environment import arrange, conclude, note_files
-from bridge.guest.worker.program import GuestProgram, final_outcome, flush_streams
+from bridge.guest.worker.program import GuestProgram, final_outcome, flush_streams, show_uncaught
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,11 +51,11 @@ class WorkerSession:
         own = os.getpid()
         signal.signal(signal.SIGINT, self._interrupt)
         while True:
-            before = worker.cpu_seconds()
+            before = processes.cpu_seconds()
             done = self._execute(run)
             if os.getpid() != own:
                 # A child that the program forked reached its end: its outcome is not the run's.
-                worker.show_uncaught(done)
+                show_uncaught(done)
                 flush_streams()
                 return done.exit_code
             flush_streams()
@@ -61,9 +63,9 @@ class WorkerSession:
                 # A half-restored state must not be saved over the checkpoint it came from.
                 self._client.tell(done)
                 return done.exit_code
-            self._client.write(worker.last_lines(done, before))
+            self._client.write(processes.last_lines(done, before))
             self._wait()
-            run = worker.read_run(self._control)
+            run = processes.read_run(self._control)
 
     def _execute(self, run: Run) -> Done:
         try:
@@ -85,7 +87,7 @@ class WorkerSession:
         given = build(run, self._client)
         if not self._workspace:
             # Not before: files in the working directory must not be imported earlier.
-            sys.path[:] = worker.import_path(run)
+            sys.path[:] = import_path(run)
             self._workspace = os.getcwd()
         _reset_output()
         # Before `_restore`, which may import skills.
@@ -144,7 +146,7 @@ class WorkerSession:
             if run.argv:
                 from bridge.guest.state.installed import report
 
-                frames = report(run, worker.search_path())
+                frames = report(run, search_path())
             else:
                 from bridge.guest.state.checkpoint_saving import save
 
@@ -229,7 +231,7 @@ def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
 
 
 def size_of(value: Any) -> int:
-    """Return about how many bytes a value and its direct items take; -1 if it cannot be told."""
+    """Return the approximate size of a value and its direct items in bytes; -1 if unknown."""
     total = _own_size(value)
     if type(value) not in _CONTAINERS:
         return total

@@ -1,8 +1,8 @@
 """The process in which the program runs, from fork to exit.
 
-Owns the program's descriptors, limits, streams, paths and builtins. The supervisor forks it before
-the run arrives; it imports what programs need and waits. Once the program runs, it may change or
-remove anything here: nothing outside the process depends on it.
+Owns the program's descriptors, limits, streams and builtins. The supervisor forks it before the run
+arrives; it imports common modules and waits. The program may change or remove anything here:
+nothing outside of the process depends on it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ import os
 import resource
 import select
 import sys
-import time
 
 from bridge.guest import imports, processes
-from bridge.guest.protocol.installed import package_directories
-from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Run, WireError, decode_host_frame, encode
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, List, Mapping, NoReturn, Sequence, Tuple
+    from typing import Any, Mapping, NoReturn, Sequence, Tuple
 
-    from bridge.guest.protocol.wire import Done
-
-LENGTH_BYTES = 8  # Size of the number in front of each run in the control pipe.
+    from bridge.guest.protocol.wire import Run
 
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
@@ -51,7 +47,7 @@ def prepare() -> None:
         setattr(sys, name, stream)
         setattr(sys, "__%s__" % name, stream)
     sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc,assignment]
-    sys.path[:] = [entry for entry in search_path() if entry != os.getcwd()]
+    sys.path[:] = [entry for entry in imports.search_path() if entry != os.getcwd()]
     builtins.input = _refuse_input
     builtins.help = _sitebuiltins._Helper()
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D")
@@ -104,7 +100,7 @@ def _await_run(control: int, modules: Sequence[str]) -> Run:
         sys.modules["linecache"].cache.clear()
         gc.collect()
         gc.freeze()
-    return read_run(control)
+    return processes.read_run(control)
 
 
 def _pass_parsed(module: str, name: str) -> None:
@@ -134,7 +130,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.runtime import build
     from bridge.guest.worker.environment import arrange, conclude, note_files
-    from bridge.guest.worker.program import GuestProgram, final_outcome, shut_down
+    from bridge.guest.worker.program import GuestProgram, final_outcome, show_uncaught, shut_down
 
     gc.freeze()
     # Off since the interpreter started: the objects made so far are permanent.
@@ -142,7 +138,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     client = ChannelClient(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
     sys.argv = [run.name or "run_python", *run.argv]
     # Not before: files in the working directory must never be imported before the fork.
-    sys.path[:] = import_path(run)
+    sys.path[:] = imports.import_path(run)
     if run.session:
         from bridge.guest.worker.session import WorkerSession
 
@@ -152,7 +148,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     refused = arrange(run, client, namespace)
     note_files(client)
     program = GuestProgram(run, namespace)
-    before = cpu_seconds()
+    before = processes.cpu_seconds()
     own = os.getpid()
     done = refused or program.run()
     conclude(client)
@@ -165,7 +161,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     done = final_outcome(done)
     if os.getpid() == own:
         # Checked again: exit handlers may fork too.
-        client.write(last_lines(done, before))
+        client.write(processes.last_lines(done, before))
         # Until it is killed: to exit takes milliseconds of the CPU, which the supervisor may need.
         _signal.pause()
     return done.exit_code
@@ -244,93 +240,9 @@ class NoInput(io.TextIOBase):
         return 0
 
     def readable(self) -> bool:
-        """Return True, so that `read` raises with the reason."""
-        return True
+        return True  # so that `read` raises with the reason
 
     def read(self, *size: Any) -> NoReturn:
         raise EOFError(NO_INPUT)
 
     readline = readlines = __next__ = read
-
-
-def read_run(fd: int) -> Run:
-    """Return the next run; the descriptor has its length, then its line."""
-    size = int.from_bytes(_read_exactly(fd, LENGTH_BYTES), "big")
-    frame = decode_host_frame(_read_exactly(fd, size))
-    if not isinstance(frame, Run):
-        raise WireError("the first frame is no run")
-    return frame
-
-
-def _read_exactly(fd: int, size: int) -> bytes:
-    parts = []
-    while size:
-        data = os.read(fd, min(size, 1024 * 1024))
-        if not data:
-            # The supervisor closed the descriptor: no run will come.
-            os._exit(0)
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
-
-
-_search_path: "List[str]" = []
-
-
-def search_path() -> Tuple[str, ...]:
-    """Return the import path: the standard library, the working directory, then packages.
-
-    The library comes first, so that no file can replace a library module that is not imported yet.
-    The packages are those of the host's environment that a backend adds, and the image's. `.pth`
-    files are not read: the guest starts without `site`. Found once, before anything changes
-    `sys.path`.
-    """
-    if _search_path:
-        return tuple(_search_path)
-    library = os.path.dirname(os.__file__)
-    ours = (library, os.path.join(library, "lib-dynload"))
-    own = [entry for entry in sys.path if entry in ours or entry.endswith(".zip")]
-    order = [*own, os.getcwd(), *(entry for entry in sys.path if entry not in own)]
-    _search_path.extend(dict.fromkeys([*order, *package_directories()]))
-    return tuple(_search_path)
-
-
-def import_path(run: Run) -> List[str]:
-    """Return a run's import path: its own packages come before those of the image."""
-    found = list(search_path())
-    if run.paths:
-        own = os.getcwd()
-        index = found.index(own) + 1 if own in found else len(found)
-        found[index:index] = run.paths
-    return found
-
-
-def last_lines(done: Done, before: float) -> bytes:
-    """Return a run's outcome and the exit notice, also after an incomplete line of the program's.
-
-    Args:
-        before: `cpu_seconds()` when the program began.
-    """
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = cpu_seconds() - before
-    peak = max(own.ru_maxrss, children.ru_maxrss) * processes.RSS_UNIT
-    notice = b'\n%b%b"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n'
-    return notice % (encode(done), processes.EXIT_NOTICE, done.exit_code, cpu * 1000, peak)
-
-
-def cpu_seconds() -> float:
-    """Return the CPU seconds used by this process and its reaped children."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
-
-
-def show_uncaught(done: Done) -> None:
-    """Print an exception as the interpreter does, unless the program has its own hook."""
-    if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
-        return
-    try:
-        print(done.error, file=sys.stderr, flush=True)
-    except Exception:
-        # The program may have replaced or closed its stderr.
-        return

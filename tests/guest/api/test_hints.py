@@ -18,13 +18,12 @@ from bridge.guest.api.hints import hint
 from bridge.guest.api.values import Result
 
 
-def missing(path: str) -> str:
+def missing_hint(path: str) -> str:
     return hint(FileNotFoundError(2, "No such file or directory", path))
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a file in it."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "Sales.csv").write_text("a")
     monkeypatch.chdir(tmp_path)
@@ -35,14 +34,19 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "path", ["/mnt/data/Sales.csv", "sales.csv", "/workspace/sales.CSV", "/home/me/Sales.csv"]
 )
 def test_a_file_that_is_elsewhere_is_pointed_at(workspace: Path, path: str) -> None:
-    assert missing(path) == "there is 'data/Sales.csv', in the working directory."
+    assert missing_hint(path) == "'data/Sales.csv' exists in the working directory."
 
 
 def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> None:
-    assert "written to 'out/'" in missing("/mnt/data/plot.png")
-    assert "none of the user's files" in missing("/home/me/notes.txt")
-    assert missing("notes.txt") == ""
-    assert missing("") == ""
+    assert "written to 'out/'" in missing_hint("/mnt/data/plot.png")
+    assert "none of the user's files" in missing_hint("/home/me/notes.txt")
+    assert missing_hint("notes.txt") == missing_hint("") == ""
+    told = missing_hint("bridge://runs/4f2c/stdout")
+    assert 'await runtime.read_output("bridge://runs/4f2c/stdout")' in told
+    assert "files=[{" in missing_hint("bridge://artifacts/5f0c")
+    assert "read_output" not in missing_hint("bridge://artifacts/5f0c")
+    assert missing_hint("/out/a.csv") == "out/ is in the working directory: 'out/a.csv'."
+    assert "write to 'out/'" in hint(OSError(errno.EROFS, "Read-only file system", "/data.csv"))
 
 
 @pytest.mark.parametrize(
@@ -54,9 +58,9 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
         ("pandas", ["pandas"], 'run_python(packages=["pandas"])'),
         ("scikit_learn", ["*"], "the package scikit-learn is imported as sklearn"),
         ("tkinter", ["*"], "leave out matplotlib.use"),
-        ("IPython.display", ["*"], "`display(x)` is there without an import"),
-        ("runtime.mcp_client", ["*"], "no client is needed"),
-        ("mcp_runtime", ["*"], "no client is needed"),
+        ("IPython.display", ["*"], "`display(x)` needs no import"),
+        ("runtime.mcp_client", ["*"], "needs no client"),
+        ("mcp_runtime", ["*"], "needs no client"),
     ],
 )
 def test_a_missing_module_is_asked_for_where_that_is_allowed(
@@ -69,10 +73,7 @@ def test_a_missing_module_is_asked_for_where_that_is_allowed(
 @pytest.mark.parametrize(
     ("message", "name"),
     [
-        (
-            "`Import tabulate` failed.  Use pip or conda to install the tabulate package.",
-            "tabulate",
-        ),
+        ("`Import tabulate` failed.  Use conda to install the tabulate package.", "tabulate"),
         ("Missing optional dependency 'Jinja2'. DataFrame.style requires jinja2.", "Jinja2"),
         ("Unable to find an engine.\nA suitable version of pyarrow or fastparquet is", "pyarrow"),
         ("Pandas requires version '2.0.1' or newer of 'xlrd' (version '1.0' installed).", "xlrd"),
@@ -99,19 +100,6 @@ def test_who_starts_pip_is_told_of_packages() -> None:
         assert 'run_python(packages=["polars"])' in told
     assert hint(CalledProcessError(1, ["apt", "install", "curl"]), packages=["*"]) == ""
     assert "libgomp.so.1" in hint(OSError("libgomp.so.1: cannot open shared object file: No"))
-
-
-def test_an_address_is_no_path(workspace: Path) -> None:
-    told = missing("bridge://runs/4f2c/stdout")
-    assert 'await runtime.read_output("bridge://runs/4f2c/stdout")' in told
-    assert "files=[{" in missing("bridge://artifacts/5f0c")
-    assert "read_output" not in missing("bridge://artifacts/5f0c")
-
-
-def test_where_one_can_write_is_said_where_one_cannot(workspace: Path) -> None:
-    assert missing("/out/a.csv") == "out/ is in the working directory: 'out/a.csv'."
-    refused = OSError(errno.EROFS, "Read-only file system", "/data.csv")
-    assert "write to 'out/'" in hint(refused)
 
 
 def test_a_task_without_a_loop_is_told_of_top_level_await() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable
-from types import TracebackType
 
 from bridge.guest.api import tracebacks
 from bridge.guest.api.program_files import FILENAME
@@ -67,11 +66,8 @@ def test_lines_of_the_standard_library_and_carets_are_left_out() -> None:
     assert "functools.py" not in describe(between, OURS)
 
 
-def test_an_error_without_a_frame_of_the_program_is_one_line() -> None:
-    assert describe(ValueError("x"), OURS) == "ValueError: x"
-
-
 def test_long_text_keeps_its_beginning_and_its_end() -> None:
+    assert describe(ValueError("x"), OURS) == "ValueError: x"
     text = describe(ValueError("a" + "x" * 100_000 + "z"), OURS)
     assert len(text) < MAX_TEXT_CHARS + 100
     assert text.startswith("ValueError: axx")
@@ -84,17 +80,6 @@ def test_chains_that_bite_their_own_tail_end() -> None:
     other = KeyError("b")
     error.__cause__, other.__cause__ = other, error
     assert "ValueError: a" in describe(error, OURS)
-
-
-def test_of_a_long_stack_the_end_is_read() -> None:
-    error = failure("def f(n): 1 / 0 if not n else f(n - 1)\nf(5)")
-    tb = error.__traceback__
-    assert tb is not None
-    for _ in range(3000):
-        tb = TracebackType(tb, tb.tb_frame, tb.tb_lasti, tb.tb_lineno)
-    text = describe(error.with_traceback(tb), frozenset())
-    assert text.count("line ") < 10
-    assert text.endswith("ZeroDivisionError: division by zero")
 
 
 def test_an_unprintable_error_is_named() -> None:
