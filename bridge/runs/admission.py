@@ -13,9 +13,9 @@ from dataclasses import replace
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.findings import NOTHING, Unread, apply_edits
-from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.server_references import References
+from bridge.catalog.program.guard import NOTHING
+from bridge.catalog.program.parsing import Unread, apply_edits
+from bridge.catalog.program.references import NameTable, References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices

@@ -26,7 +26,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from bridge.atomic_files import read_regular, replace_file
 from bridge.catalog.program.expected_calls import expected_calls
-from bridge.catalog.program.server_references import References, references
+from bridge.catalog.program.references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, LibraryError, UnknownError
 from bridge.gate.bridge_calls import ProvenanceTracker

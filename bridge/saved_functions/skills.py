@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import anyio
 
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.findings import Unread
 from bridge.catalog.program.guard import check
-from bridge.catalog.program.server_references import References
+from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import (
     ApprovalNeededError,

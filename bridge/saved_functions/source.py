@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from bridge.catalog.program.findings import Unread, parse
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Provenance
 from bridge.text import valid_text

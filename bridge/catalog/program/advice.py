@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bridge.catalog.entries import ServerEntry, call_signature
-from bridge.catalog.program.findings import NOTHING, SYNTAX, Unread, Verdict, lines_of
-from bridge.catalog.program.names import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
+from bridge.catalog.program.guard import NOTHING, Verdict
+from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of
 from bridge.catalog.program.survey import Survey
+from bridge.catalog.program.symbols import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
 from bridge.catalog.prose import clip, one_line
 from bridge.guest.schema.binding import Wrong
 from bridge.guest.schema.names import NAME_CHARS, nearest

@@ -24,18 +24,21 @@ from bridge.catalog.program.advice import (
     undefined_name,
     wrong_argument,
 )
-from bridge.catalog.program.expected_calls import CallReader, CallText, helper_parameters
-from bridge.catalog.program.findings import AWAIT, Edit, Report, Verdict
-from bridge.catalog.program.names import (
+from bridge.catalog.program.guard import Report, Verdict
+from bridge.catalog.program.parsing import AWAIT, Edit
+from bridge.catalog.program.references import CallReader, CallText, helper_parameters
+from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import (
     BUILTINS,
     BY_NAME,
     DATA_BUILTINS,
     DATA_MEMBERS,
     OWN_GLOBALS,
     SHOWING,
+    Kind,
+    Symbol,
+    SymbolResolver,
 )
-from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.guest.schema.binding import Parameters
 from bridge.model import Finding, Severity
 
@@ -148,7 +151,7 @@ class _Preflight:
         return self._report.verdict()
 
     def _check_names(self) -> None:
-        """Report names that nothing binds; `server_references` reports those with `mcp_`."""
+        """Report names that nothing binds; `references` reports those with `mcp_`."""
         survey = self._survey
         known = survey.names | survey.made | BUILTINS | OWN_GLOBALS | survey.given.keys()
         last = survey.tree.body[-1] if survey.tree.body else None

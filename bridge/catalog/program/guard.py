@@ -9,14 +9,95 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any
 
-from bridge.catalog.program.findings import Report, Verdict, plainly
+from bridge.catalog.program.parsing import Edit, plainly
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
-from bridge.model import Severity
+from bridge.catalog.prose import clip
+from bridge.model import Finding, FindingSource, Severity
+from bridge.text import valid_text
+
+MAX_FINDINGS = 25
+"""Findings of each severity; a program may have any number of mistakes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The findings of the guard, or of the preflight, in the order of the lines.
+
+    Attributes:
+        omitted: Number of findings left out.
+        edits: The fixes of all that stops the program; empty if one has no known fix.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    omitted: int = 0
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def certain(self) -> tuple[Finding, ...]:
+        """The findings that stop the program: certain mistakes, and what the guard denies."""
+        return tuple(found for found in self.findings if found.severity == "deny")
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        return tuple(found for found in self.findings if found.severity == "note")
+
+
+NOTHING = Verdict()
+
+
+class Report:
+    def __init__(self, source: FindingSource = "preflight") -> None:
+        self._source: FindingSource = source
+        self._found: dict[tuple[int, str, str], Finding] = {}
+        self._counts = {"deny": 0, "note": 0}
+        self._omitted = 0
+        self._tried = 0
+        self._fixable = True
+        self._edits: list[Edit] = []
+
+    def add(
+        self,
+        node: ast.AST,
+        rule: str,
+        severity: Severity,
+        message: str | Callable[[], str],
+        edits: Sequence[Edit] = (),
+    ) -> None:
+        self._fixable &= bool(edits) or severity != "deny"
+        self._edits += edits if severity == "deny" else ()
+        self._tried += 1
+        # Finding the nearest name takes a millisecond for each mistake.
+        if self._tried > 4 * MAX_FINDINGS or self._counts[severity] >= MAX_FINDINGS:
+            self._omitted += 1
+            return
+        text = message if isinstance(message, str) else message()
+        finding = Finding(
+            line=getattr(node, "lineno", 0),
+            # The tree counts columns from 0, a finding from 1.
+            column=getattr(node, "col_offset", -1) + 1,
+            rule=rule,
+            severity=severity,
+            message=valid_text(clip(text, 1000)),
+            source=self._source,
+        )
+        key = (finding.line, rule, finding.message)
+        if key not in self._found:
+            self._counts[severity] += 1
+            self._found[key] = finding
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            findings=tuple(sorted(self._found.values(), key=lambda one: (one.line, one.column))),
+            omitted=self._omitted,
+            edits=tuple(self._edits) if self._fixable else (),
+        )
+
 
 DENIED: Mapping[str, str] = {
     "native-code": "runs native code, past everything Python checks; use Python's own functions",

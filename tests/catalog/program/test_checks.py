@@ -13,7 +13,8 @@ import pytest
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.findings import Unread, Verdict, parse
+from bridge.catalog.program.guard import Verdict
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 

@@ -9,20 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bridge.catalog.program.findings import (
+from bridge.catalog.program.guard import DENIED as DENYING
+from bridge.catalog.program.guard import MAX_FINDINGS, Verdict, check
+from bridge.catalog.program.guard import NOTED as NOTING
+from bridge.catalog.program.parsing import (
     MAX_BRACES,
-    MAX_FINDINGS,
     MAX_SCANNED_CHARS,
     SYNTAX,
     TOO_DEEP,
     TOO_LONG,
     Unread,
-    Verdict,
     parse,
 )
-from bridge.catalog.program.guard import DENIED as DENYING
-from bridge.catalog.program.guard import NOTED as NOTING
-from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.model import Finding
 from examples import demo

@@ -14,9 +14,14 @@ import pytest
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.findings import Unread, apply_edits, parse
-from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.repairs import read_program, rewrite_f_strings
+from bridge.catalog.program.parsing import (
+    Unread,
+    apply_edits,
+    parse,
+    read_program,
+    rewrite_f_strings,
+)
+from bridge.catalog.program.references import NameTable
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError
 from tests.wrong_programs.test_wrong_programs import FORGE

@@ -4,12 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from bridge.catalog.program.findings import Unread, parse
-from bridge.catalog.program.server_references import (
-    Reach,
-    References,
-    references,
-)
+from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.references import Reach, References, references
 from bridge.catalog.program.survey import Survey
 
 ALIASES = {"git-hub": "git_hub", "time": "time", "file system": "file_system"}
