@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
@@ -25,10 +24,8 @@ from bridge.model import Effect, Json, RunRequest
 from bridge.model.requests import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError
 from bridge.saved_functions.documents import MAX_OWNERS, Memories, Memory
+from bridge.saved_functions.skills import Review, Skills
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
-
-if TYPE_CHECKING:
-    from bridge.saved_functions.skills import Review, Skills
 
 _SAVE_FIX = (
     "Save it under another name, or ask the user to remove the skill that is there: "
@@ -50,7 +47,7 @@ class KeptRequests:
         request: RunRequest,
     ) -> None:
         self._skills = skills
-        self._shelf = skills.shelf
+        self._index = skills.index
         self._servers = skills.servers
         self._redactor = skills.servers.secrets.redactor
         self._gate = gate
@@ -116,7 +113,7 @@ class KeptRequests:
             )
         clear = self._redactor.text
         code = read_code(clear(source), name)
-        unknown = self._shelf.references(code).unknown
+        unknown = self._index.references(code).unknown
         if unknown:
             raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
         scan = check(Survey(code.tree), self._skills.denied)
@@ -127,8 +124,8 @@ class KeptRequests:
         told = told[:MAX_DESCRIPTION_CHARS]
         provenance = self._tracker.provenance()
         # From here on each answer says whether there is a skill of that name.
-        await self._shelf.add_provenance(self._tracker)
-        before = await self._shelf.as_it_is(code.name)
+        await self._index.add_provenance(self._tracker)
+        before = await self._index.as_it_is(code.name)
         ask = None if before is None else await self._review.protection(before, "replace")
         same = before is not None and before.source == code.source
         if before is not None and ask is not None and same and before.header.description == told:
@@ -137,7 +134,7 @@ class KeptRequests:
         shown = {"name": code.name, "description": told, "source": code.source}
         effect: Effect = "write" if before is None else "destructive"
         async with self._own.permitted("save_skill", shown, effect, ask, _SAVE_FIX):
-            skill, changed = await self._shelf.save(code, told, provenance, before=before)
+            skill, changed = await self._index.save(code, told, provenance, before=before)
         if ask is None:
             self._skills.saved(principal_of(self._request), skill)
         self._note("save", skill.name, skill.digest)
@@ -148,11 +145,11 @@ class KeptRequests:
 
     async def _list_skills(self, params: Mapping[str, Json]) -> Json:
         self._review.check("list")
-        skills = await self._shelf.all()
+        skills = await self._index.all()
         for skill in skills.values():
             # Names, descriptions and signatures are texts, too.
             await self._review.add_provenance(skill, self._tracker)
-        await self._shelf.add_provenance(self._tracker)
+        await self._index.add_provenance(self._tracker)
         return [
             self._told_skill(skill) | {"reviewed": await self._review.is_reviewed(skill)}
             for skill in skills.values()
@@ -164,10 +161,10 @@ class KeptRequests:
             skill, named = await self._admit(_name(params))
         except BridgeError:
             # The error says which skills there are.
-            await self._shelf.add_provenance(self._tracker)
+            await self._index.add_provenance(self._tracker)
             raise
         if not await self._review.add_provenance(skill, self._tracker):
-            await self._shelf.add_provenance(self._tracker)
+            await self._index.add_provenance(self._tracker)
         stubs: list[Json] = []
         for server in named:
             try:
@@ -180,14 +177,14 @@ class KeptRequests:
         return {
             "name": skill.name,
             "source": skill.text,
-            "warning": self._shelf.stale(skill),
+            "warning": self._index.stale(skill),
             "servers": stubs,
         }
 
     async def _admit(self, name: str) -> tuple[Skill, Sequence[str]]:
-        skill = await self._shelf.get(name)
+        skill = await self._index.get(name)
         assert skill.code is not None
-        named = self._shelf.references(skill.code).servers
+        named = self._index.references(skill.code).servers
         for server in named:
             self._gate.admit(server)
         await self._review.admit(skill)
@@ -198,14 +195,14 @@ class KeptRequests:
         self._review.check("delete")
         name = _name(params)
         provenance = self._tracker.provenance()
-        await self._shelf.add_provenance(self._tracker)
-        skill = await self._shelf.as_it_is(name)
+        await self._index.add_provenance(self._tracker)
+        skill = await self._index.as_it_is(name)
         if skill is None:
             return False
         ask = await self._review.protection(skill, "remove")
         fix = f"Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {name}`."
         async with self._own.permitted("delete_skill", {"name": name}, "destructive", ask, fix):
-            there = await self._shelf.delete(skill, provenance)
+            there = await self._index.delete(skill, provenance)
         if there:
             self._note("delete", name)
         return there
@@ -221,7 +218,7 @@ class KeptRequests:
                 f"{server}.{tool}" for server, tools in skill.header.tools.items() for tool in tools
             ],
             "updated": skill.header.updated,
-            "stale": self._shelf.stale(skill),
+            "stale": self._index.stale(skill),
             **({"edited": True} if skill.edited else {}),
             **({"problem": skill.problem} if skill.problem else {}),
         }

@@ -25,17 +25,14 @@ from bridge.errors import (
     LibraryError,
     RefusedError,
 )
-from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
+from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.gate.decision import Decision
-from bridge.gate.pipeline import Gate
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
 from bridge.model.requests import principal_of
 from bridge.model.results import error_run
-from bridge.rpc.dispatcher import Answer
 from bridge.saved_functions.files import SkillIndex
-from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, PACKAGE, Skill, named_skills
 from bridge.settings import Settings, store_of
 
@@ -82,7 +79,7 @@ class Skills:
         self.servers = servers
         self._policy = policy
         self._note = note
-        self.shelf = SkillIndex(settings, servers)
+        self.index = SkillIndex(settings, servers)
         # Where the guard may refuse programs, it may refuse skills.
         self.guard, self.denied = settings.guard, settings.guard_denies
         # Caller, name and digest of what was saved since the bridge started.
@@ -111,7 +108,7 @@ class Skills:
         if not self.may_list(request.principal):
             # The error does not say which skills there are.
             return SkillUse(review=self.review(request, run))
-        there = await self.shelf.all()
+        there = await self.index.all()
         found: dict[str, Skill] = {}
         left = list(named)
         while left and len(found) < 50:
@@ -124,13 +121,13 @@ class Skills:
             found[name] = skill
             assert skill.code is not None
             left += named_skills(skill.code.tree) or ()
-        uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
+        uses = [self.index.references(skill.code) for skill in found.values() if skill.code]
         return SkillUse(
             skills=tuple(found.values()),
             servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
             dynamic=any(use.dynamic for use in uses),
             review=self.review(request, run),
-            stale=self.shelf.stale,
+            stale=self.index.stale,
         )
 
     def may_list(self, principal: str) -> bool:
@@ -160,7 +157,7 @@ class Skills:
         # Of all skills: a later refusal names each.
         seen = [await use.review.add_provenance(skill, tracker) for skill in use.skills]
         if not all(seen):
-            await self.shelf.add_provenance(tracker)
+            await self.index.add_provenance(tracker)
 
     async def show(
         self,
@@ -171,27 +168,12 @@ class Skills:
         names: Sequence[str],
     ) -> None:
         """Add to a run's labels those of skills that a search shows it, or would show."""
-        await self.shelf.add_provenance(tracker)
+        await self.index.add_provenance(tracker)
         review = use.review or self.review(request, run)
         # All at once: while one is looked at, another may be saved again.
-        for skill in [self.shelf.at_hand(name) for name in names]:
+        for skill in [self.index.at_hand(name) for name in names]:
             if skill is not None:
                 await review.add_provenance(skill, tracker)
-
-    def answers(
-        self,
-        request: RunRequest,
-        run: RunCaller,
-        use: SkillUse,
-        *,
-        gate: Gate,
-        tracker: ProvenanceTracker,
-        own: BridgeCalls,
-    ) -> dict[str, Answer]:
-        review = use.review or self.review(request, run)
-        return KeptRequests(
-            self, gate=gate, tracker=tracker, own=own, review=review, request=request
-        ).methods
 
 
 class Review:
@@ -244,7 +226,7 @@ class Review:
             self._answers[key] = True
 
     async def _find_digests(self, skill: Skill) -> Set[str]:
-        approved = await self._skills.shelf.approved()
+        approved = await self._skills.index.approved()
         return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
@@ -276,7 +258,7 @@ class Review:
     async def _ask(self, skill: Skill, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
         choices = offered_answers(skill)
-        asked = question(skill, self._skills.shelf.stale(skill), findings)
+        asked = question(skill, self._skills.index.stale(skill), findings)
         try:
             answer = await self._run.elicit(asked)
         except CannotAskError as error:
@@ -293,7 +275,7 @@ class Review:
         self._seen.add(key)
         if decision == "always":
             try:
-                await self._skills.shelf.approve(skill)
+                await self._skills.index.approve(skill)
             except LibraryError:
                 # The answer holds for this run only.
                 return

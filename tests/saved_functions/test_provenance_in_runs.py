@@ -106,11 +106,11 @@ async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings
     await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
     use = "from skills import f" + SEND.format(what="f()")
     stopped(await run(engine, use), "skill 'f'")
-    skill = await engine.skills.shelf.get("f")
+    skill = await engine.skills.index.get("f")
     assert skill.header.provenance is not None
     asked = str(question(skill, "", ())["message"])
     assert "saved by a run that had called log, and read what is private-data, untrusted" in asked
-    assert await engine.skills.shelf.approve(skill)
+    assert await engine.skills.index.approve(skill)
     sent = await run(engine, use)
     assert sent.status == "success", sent.error
     # The same source, and what it says of itself is another's.

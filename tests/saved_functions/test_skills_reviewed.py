@@ -62,7 +62,7 @@ async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     assert await value(other, REVIEWED) == "hello"
 
     # Whatever gets into the file has to be reviewed again; the approval is kept elsewhere.
-    file = other.skills.shelf.folder / "hello.py"
+    file = other.skills.index.folder / "hello.py"
     file.write_text(file.read_text().replace("return 'hello'", "return 'bye'"))
     assert (await run(other, REVIEWED)).reason == "policy"
     assert (await run(engine, REVIEWED)).reason == "policy"
@@ -102,7 +102,7 @@ async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
     settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine, code: str
 ) -> None:
     await value(engine, "def hello():\n    return 1\nruntime.save_skill(hello)")
-    file = engine.skills.shelf.folder / "hello.py"
+    file = engine.skills.index.folder / "hello.py"
     file.write_text("import ctypes\n" + file.read_text())
 
     enforcing = replace(settings, guard="enforce")

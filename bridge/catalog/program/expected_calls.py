@@ -1,4 +1,4 @@
-"""Lists the calls in a program's text: of tools, resources and prompts, with literal arguments. Pure.
+"""Lists the calls in a program: of tools, resources and prompts, with literal arguments. Pure.
 
 The list is complete only if `ExpectedCalls.open` is empty. A listed call may be made any number of
 times, or never.
