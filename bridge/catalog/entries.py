@@ -31,7 +31,7 @@ from bridge.guest.schema.typetext import (
 from bridge.model import Json, Tool
 from bridge.text import valid_text
 
-MAX_ALIAS_CHARS = 64  # Servers choose names; longer ones only cost the model tokens.
+MAX_ALIAS_CHARS = 64  # Servers choose their names, and a model pays for the length.
 RESERVED_SERVER_ALIASES = frozenset({"servers"})  # `mcp_servers` is the mapping of all servers.
 RESERVED_TOOL_ALIASES = frozenset({"list_tools"})  # Methods of every server object.
 
@@ -127,8 +127,8 @@ class ServerEntry:
     def by_alias(self) -> Mapping[str, ToolEntry]:
         return {each.alias: each for each in self.tools}
 
-    def named(self, tool: str) -> ToolEntry | None:
-        """Return the tool of that name or alias, or the only one that is spelled alike."""
+    def find_tool(self, tool: str) -> ToolEntry | None:
+        """Return the tool with a name or alias, or the only one with a similar spelling."""
         for each in self.tools:
             if tool in (each.tool.name, each.alias):
                 return each
@@ -163,7 +163,7 @@ def _said(server: ServerEntry) -> list[tuple[object, ...]]:
 
 
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
-    """Return the tools of one server with their aliases; of two with one name the first counts."""
+    """Return the tools of one server with their aliases, each name once."""
     unique: dict[str, Tool] = {}
     for tool in tools:
         unique.setdefault(tool.name, tool)
@@ -186,10 +186,10 @@ def result_schema(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
 
 
 MAX_SIGNATURE_CHARS = 480
-"""Longest signature: ten typed parameters fit; what does not is coarsened, never cut in a word."""
+"""Longest signature: ten typed parameters fit; a longer one loses detail."""
 
 _TYPE_BUDGETS = (160, 48, 0)
-"""Characters for each parameter's type, tried in turn until the signature fits."""
+"""Characters of each parameter's type, tried in this order until the signature fits."""
 
 
 def signature(
@@ -205,7 +205,7 @@ def signature(
     """
     result = tool.result_schema if result is None else result
     data = {"inputSchema": tool.input_schema, "outputSchema": result if returns else None}
-    # Names that alone are too long need no types to show that they do not fit.
+    # If the names alone are too long, skip the attempts with types.
     names = [one.alias for one in filter(has_usual_name, read_parameters(tool.input_schema)[0])]
     budgets = _TYPE_BUDGETS if sum(map(len, names)) <= MAX_SIGNATURE_CHARS else ()
     # A schema that says nothing promises no arguments either.
@@ -298,7 +298,7 @@ def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
 
 
 MAX_STUB_CHARS = 400_000
-"""Length of one server's stub. Further tools have no parameters; two thousand tools fit."""
+"""Characters of one server's stub. The tools beyond have no parameters; 2,000 tools fit."""
 
 BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
 

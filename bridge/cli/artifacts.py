@@ -45,7 +45,7 @@ async def list_kept(
     """List artifacts, the newest first."""
     store = store_for(settings)
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, run))
-    found = await anyio.to_thread.run_sync(partial(store.listed, None, run_id))
+    found = await anyio.to_thread.run_sync(partial(store.find_all, None, run_id))
     now = time.time()
     # An output is asked for by its run, but a digest is as short as any other id.
     columns: dict[str, Callable[[Artifact], str]] = {
@@ -145,7 +145,7 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
     """Return the one run that begins so and has left something; "" if none is asked for."""
     if beginning is None:
         return ""
-    runs = {each.run_id for each in store.listed(None) if each.run_id.startswith(beginning)}
+    runs = {each.run_id for each in store.find_all(None) if each.run_id.startswith(beginning)}
     if beginning in runs:
         return beginning
     if not beginning or len(runs) != 1:

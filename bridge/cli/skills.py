@@ -26,7 +26,7 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
     async with open_engine(settings) as engine:
         index = engine.skills.index
         skills = await index.all()
-        approved = await index.approved()
+        approved = await index.approvals()
         found = [_fields(engine, skill, approved) for skill in skills.values()]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "NAME": lambda each: each["name"],
@@ -48,7 +48,7 @@ async def show(
     """Print a skill."""
     async with open_engine(settings) as engine:
         skill = await _skill(engine, name)
-        approved = await engine.skills.index.approved()
+        approved = await engine.skills.index.approvals()
         fields = _fields(engine, skill, approved)
     if as_json:
         write_json({**fields, "source": skill.source}, indent=2)
@@ -76,7 +76,7 @@ async def approve(
     refused, person = False, Person()
     async with open_engine(settings) as engine:
         index = engine.skills.index
-        approved = await index.approved()
+        approved = await index.approvals()
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)

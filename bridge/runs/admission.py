@@ -115,7 +115,7 @@ class Admission:
             UnknownError: The run to retry does not exist.
         """
         skills = await self._skills.of_program(request, program.survey, caller)
-        servers, tolerant = self._servers_to_load(request, skills.widened(program.references))
+        servers, tolerant = self._servers_to_load(request, skills.extend(program.references))
         check = await self._check(request, program, servers)
         request, program, check = await self._apply_fixes(request, program, check)
         run_id = request.run_id

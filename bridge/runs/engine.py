@@ -114,7 +114,7 @@ class Engine:
                 self.sandboxes.opened(),
                 self.sessions,
                 self.suspended.opened(),
-                background_task(self.artifacts.tidying),
+                background_task(self.artifacts.tidy_periodically),
             ):
                 await stack.enter_async_context(part)
             yield self

@@ -137,7 +137,7 @@ def run_frame(
         name=run.request.name,
         state=state,
         files=frame_files(run.request.files) if run.request.files else [],
-        skills=run.skills.sent(),
+        skills=run.skills.payload(),
         packages=guide.allowed_packages,
         names=dict(run.program.names),
     )

@@ -233,7 +233,7 @@ def _kept_contents(
         contents.append(_text(uri, mime_type, redactor.text(found.text)))
     if not found.whole:
         following = f"{whole}?{found.more}" if found.more else whole
-        contents.append(_text(following, "text/plain", found.told(whole)))
+        contents.append(_text(following, "text/plain", found.describe(whole)))
     return contents
 
 

@@ -36,7 +36,7 @@ def _first(kept: ArtifactStore) -> None:
 WAYS: dict[str, tuple[Callable[[ArtifactStore], object], int]] = {
     "first": (_first, 100_000),
     "evicting": (lambda kept: kept.of_run("me", RUN).add("large", b"l" * 5500), 10_000),
-    "removing": (lambda kept: kept.remove("me", kept.listed("me", OTHER_RUN)[0].uri), 100_000),
+    "removing": (lambda kept: kept.remove("me", kept.find_all("me", OTHER_RUN)[0].uri), 100_000),
     "tidying": (lambda kept: kept.tidy(), 5_000),
 }
 
@@ -85,7 +85,7 @@ def _try(directory: Path, name: str) -> int:
         status = _die_at(number, root, way, total)
         assert status in (0, -signal.SIGKILL), (name, number, status)
         kept = store(root, total=100_000)
-        listed = {artifact.uri for artifact in kept.listed("me")}
+        listed = {artifact.uri for artifact in kept.find_all("me")}
         if name == "first":
             # Nothing that was there is lost, and at most one is new.
             assert before <= listed, (name, number)

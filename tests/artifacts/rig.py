@@ -73,7 +73,7 @@ def check(root: Path) -> None:
         AssertionError: It is not so.
     """
     found = store(root, total=10**9)
-    for artifact in found.listed(None):
+    for artifact in found.find_all(None):
         data = found.read(None, artifact.uri)
         assert hashlib.sha256(data).hexdigest() == artifact.digest
         assert len(data) == artifact.size

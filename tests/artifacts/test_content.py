@@ -191,7 +191,7 @@ def followed(kept: ArtifactStore, uri: str, query: str) -> tuple[bytes, int]:
         count += 1
         if not found.more:
             return data, count
-        assert found.told(uri).endswith(f"Read on with {uri}?{found.more}")
+        assert found.describe(uri).endswith(f"Read on with {uri}?{found.more}")
         query = found.more
 
 
@@ -216,18 +216,20 @@ def test_one_answer_is_bounded_and_tells_how_to_read_on(kept: ArtifactStore) -> 
     assert found.text is not None
     assert found.end == len(found.text.encode())
     assert MAX_ANSWER - 4 < found.end <= MAX_ANSWER
-    assert found.told("URI") == (
+    assert found.describe("URI") == (
         f"These are bytes 0-{found.end:,} of 3,000,000. Read on with URI?offset={found.end}"
     )
     for query in ("", "length=99999999", "lines=1-", "lines=1-30000"):
         assert followed(kept, artifact.uri, query) == (data, 3)
     some = read(kept, artifact.uri, "lines=100-200")
     assert some.text == line.decode() * 101
-    assert some.told("URI") == "These are lines 100-200 of 30,000. Read on with URI?lines=201-301"
+    assert (
+        some.describe("URI") == "These are lines 100-200 of 30,000. Read on with URI?lines=201-301"
+    )
     last = read(kept, artifact.uri, "lines=-2")
     assert (last.text, last.first, last.last, last.more) == (line.decode() * 2, 29_999, 30_000, "")
     none = read(kept, artifact.uri, "lines=40000-")
-    assert (none.text, none.told("URI")) == ("", "These are no lines: there are 30,000.")
+    assert (none.text, none.describe("URI")) == ("", "These are no lines: there are 30,000.")
 
 
 def test_a_line_that_is_longer_than_an_answer_goes_on_in_bytes(kept: ArtifactStore) -> None:

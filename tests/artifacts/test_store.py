@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.usefixtures("each_database"), pytest.mark.every_case]
 def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
     clock = Clock()
     kept = store(tmp_path / "a", now=clock)
-    assert kept.listed("me") == ()
+    assert kept.find_all("me") == ()
     data = b"a,b\n1,2\n"
     with kept.of_run("me", RUN).writer("tables/one.csv") as writer:
         writer.write(data[:3])
@@ -57,9 +57,9 @@ def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
     )
     assert first.uri.startswith("bridge://artifacts/")
     second = kept.of_run("me", OTHER_RUN).add("", b"")
-    assert kept.listed("me") == (second, first)
-    assert kept.listed("me", RUN) == (first,)
-    assert kept.listed(None) == (second, first)
+    assert kept.find_all("me") == (second, first)
+    assert kept.find_all("me", RUN) == (first,)
+    assert kept.find_all(None) == (second, first)
     for asked in (first.uri, first.uri.rpartition("/")[2][:6], first.digest[:8], first.digest):
         assert kept.find("me", asked) == first
         assert kept.read("me", asked) == data
@@ -69,7 +69,7 @@ def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
     assert kept.read("me", first.uri, 8) == kept.read("me", first.uri, 10**15, 1) == b""
     assert kept.read("me", second.uri) == b""
     # And another bridge, later, finds the same.
-    assert store(tmp_path / "a", now=clock).listed("me") == (second, first)
+    assert store(tmp_path / "a", now=clock).find_all("me") == (second, first)
 
 
 @pytest.mark.parametrize("kind", ["stdout", "stderr"])
@@ -89,7 +89,7 @@ def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_pa
     kept = store(tmp_path)
     mine = kept.of_run("me", RUN).add("secret", b"secret")
     output = kept.of_run("me", RUN).add("out", b"out", kind="stdout")
-    assert kept.listed("you") == kept.listed("") == ()
+    assert kept.find_all("you") == kept.find_all("") == ()
     never = mine.uri[:-4] + "0000"
     for asked in (mine.uri, mine.digest, mine.digest[:8], output.uri):
         told = []
@@ -103,7 +103,7 @@ def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_pa
                 kept.remove(owner, uri)
         assert told[0] == told[1]
     assert kept.remove_all("you") == 0
-    assert len(kept.listed("me")) == 2
+    assert len(kept.find_all("me")) == 2
     # Nor do the names on disk tell who it is.
     with store_at(tmp_path).reading() as database:
         assert {row.owner for row in rows(database)} == {owner_digest("me")}
@@ -148,7 +148,7 @@ def test_a_beginning_that_fits_two_contents_is_refused_and_says_so(tmp_path: Pat
         number += 1
     artifacts.add("one", found[beginning])
     artifacts.add("two", data)
-    with raises_code("unknown_artifact", match=r"2 things .* begin with .*Give more of it"):
+    with raises_code("unknown_artifact", match=r"2 artifacts begin with .*Give more"):
         kept.find("me", beginning)
     # The same content kept twice is no question.
     artifacts.add("again", data)
@@ -175,7 +175,7 @@ def test_all_of_a_run_or_of_an_owner_is_removed_at_once(tmp_path: Path) -> None:
             kept.of_run(owner, run).add("x", f"{owner} {run}".encode())
     assert kept.remove_all("me", RUN) == 1
     assert kept.remove_all(None, OTHER_RUN) == 2
-    assert [artifact.run_id for artifact in kept.listed(None)] == [RUN]
+    assert [artifact.run_id for artifact in kept.find_all(None)] == [RUN]
     assert kept.remove_all(None) == 1
     check(tmp_path)
     assert store(tmp_path / "never").remove_all(None) == 0
@@ -201,7 +201,7 @@ def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) 
     artifacts = kept.of_run("me", RUN)
     with artifacts.writer("half") as writer:
         writer.write(b"x" * 90)
-        assert kept.listed("me") == ()
+        assert kept.find_all("me") == ()
         # No one takes it for something that a dead bridge has left.
         assert store(tmp_path).tidy() == 0
         assert len(unfinished(tmp_path)) == 1
@@ -226,7 +226,7 @@ def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_p
     with pytest.raises(ArtifactQuotaError):
         kept.of_run("me", RUN).add("three", b"z")
     assert kept.of_run("me", OTHER_RUN).add("three", b"z" * 100).size == 100
-    assert len(kept.listed("me")) == 3
+    assert len(kept.find_all("me")) == 3
     # More than the store has room for would drive out the run's own.
     with pytest.raises(ArtifactQuotaError, match="50 bytes"):
         store(tmp_path / "small", run=100, total=50).of_run("me", RUN).add("x", b"x" * 51)
@@ -249,15 +249,15 @@ def test_the_oldest_make_room_and_never_one_that_is_being_written(tmp_path: Path
         kept.of_run("me", f"run{number}").add(str(number), bytes([number]) * 200)
         for number in range(5)
     ]
-    assert kept.listed("me") == tuple(reversed(made))
+    assert kept.find_all("me") == tuple(reversed(made))
     with kept.of_run("you", RUN).writer("slow") as slow:
         slow.write(b"s" * 300)
         sixth = kept.of_run("you", OTHER_RUN).add("sixth", b"6" * 100)
         # A tenth more than was needed, so that it is seldom.
-        assert kept.listed("me") == tuple(made[:0:-1])
+        assert kept.find_all("me") == tuple(made[:0:-1])
         slow_one = slow.finish()
-    assert kept.listed("you") == (slow_one, sixth)
-    assert kept.listed("me") == tuple(made[:2:-1])
+    assert kept.find_all("you") == (slow_one, sixth)
+    assert kept.find_all("me") == tuple(made[:2:-1])
     check(tmp_path)
 
 
@@ -268,7 +268,7 @@ def test_what_has_expired_is_not_told_and_is_removed(tmp_path: Path) -> None:
     clock.seconds += DAY
     new = kept.of_run("me", RUN).add("new", b"new")
     clock.seconds += DAY
-    assert kept.listed("me") == (new,)
+    assert kept.find_all("me") == (new,)
     with raises_code("unknown_artifact"):
         kept.read("me", old.uri)
     assert kept.tidy() == 1
@@ -290,7 +290,7 @@ def test_a_name_of_a_program_is_one_line_and_bounded(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_written_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     kept = store(tmp_path / "file" / "store")
-    with pytest.raises(ArtifactStoreError, match="cannot be kept") as refused:
+    with pytest.raises(ArtifactStoreError, match="cannot be stored") as refused:
         kept.of_run("me", RUN).writer("x")
     assert refused.value.remedy
 
@@ -311,7 +311,7 @@ def test_a_clock_that_is_put_back_keeps_the_order_and_dates_nothing_far_ahead(
     kept = store(tmp_path, now=clock)
     artifacts = kept.of_run("me", RUN)
     first, second = (artifacts.add(name, name.encode()) for name in ("first", "second"))
-    assert kept.listed("me") == (second, first)
+    assert kept.find_all("me") == (second, first)
     assert first.created < second.created < first.created + 1
     clock.seconds -= DAY
     third = artifacts.add("third", b"third")
@@ -366,7 +366,7 @@ def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None
         made = writer.finish()
     assert made.provenance == Provenance(run_id=RUN, labels=read)
     assert kept.find("me", made.uri) == made
-    assert kept.listed("me") == (made,)
+    assert kept.find_all("me") == (made,)
     # The same content of a run that had read nothing is its own.
     clean = kept.of_run("me", OTHER_RUN).add("a", b"1")
     assert clean.provenance is None

@@ -18,8 +18,8 @@ from bridge.catalog.shapes import (
     NOTHING,
     Shape,
     from_schema,
-    merged,
-    pruned,
+    merge_shapes,
+    prune_shape,
     schema,
     shape_of,
     shown,
@@ -55,7 +55,7 @@ RESULTS: st.SearchStrategy[dict[str, Any]] = (
 
 
 def seen(*values: Any) -> dict[str, Any]:
-    return schema(merged(*(shape_of({"json": value}) for value in values)))
+    return schema(merge_shapes(*(shape_of({"json": value}) for value in values)))
 
 
 def wide(*names: str) -> Shape:
@@ -154,8 +154,8 @@ def test_a_key_that_is_a_name_is_kept(key: str) -> None:
 
 def test_an_object_with_very_many_names_is_a_map_and_stays_one() -> None:
     names = [f"{a}{b}" for a in "abcdefgh" for b in "abcdefgh"][: MAX_FIELDS + 1]
-    once, apart = wide(*names), merged(*(wide(name) for name in names))
-    later, earlier = merged(once, wide("zz")), merged(wide("zz"), once)
+    once, apart = wide(*names), merge_shapes(*(wide(name) for name in names))
+    later, earlier = merge_shapes(once, wide("zz")), merge_shapes(wide("zz"), once)
     assert later == earlier
     expected = {"type": "object", "additionalProperties": {"type": "integer"}}
     assert schema(once) == schema(apart) == schema(later) == expected
@@ -164,8 +164,8 @@ def test_an_object_with_very_many_names_is_a_map_and_stays_one() -> None:
 
 def test_a_new_name_beside_keys_that_are_data_is_news() -> None:
     shape = shape_of({"json": {"total": 1, "2024-01-01": 1}})
-    assert merged(shape, shape_of({"json": {"total": 1, "2024-01-02": 2}})) == shape
-    assert merged(shape, shape_of({"json": {"2024-01-02": 2, "page": 3}})) != shape
+    assert merge_shapes(shape, shape_of({"json": {"total": 1, "2024-01-02": 2}})) == shape
+    assert merge_shapes(shape, shape_of({"json": {"2024-01-02": 2, "page": 3}})) != shape
 
 
 def test_what_lies_too_deep_is_only_there() -> None:
@@ -202,27 +202,27 @@ def test_binary_content_and_several_blocks_are_told_apart() -> None:
 
 def test_a_pruned_shape_keeps_its_top() -> None:
     shape = shape_of({"json": {"rows": [{"id": 1}], "total": 1}})
-    assert schema(pruned(shape, 1)) == {
+    assert schema(prune_shape(shape, 1)) == {
         "type": "object",
         "properties": {"rows": {"type": "array"}, "total": {"type": "integer"}},
         "required": ["rows", "total"],
     }
-    assert schema(pruned(shape, 0)) == {"type": "object"}
+    assert schema(prune_shape(shape, 0)) == {"type": "object"}
 
 
 @given(RESULTS, RESULTS, RESULTS)
 def test_order_grouping_and_repetition_do_not_matter(a: Any, b: Any, c: Any) -> None:
     x, y, z = map(shape_of, (a, b, c))
-    assert merged(x, y) == merged(y, x)
-    assert merged(merged(x, y), z) == merged(x, merged(y, z))
-    assert merged(x, x) == x
-    assert merged(merged(x, y), x) == merged(x, y)
-    assert merged(x, NOTHING) == x
+    assert merge_shapes(x, y) == merge_shapes(y, x)
+    assert merge_shapes(merge_shapes(x, y), z) == merge_shapes(x, merge_shapes(y, z))
+    assert merge_shapes(x, x) == x
+    assert merge_shapes(merge_shapes(x, y), x) == merge_shapes(x, y)
+    assert merge_shapes(x, NOTHING) == x
 
 
 @given(RESULTS, RESULTS)
 def test_a_shape_survives_being_written_as_a_schema(a: Any, b: Any) -> None:
-    shape = merged(shape_of(a), shape_of(b))
+    shape = merge_shapes(shape_of(a), shape_of(b))
     assert from_schema(json.loads(json.dumps(schema(shape)))) == shape
 
 

@@ -121,9 +121,9 @@ async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
             text = f"def greet():\n    x = '\u3164'{' ' * 90}; steal()\n"
             (folder / "greet.py").write_text(text, "utf-8")
             assert not await index.approve(before)
-            assert await index.approved() == set()
+            assert await index.approvals() == set()
             status, shown, said = await approve("yes\n")
             assert (status, r"x = '\u3164'[90 spaces]; steal()" in shown) == (0, True)
             assert "until it changes" in said
-            [(name, digest)] = await index.approved()
+            [(name, digest)] = await index.approvals()
             assert (name, digest) == ("greet", (await index.get("greet")).digest)

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError
 from bridge.model import ApplyRequest, Plan, RunRequest
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
 from bridge.settings import Settings
@@ -84,7 +84,7 @@ await mcp_log.big(size=9999)
     assert [line["number"] for line in done.result[:3]] == [1, 2, 3]
     assert done.result[-2]["to"] == 300
     assert 9999 <= done.result[-1]["valueCharacters"] < 10_100
-    assert len(json.dumps(structured(done))) < 40_000
+    assert len(json.dumps(to_structured(done))) < 40_000
     assert len(recorded(bench.log)) == 301
 
 

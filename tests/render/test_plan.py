@@ -15,7 +15,7 @@ from bridge.render.plan import (
     plan_summary,
     plan_text,
 )
-from bridge.render.structured import MAX_PLAN_CHARACTERS, structured
+from bridge.render.structured import MAX_PLAN_CHARACTERS, to_structured
 from bridge.render.text import compact
 from tests.golden_texts import assert_golden
 
@@ -86,7 +86,7 @@ def test_the_structured_form_of_a_long_plan_is_cut_too() -> None:
     def told(count: int) -> dict[str, Any]:
         made = plan(*issues(count))
         result = RunResult(run_id="r", status="success", summary="s", plan=made)
-        found: dict[str, Any] = structured(result)["plan"]
+        found: dict[str, Any] = to_structured(result)["plan"]
         return found
 
     assert len(told(100)["calls"]) == 100

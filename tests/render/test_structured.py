@@ -12,8 +12,8 @@ from bridge.render.structured import (
     MAX_DEPTH,
     TOO_DEEP,
     stream_lines,
-    structured,
     to_json,
+    to_structured,
 )
 
 ANY_TEXT = st.text(st.characters(codec=None))
@@ -49,7 +49,7 @@ def stream_text(lines: list[str], *, final_newline: bool = True) -> str:
 
 @given(stdout=st.text(), stderr=st.text())
 def test_structured_content_gives_back_both_streams(stdout: str, stderr: str) -> None:
-    made = structured(
+    made = to_structured(
         RunResult(run_id="r", status="success", summary="s", stdout=stdout, stderr=stderr)
     )
     for name, text in (("stdout", stdout), ("stderr", stderr)):

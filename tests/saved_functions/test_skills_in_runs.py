@@ -101,7 +101,7 @@ REFUSED: Mapping[str, str] = {
     "`gone`, which is defined nowhere": "def f():\n    return gone\nsave_tool(f)",
     "no module of Python's library": "def json():\n    pass\nsave_tool(json)",
     "cannot be the name": "def _f():\n    pass\nsave_tool(_f)",
-    "would do something": "save_tool('print(1)\\ndef f():\\n    pass')",
+    "would run whenever": "save_tool('print(1)\\ndef f():\\n    pass')",
     "takes 70": "def f():\n    return X\nX = 'x' * 70000\nsave_tool(f)",
     "SyntaxError": "save_tool('def f(:')",
     "or its source, not the text 'f'": "save_tool('f', 'def f(): return 1', 'does f')",

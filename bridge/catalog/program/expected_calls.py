@@ -107,11 +107,11 @@ class _ExpectedCallReader:
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
                 self._mention(node, context)
         if self._survey.tricky:
-            self._open(1, "it can call things by computed names (eval, importlib, …)")
+            self._add_unnamed(1, "it can call things by computed names (eval, importlib, …)")
         for node, _ in self._survey.each(ast.ImportFrom):
             module = node.module or ""
             if module.startswith("mcp") and any(item.name == "*" for item in node.names):
-                self._open(node.lineno, f"it imports every name of {module}")
+                self._add_unnamed(node.lineno, f"it imports every name of {module}")
         return ExpectedCalls(
             calls=tuple(sorted(self.calls, key=lambda call: (call.line, call.column))),
             open=tuple(sorted(set(self.open), key=lambda found: (found.line, found.why))),
@@ -148,13 +148,13 @@ class _ExpectedCallReader:
             return
         call = self._reader.helper(node, context, symbol)
         if call is None:
-            self._open(node.lineno, f"{symbol.name} with arguments that cannot be seen")
+            self._add_unnamed(node.lineno, f"{symbol.name} with arguments that cannot be seen")
         elif name == "read_resource" and "uri" not in call.values:
-            self._open(node.lineno, "a resource whose server depends on its address")
+            self._add_unnamed(node.lineno, "a resource whose server depends on its address")
         elif call.server is None:
-            self._open(node.lineno, f"{symbol.name} with a server that is computed")
+            self._add_unnamed(node.lineno, f"{symbol.name} with a server that is computed")
         elif name == "complete":
-            self._open(node.lineno, "it completes an argument of a prompt", call.server)
+            self._add_unnamed(node.lineno, "it completes an argument of a prompt", call.server)
         elif name in _REQUESTS:
             method, first = _REQUESTS[name]
             values = {key: call.values[key] for key in (first, "arguments") if key in call.values}
@@ -164,7 +164,7 @@ class _ExpectedCallReader:
             text = CallText(kwargs=values, unpacked=name == "watch_resource")
             self._add(node, context, call.server, method, text)
         elif call.tool is None:
-            self._open(node.lineno, "the tool's name is computed", call.server)
+            self._add_unnamed(node.lineno, "the tool's name is computed", call.server)
         else:
             text = call.given or CallText(kwargs={}, unpacked=True)
             self._add(node, context, call.server, call.entry or call.tool, text)
@@ -218,15 +218,15 @@ class _ExpectedCallReader:
             text = CallText(kwargs={}, unpacked=True)
             self._add(node, context, symbol.server, symbol.tool, text)
         elif symbol.kind == Kind.SERVER:
-            self._open(node.lineno, "the server is used as a whole", symbol.server)
+            self._add_unnamed(node.lineno, "the server is used as a whole", symbol.server)
         elif symbol.kind == Kind.NO_TOOL and not isinstance(node, ast.Name):
-            self._open(node.lineno, f"it has no known tool {symbol.name!r}", symbol.server)
+            self._add_unnamed(node.lineno, f"it has no known tool {symbol.name!r}", symbol.server)
         elif symbol.helper is not None and symbol.helper.name in _CALLING:
-            self._open(node.lineno, f"{symbol.name} is passed on")
+            self._add_unnamed(node.lineno, f"{symbol.name} is passed on")
         elif symbol.kind in (Kind.SERVERS, Kind.PACKAGE, Kind.RUNTIME):
-            self._open(node.lineno, "it chooses among the servers at run time")
+            self._add_unnamed(node.lineno, "it chooses among the servers at run time")
 
-    def _open(self, line: int, why: str, server: ServerEntry | None = None) -> None:
+    def _add_unnamed(self, line: int, why: str, server: ServerEntry | None = None) -> None:
         why = valid_text(clip(why, 110))
         name = None if server is None else server.name
         self.open.append(UnnamedCall(line=line, why=why, server=name))

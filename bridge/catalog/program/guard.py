@@ -113,8 +113,8 @@ DENIED: Mapping[str, str] = {
     "so leave it out",
     "listed": "is denied by the user's settings (guard_denies); do without it",
 }
-"""Rules for which `enforce` refuses the program. Each ends a sentence whose subject is the thing
-found, and says what to do instead."""
+"""Rules by which `enforce` refuses the program. The text follows the name of the match, and gives
+the fix."""
 
 NOTED: Mapping[str, str] = {
     "no-network": "needs a network, and the sandbox has none; call a tool",
@@ -177,7 +177,7 @@ REFERENCES = _by_name(
     no-network asyncio.start_unix_server
     """
 )
-"""Functions that no program may even name, since it could pass them on."""
+"""Functions that no program may name, since it could pass them on."""
 
 # Calls of types that `isinstance` commonly tests, and that build code when called.
 CALLS = _by_name(
@@ -210,8 +210,8 @@ OPENERS = frozenset(
     shutil.copyfile shutil.copytree shutil.move sqlite3.connect tarfile.open zipfile.ZipFile
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Functions whose arguments are files. Elsewhere a path is ordinary text: a program may print it,
-search a log for it, or pass it to a tool, which may run on another machine."""
+"""Functions whose arguments are files. Any other path is plain text: a program may print it, or
+pass it to a tool on another machine."""
 
 _PATHS = re.compile(
     # A process's memory, environment, descriptors and view of the disk; of the first process, all.
@@ -245,7 +245,7 @@ def check(survey: Survey, denied: Sequence[str] = ()) -> Verdict:
     """Return the guard's verdict on a program. May run in any thread.
 
     Args:
-        denied: What the settings deny as well: modules, functions, attributes (".name") and paths.
+        denied: Modules, functions, attributes (".name") and paths that the settings deny too.
     """
     guard = _Guard(survey, denied)
     for rule, *kinds in _RULES:
@@ -306,11 +306,11 @@ class _Guard:
             return
         # A name that the program binds is reported where it is bound.
         if self._survey.owner(node.id, context) is None:
-            self._reference(node, self._symbols.dotted(node, context))
+            self._reference(node, self._symbols.dotted_names(node, context))
 
     def _attribute(self, node: ast.Attribute, context: Context) -> None:
         if not self._attribute_text(node, node.attr) and node.attr in self._tails:
-            self._reference(node, self._symbols.dotted(node, context))
+            self._reference(node, self._symbols.dotted_names(node, context))
 
     def _match_class(self, node: ast.MatchClass, _: Context) -> None:
         for name in node.kwd_attrs:
@@ -322,14 +322,14 @@ class _Guard:
             return
         if key.startswith("__"):
             self._attribute_text(node, key)
-        self._reference(node, self._symbols.dotted(node, context))
-        if "sys.modules" in self._symbols.dotted(node.value, context):
+        self._reference(node, self._symbols.dotted_names(node, context))
+        if "sys.modules" in self._symbols.dotted_names(node.value, context):
             self._module(node, key)
 
     def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-        for dotted in self._symbols.dotted(function, context):
+        for dotted in self._symbols.dotted_names(function, context):
             rule = CALLS.get(dotted)
             if rule is not None:
                 self._add(node, rule, f"{dotted.removeprefix('builtins.')}()")
@@ -337,7 +337,7 @@ class _Guard:
                 self._import_call(node, context, dotted)
             elif dotted in _ACCESSORS and len(node.args) > 1:
                 self._named_attributes(node, node.args[1:2], context)
-                self._reference(node, self._symbols.dotted(node, context))
+                self._reference(node, self._symbols.dotted_names(node, context))
             elif dotted in _GETTERS:
                 self._named_attributes(node, node.args, context)
             elif dotted in OPENERS:

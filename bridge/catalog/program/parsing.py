@@ -27,10 +27,10 @@ from bridge.errors import InvalidRequestError
 from bridge.model import Finding, RunRequest
 
 MAX_SCANNED_CHARS = 128 * 1024
-"""Longest program that is parsed: a program chooses its length, and this one takes a second."""
+"""Longest program that is parsed; it takes a second, and a program chooses its length."""
 
 MAX_BRACES = 10_000
-"""Braces of a program with f-strings: Python 3.11 takes a third of a second for 20,000 fields."""
+"""Braces of a program with f-strings; Python 3.11 needs a third of a second for 20,000 fields."""
 
 _F_STRING = re.compile("[fF][rR]?['\"]")
 
@@ -45,9 +45,10 @@ class Unread:
 
 
 def parse(code: str) -> ast.Module | Unread:
-    """Return a program's tree, or why there is none.
+    """Return a program's tree, or the reason why there is none.
 
-    Call it in the event loop's thread: it turns warnings off for the whole process.
+    Call it in the event loop's thread: it turns warnings off for the whole process. The tree is not
+    compiled, since that takes quadratic time for some small programs.
     """
     if len(code) > MAX_SCANNED_CHARS:
         message = (
@@ -104,7 +105,7 @@ def _syntax(message: str | None, line: int | None, column: int | None) -> Unread
 
 
 def plainly(text: str, size: int) -> str:
-    """Return a text of the program, cut, with invisible characters as escapes."""
+    """Return a text of the program, shortened, with invisible characters as escapes."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in clip(text, size)
@@ -197,7 +198,7 @@ _FLAGS = re.compile(
 
 
 def read_command(text: str) -> str:
-    """Return what replaces a command; the command itself if its meaning is uncertain."""
+    """Return the replacement of a command, or the command if its meaning is uncertain."""
     install = re.match(rf"([ \t]*){_PIP}(.*)", text)
     if install is None:
         return text[: len(text) - len(text.lstrip())] if text.lstrip().startswith("%time ") else ""
@@ -298,7 +299,7 @@ def _spell_text(text: str) -> str:
 
 
 ATTEMPTED_CHARS = 1024 * 1024
-"""Characters parsed in search of a repair: half a second, and hundreds of usual texts."""
+"""Characters parsed in search of a repair: half a second, or hundreds of usual programs."""
 
 _ARGUMENTS = {field.name for field in dataclasses.fields(RunRequest)} | {"apply", "profile"}
 
@@ -324,7 +325,7 @@ _CHARACTERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReadProgram:
-    """A program as it is read; `read_as` has the repairs in words, empty if there are none."""
+    """A parsed program; `read_as` has the repairs in words, or is empty."""
 
     code: str
     tree: ast.Module | Unread
@@ -429,7 +430,7 @@ _PYTHON = frozenset({"python", "py", "python3", "py3", "ipython"})
 
 
 def _without_fence(text: str) -> Iterator[str]:
-    """Yield what is inside Markdown fences or `<code>`, if all that is outside is prose."""
+    """Yield the text inside Markdown fences or `<code>`, if the rest is prose."""
     lines = text.splitlines()
     marks = [n for n, line in enumerate(lines) if _MARK.match(line)]
     if not marks:
@@ -445,10 +446,9 @@ def _without_fence(text: str) -> Iterator[str]:
 
 
 def _several_fences(lines: list[str], marks: list[int]) -> Iterator[str]:
-    """Yield the programs in several fences as one, if they are certainly no alternatives.
+    """Yield the Python programs in several fences as one, unless they may be alternatives.
 
-    Only those in Python count. They belong together if there is nothing between them, or if each
-    uses what those before it define.
+    They are one program if no text separates them, or if each uses names from those before it.
     """
     pairs = list(zip(marks[::2], marks[1::2], strict=True))
     kinds = [(_MARK.match(lines[start]) or [""])[1] or "" for start, _ in pairs]
@@ -495,7 +495,7 @@ _NUMBER = re.compile(r"\s*(\d+)(?: ?[|│] ?|→|\t)(.*)")
 
 
 def _without_prompts(text: str) -> Iterator[str]:
-    """Yield what follows the prompts, without the output in between, or the lines' numbers."""
+    """Yield the lines without prompts, line numbers and the output between them."""
     lines = text.splitlines()
     numbered = [match for match in map(_NUMBER.match, lines) if match]
     if numbered and len(numbered) == len(lines):
@@ -572,4 +572,4 @@ REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     (_NOTEBOOK, lambda text: (_outside_literals(COMMAND, read_command, text),)),
     ("the same lines with spaces in place of tabs", _with_spaces),
 )
-"""What may be wrong with a text, in the order in which it is tried."""
+"""The repairs in the order of the attempts, each with its words."""

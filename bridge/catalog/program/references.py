@@ -86,7 +86,7 @@ _ALSO = {
     **{"true": "True", "false": "False", **dict.fromkeys(("null", "nil", "undefined"), "None")},
     **{"xrange": "range", "unicode": "str"},
 }
-"""Names in other libraries and languages for what the bridge has."""
+"""Names of other libraries and languages, with the bridge's name."""
 
 _VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
 _TARGET = frozenset({"server", "tool"})
@@ -161,7 +161,7 @@ class NameTable:
         called = {id(node.func) for node, _ in survey.every(ast.Call)}
         asked = {id(node.value): node.attr for node, _ in survey.every(ast.Attribute)}
         uses: defaultdict[str, list[int]] = defaultdict(list)
-        for node in self.undefined(survey):
+        for node in self.find_undefined(survey):
             uses[node.id].append(id(node))
         found = {}
         for name, nodes in uses.items():
@@ -183,7 +183,7 @@ class NameTable:
         lines = {name: import_for(name, attributes) for name, attributes in imports.items()}
         return {**found, **{name: line for name, line in lines.items() if line}}
 
-    def undefined(self, survey: Survey) -> Iterator[ast.Name]:
+    def find_undefined(self, survey: Survey) -> Iterator[ast.Name]:
         """Yield each use of a name that neither the program nor the run defines.
 
         Names of the standard library are missing imports; one whose error is caught is tried out.
@@ -199,7 +199,7 @@ class NameTable:
     def depends_on_tools(self, survey: Survey) -> bool:
         """Return whether tools of servers that were not asked yet may give a name a meaning."""
         unknown = not all(server.known for server in self._servers)
-        return unknown and (any(self.undefined(survey)) or any(_texts(survey)))
+        return unknown and (any(self.find_undefined(survey)) or any(_texts(survey)))
 
 
 def import_for(name: str, attributes: Collection[str] = ()) -> str:
@@ -235,7 +235,7 @@ def _texts(survey: Survey) -> Iterator[str]:
 
 
 COMPUTED: Json = {WHOLE: ""}
-"""Stands for a value that the text does not show."""
+"""Represents a value that the text does not show."""
 
 
 def helper_parameters(helper: Helper) -> Parameters:
@@ -250,11 +250,11 @@ def helper_parameters(helper: Helper) -> Parameters:
 
 @dataclass(frozen=True, kw_only=True)
 class CallText:
-    """What the text of a call shows.
+    """The arguments of a call, as far as the program's text shows them.
 
     Attributes:
-        args: Empty if some are unpacked.
-        starred, unpacked: Whether lists and dicts are unpacked that the text does not show.
+        args: Empty if the call unpacks a list.
+        starred, unpacked: Whether the call unpacks a list or dict that the text does not show.
         scalar: Whether the first argument is certainly no dict.
     """
 
@@ -345,7 +345,7 @@ class CallReader:
             values=values,
             server=server,
             tool=tool,
-            entry=server.named(tool),
+            entry=server.find_tool(tool),
             given=CallText(kwargs=given) if shown else None,
         )
 
@@ -393,8 +393,8 @@ def _literal(node: ast.expr) -> Json:
 
 
 _OF_LOADED = {"list_loaded_server_metadata", "list_servers_sync", "search_tool_docs_sync"}
-"""Helpers that return something of every loaded server."""
-_CUTOFF = 0.601  # Names that only share a part do not count: `git_log` is no server like `git`.
+"""Helpers that return data on every loaded server."""
+_CUTOFF = 0.601  # `git` is not similar enough to `git_log`.
 
 
 Reach = Mapping[str, frozenset[str] | None]
@@ -403,13 +403,13 @@ Reach = Mapping[str, frozenset[str] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class References:
-    """The servers that a program refers to, in order of first appearance.
+    """The servers that a program refers to, in the order of appearance.
 
     Attributes:
-        unknown: Names that no server has, each with a sentence on it.
-        dynamic: Whether it also uses all servers, as in `list(mcp_servers)`.
-        mentioned: Names in its texts, if it chooses servers by computed names.
-        reach: What it can get at of the servers; None if that does not show.
+        unknown: Names that no server has, each with a message.
+        dynamic: Whether the program also uses all servers, as in `list(mcp_servers)`.
+        mentioned: Servers named in its strings, if it chooses servers by computed names.
+        reach: The tools that it can reach; None if unknown.
     """
 
     servers: tuple[str, ...] = ()
@@ -498,7 +498,7 @@ class _ReferenceReader:
         for item in node.names:
             name = f"{module}{item.name}"
             self._dynamic |= name == "mcp.servers.*"
-            self._note(node, context, [self._symbols.imported(name.removesuffix(".*"))])
+            self._note(node, context, [self._symbols.resolve_import(name.removesuffix(".*"))])
 
     def _helper(self, node: ast.Call, context: Context, symbol: Symbol) -> None:
         # A server that does not start is described without its tools.
@@ -533,7 +533,7 @@ _PLAIN_MODULES = frozenset(
     typing unicodedata urllib uuid xml zipfile zlib zoneinfo
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Modules that import nothing of the program's and do not look up names in it."""
+"""Modules that neither import code of the program nor look up its names."""
 
 _REFLECTIVE = frozenset(
     """
@@ -542,15 +542,19 @@ _REFLECTIVE = frozenset(
     importlib inspect locals methodcaller modules query setattr sys tb_frame vars
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Names and attributes with which a program can reach objects that it does not name."""
+"""Names and attributes by which a program can reach objects without naming them."""
 
 _HARMLESS = frozenset({"__name__", "__init__", "__file__", "__version__"})
 _TELLTALES = ("__", "mcp", "MCP_", "runtime", "globals")
-"""Parts of a text that may be a name to look up, or a format that reads attributes."""
+"""Parts of a string that may name an object, or a format that reads attributes."""
 
 
 def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
-    """Return what the program can reach of servers, given by their objects' names."""
+    """Return the attributes of servers that the program can reach.
+
+    Args:
+        names: The servers by their objects' names.
+    """
     paths = {name: path.split(".") for name, path in survey.given.items()}
     owners = names | {name: names[path[0]] for name, path in paths.items() if path[0] in names}
     used: dict[str, set[str]] = {}

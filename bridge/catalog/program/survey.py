@@ -19,7 +19,7 @@ from bridge.model import Severity
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
-"""The value bound to a name: an expression, a function, a dotted module; None if unknown."""
+"""The value of a name: an expression, a function or a dotted module; None if unknown."""
 
 EVERYTHING = frozenset({"*"})
 """Stands for every exception."""
@@ -227,12 +227,12 @@ class Survey:
             node, context = item
             kind = type(node)
             nodes[kind].append(item)
-            _HANDLERS.get(kind, Survey._children)(self, node, context)
+            _HANDLERS.get(kind, Survey._push_children)(self, node, context)
         for found in nodes.values():
             # The last node of a block is walked first.
             found.reverse()
 
-    def _children(self, node: ast.AST, context: Context) -> None:
+    def _push_children(self, node: ast.AST, context: Context) -> None:
         stack, kind = self._stack, type(node)
         if kind not in self._parts:
             skipped = _SKIPPED_FIELDS | (_BINDING if kind is ast.alias else NOTHING)
@@ -297,11 +297,11 @@ class Survey:
         if watched or any(keyword.arg == "return_exceptions" for keyword in node.keywords):
             # A task's exception is inspected rather than raised again.
             self.caught |= EVERYTHING
-        self._children(node, context)
+        self._push_children(node, context)
 
     def _yield(self, node: ast.AST, context: Context) -> None:
         context.scope.function().generator = True
-        self._children(node, context)
+        self._push_children(node, context)
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, context: Context) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -21,7 +21,7 @@ from bridge.text import valid_text
 
 @dataclass(frozen=True, kw_only=True)
 class Helper:
-    """One function that a run has.
+    """A function that programs may call.
 
     Attributes:
         positional: Parameters that may be given by position, in order.
@@ -107,8 +107,8 @@ _OTHER_BUILTINS = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 BUILTINS = frozenset(dir(builtins)) | _OTHER_BUILTINS | {"display"}
-"""This interpreter's builtins, those of newer ones in the sandbox and of Python 2, which programs
-name where they find out that they run on that, and the guest's own."""
+"""The builtins of this interpreter, of newer ones in the sandbox, and of the guest. Programs that
+support Python 2 name its builtins."""
 
 DATA_BUILTINS = frozenset(
     """
@@ -136,7 +136,7 @@ COROUTINES = frozenset(
 FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
 """Library functions that start at once and return something to await."""
 
-# A program decides how long its chains of names and its texts are.
+# A program can have chains of names and texts of any length.
 MAX_DEPTH = 12  # Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items.
 MAX_STEPS = 100  # Parts of one text that are read; a path that a program joins has about ten.
 
@@ -147,8 +147,7 @@ Kind = Enum(
     "SERVER TOOL HELPER RUNTIME PACKAGE SERVERS MODULES GETTER FUNCTION BUILTIN MEMBER COROUTINE "
     "FUTURE NO_SERVER NO_TOOL NO_HELPER",
 )
-"""What an expression refers to. The last three: a name where a server, a tool or a helper is meant,
-and none has it."""
+"""What an expression refers to. The last three are names of missing servers, tools and helpers."""
 
 _OF_PACKAGE = {"runtime": Kind.RUNTIME, "servers": Kind.MODULES}
 _HOLDERS = frozenset({Kind.MODULES, Kind.PACKAGE, Kind.SERVERS})
@@ -189,7 +188,7 @@ class Symbol:
 
 
 Found = tuple[Symbol | None, ...]
-"""All symbols that an expression may refer to; None among them means "or something unknown"."""
+"""All symbols that an expression may refer to; None stands for something unknown."""
 
 UNKNOWN: Found = (None,)
 
@@ -214,7 +213,7 @@ class SymbolResolver:
         found = self.all_of(node, context)
         return found[0] if len(found) == 1 else None
 
-    def dotted(self, node: ast.expr, context: Context) -> tuple[str, ...]:
+    def dotted_names(self, node: ast.expr, context: Context) -> tuple[str, ...]:
         """Return the dotted names ("os.system") of the builtins and members that it may be."""
         return tuple(one.dotted for one in self.all_of(node, context) if one and one.dotted)
 
@@ -283,7 +282,7 @@ class SymbolResolver:
         if owner is None:
             found = self._unbound(name)
             stars = self._survey.stars if found is not None and found.kind == Kind.BUILTIN else ()
-            imported = (self.imported(f"{star}.{name}") for star in stars if star)
+            imported = (self.resolve_import(f"{star}.{name}") for star in stars if star)
             return _each([found, *map(_present, imported)])
         key = (id(owner), name)
         if key not in self._named:
@@ -297,7 +296,7 @@ class SymbolResolver:
 
     def _bound(self, value: Bound, context: Context, depth: int) -> Found:
         if isinstance(value, str):
-            return (self.imported(value),)
+            return (self.resolve_import(value),)
         if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
             return (Symbol(kind=Kind.FUNCTION, name=value.name, function=value),)
         if isinstance(value, ast.expr) and not isinstance(value, ast.Lambda):
@@ -322,7 +321,7 @@ class SymbolResolver:
             return _helper(HELPERS[name], name)
         return Symbol(kind=Kind.BUILTIN, name=name)
 
-    def imported(self, dotted: str) -> Symbol | None:
+    def resolve_import(self, dotted: str) -> Symbol | None:
         """Return what an import of a module, or of a module's member, binds."""
         first, _, rest = dotted.partition(".")
         if first == "builtins" and rest and "." not in rest:
@@ -337,7 +336,7 @@ class SymbolResolver:
         if " " in path:
             # `import json`, `from pathlib import Path`, `import numpy as np`.
             words = path.split()
-            return self.imported(".".join(words[1:4:2]) if words[0] == "from" else words[1])
+            return self.resolve_import(".".join(words[1:4:2]) if words[0] == "from" else words[1])
         first, *rest = path.split(".")
         symbol = self._unbound(first)
         for part in rest:
@@ -348,7 +347,7 @@ class SymbolResolver:
         if base is None:
             return None
         if base.kind == Kind.MEMBER:
-            return self.imported(f"{base.name}.{name}")
+            return self.resolve_import(f"{base.name}.{name}")
         if base.kind == Kind.NO_SERVER:
             return base
         if name in self._survey.stored:
@@ -379,7 +378,7 @@ class SymbolResolver:
                 return None
             if name == "tools":
                 return _server(server)
-            entry = server.named(name)
+            entry = server.find_tool(name)
         if entry is None:
             return Symbol(kind=Kind.NO_TOOL, name=name, server=server)
         label = f"mcp_{server.alias}.{entry.alias}"
@@ -401,7 +400,7 @@ class SymbolResolver:
                     self.computes |= self.start(argument, context).startswith("mcp.servers.")
                 elif dotted != "importlib.import_module" and len(node.args) == 1:
                     name = name.partition(".")[0]
-                found.append(self.imported(name) if name else None)
+                found.append(self.resolve_import(name) if name else None)
             elif dotted == "builtins.getattr" and argument and len(node.args) > 1:
                 name = self._text(node.args[1], context)
                 owners = self._of(argument, context, depth)
@@ -444,11 +443,11 @@ class SymbolResolver:
         if base is None:
             return None
         if base.dotted == "sys.modules":
-            return self.imported(key)
+            return self.resolve_import(key)
         if base.kind in _HOLDERS:
             return self.server(key)
         if base.kind == Kind.SERVER and base.server is not None:
-            entry = base.server.named(key)
+            entry = base.server.find_tool(key)
             return self._of_server(base.server, key if entry is None else entry.alias)
         return None
 
