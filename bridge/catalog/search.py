@@ -177,8 +177,8 @@ _ONLY_LIKE = 0.5
 """The weight of a match by prefix or by correction."""
 
 GOOD_FIT = 0.3
-"""Least `Match.fit` of a good match. Of the queries in `benchmarks/disclosure_queries.toml`, 160 find
-their tool; 4 of these have a worse first match, and so do 102 of 123 queries for missing tools."""
+"""Least `Match.fit` of a good match. Of the queries in `benchmarks/disclosure_queries.toml`, 160
+find their tool; 4 of these have a worse first match. So do 102 of 123 queries for missing tools."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ REFUSED: Mapping[str, str] = {
         "def g(n):\n    def f():\n        return n\n    return f\nsave_tool(g(1))"
     ),
     "`gone`, which is defined nowhere": "def f():\n    return gone\nsave_tool(f)",
-    "no module of Python's library": "def json():\n    pass\nsave_tool(json)",
+    "modules of Python's library": "def json():\n    pass\nsave_tool(json)",
     "cannot be the name": "def _f():\n    pass\nsave_tool(_f)",
     "would run whenever": "save_tool('print(1)\\ndef f():\\n    pass')",
     "takes 70": "def f():\n    return X\nX = 'x' * 70000\nsave_tool(f)",

@@ -79,7 +79,7 @@ async def test_the_policy_and_an_unknown_caller_decide_who_has_skills(
     settings: Settings, backend: FakeBackend, finder: ListFinder, other: Engine
 ) -> None:
     unknown = await run(other, REVIEWED, principal="")
-    assert "caller is not identified" in unknown.error
+    assert "unidentified caller" in unknown.error
     saving = "def f():\n    pass\nsave_tool(f)"
     assert "may not save the user's skills" in (await run(other, saving, principal="")).error
     assert "it has no memories" in (await run(other, "list_memories()", principal="")).error

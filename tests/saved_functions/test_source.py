@@ -67,7 +67,7 @@ def test_a_function_with_what_it_needs_may_be_a_skill() -> None:
         ("x = " + "(" * 5000, "f", "cannot be read"),
         ("def f(): return '\ud800'", "f", "cannot be read"),
         ("def match(): pass", "match", "cannot be the name"),
-        ("def os(): pass", "os", "no module of Python's library"),
+        ("def os(): pass", "os", "modules of Python's library"),
         ("def ä(): pass", "ä", "cannot be the name"),
         ("def f(): pass", "../f", "cannot be the name"),
         ("def f(): pass", "f" * 65, "cannot be the name"),

@@ -17,6 +17,7 @@ from bridge.catalog.program.guard import Verdict
 from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
+from tests.golden_texts import programs
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,53 +49,20 @@ def _verdict(code: str) -> Verdict:
     return check_program(Survey(tree), [HUB], {"git-hub": "hub", "time": "time"})
 
 
-def _fine() -> list[str]:
-    text = (ROOT / "tests" / "testdata" / "preflight" / "fine_programs.txt").read_text("utf-8")
-    plain = "\n".join(line for line in text.splitlines() if not line.startswith("## "))
-    return plain.split("\n---\n")
-
-
-@pytest.mark.parametrize("code", _fine())
+@pytest.mark.parametrize(
+    "code", [code for section in programs("fine_programs.txt").values() for code in section]
+)
 def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
     assert [str(found) for found in _verdict(code).certain] == []
 
 
 @pytest.mark.parametrize(
-    ("code", "rules"),
-    [
-        ("try:\n    await mcp_hub.nope()\nexcept ValueError:\n    pass", ["unknown-tool"]),
-        ("try:\n    await mcp_hub.nope()\nexcept MCPError:\n    pass", ["unknown-tool"]),
-        ("try:\n    await mcp_hub.nope()\nexcept Exception:\n    raise", ["unknown-tool"]),
-        ("try:\n    print(1)\nexcept KeyError:\n    mcp_hub.nope", ["unknown-tool"]),
-        ("async def main():\n    await mcp_hub.nope()\nawait main()", ["unknown-tool"]),
-        ("async def main():\n    await mcp_hub.nope()\nmain()", ["unknown-tool"]),
-        (
-            "import asyncio\nasync def main():\n    await mcp_hub.nope()\nasyncio.run(main())",
-            ["unknown-tool"],
-        ),
-        (
-            "import asyncio\nr = await asyncio.gather(mcp_hub.search(), mcp_hub.search(q=1))",
-            ["missing-argument", "unknown-argument"],
-        ),
-        ("try:\n    mcp_hub.search(query='x')\nexcept Exception:\n    pass", ["missing-await"]),
-        ("class A:\n    x = await mcp_hub.search(query='x')", ["await-outside-async"]),
-        ("x = 1\nif x:\n    await mcp_hub.nope()", ["unknown-tool"]),
-        ("await runtime.call_tool('git-hub', 'nope')", ["unknown-tool"]),
-        ("await runtime.call_tool('hub', 'search', {})", ["missing-argument"]),
-        ("await runtime.call_tool_raw('hub', 'nope')", []),
-        ("try:\n    await runtime.call_tool('hub', 'nope')\nexcept MCPError:\n    pass", []),
-        ("try:\n    await mcp_hub.search()\nexcept MCPError:\n    pass", []),
-        ("try:\n    await mcp_hub.search()\nexcept RuntimeError:\n    pass", []),
-        ("try:\n    await mcp_hub.search()\nexcept KeyError:\n    pass", ["missing-argument"]),
-        ("if dir(mcp_hub):\n    await runtime.call_tool('hub', 'nope')", []),
-        ("await mcp_servers['git-hub'].nope()", ["unknown-tool"]),
-        ("await mcp_servers['git-hub']['nope']()", ["unknown-tool"]),
-        ("def f():\n    print(undefined_thing)\nf()", ["undefined-name"]),
-        ("for _ in [1]:\n    r = await mcp_hub.search(querry='x')", ["unknown-argument"]),
-    ],
+    ("rules", "code"),
+    [(rules, code) for rules, codes in programs("wrong_programs.txt").items() for code in codes],
 )
-def test_what_fails_however_it_is_run_is_certain(code: str, rules: list[str]) -> None:
-    assert [found.rule for found in _verdict(code).certain] == rules
+def test_what_fails_however_it_is_run_is_certain(rules: str, code: str) -> None:
+    found = ", ".join(one.rule for one in _verdict(code).certain)
+    assert (found or "nothing") == rules
 
 
 def test_nothing_certain_is_found_in_modules_that_work() -> None:
