@@ -59,7 +59,6 @@ def describe_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
 
 
 def introduce_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
-    """Return one line for each server, in at most `tokens` tokens."""
     # A line has at least one token, so many servers cannot fit.
     for chars in (60, 30) if len(servers) < tokens else ():
         lines = (_server_line(server, "", sentence=True, chars=chars) for server in servers)
@@ -93,7 +92,6 @@ def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | 
     known: dict[tuple[int, Level], int] = {}
 
     def cost(number: int, level: Level, room: int) -> int:
-        """Return the tokens of one server at a level; any number above `room` if it is more."""
         if (number, level) not in known:
             server, spent = servers[number], 0
             if _least(server, level) > room:
@@ -311,7 +309,6 @@ With `mode="plan"` only reads happen. What a held call returns, and its fields, 
 to held calls, also in f-strings, lists and dicts; code that looks at it ends the plan.
 
 """
-"""The sections of the guide that do not depend on servers or settings."""
 
 
 def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary") -> dict[str, Any]:

@@ -163,7 +163,6 @@ def _said(server: ServerEntry) -> list[tuple[object, ...]]:
 
 
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
-    """Return the tools of one server with their aliases, each name once."""
     unique: dict[str, Tool] = {}
     for tool in tools:
         unique.setdefault(tool.name, tool)
@@ -342,7 +341,6 @@ def server_stub(entry: ServerEntry) -> str:
 
 
 def tool_stub(entry: ToolEntry, server_alias: str = "") -> str:
-    """Return one tool's function with the classes that its types refer to."""
     classes, function = _function(entry, Names(), "")
     call = f"# await mcp_{server_alias}.{entry.alias}(...)\n" if server_alias else ""
     return "\n\n\n".join([*classes, call + function]) + "\n"

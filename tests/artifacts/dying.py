@@ -1,6 +1,6 @@
-"""A bridge that is killed at each step of changing a store, and what is left checked each time.
+"""Kills a bridge at each step of a change to a store, and checks the store each time.
 
-A program of its own, for it forks: `dying.py DIRECTORY` prints how many steps each way has.
+A program of its own, since it forks: `dying.py DIRECTORY` prints the number of steps of each way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from bridge.store.schema import databases
 from tests.artifacts.rig import OTHER_RUN, RUN, check, store
 
 STEPS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "fcntl.flock", "os.chmod")
-"""What Python announces of all that changes a file's name or makes one. What is said to the
-database is a step, too."""
+"""Audit events of changes to files. A statement to the database is a step too."""
 
 OLD, SAME = b"old" * 1000, b"same" * 1000
 
@@ -41,7 +40,7 @@ WAYS: dict[str, tuple[Callable[[ArtifactStore], object], int]] = {
 }
 
 
-def _prepared(root: Path) -> set[str]:
+def _prepare(root: Path) -> set[str]:
     kept = store(root, total=100_000)
     run = kept.of_run("me", OTHER_RUN)
     made = [run.add("old", OLD), run.add("same", SAME)]
@@ -78,7 +77,7 @@ def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], object], tot
 def _try(directory: Path, name: str) -> int:
     way, total = WAYS[name]
     prepared = directory / name
-    before = _prepared(prepared)
+    before = _prepare(prepared)
     for number in range(1000):
         root = directory / f"{name}-{number}"
         shutil.copytree(prepared, root)

@@ -27,7 +27,7 @@ try:
     kept.of_run("me", RUN).add("large", b"l" * 3_000_000)
 except ArtifactStoreError as error:
     print(error.code, error.message, error.remedy)
-# Also when there is room for the content, and none for what is said of it.
+# Also if the disk has room for the content, and none for its entry.
 filler = root.parent / "filler"
 with filler.open("wb", buffering=0) as file, kept.of_run("me", RUN).writer("new") as writer:
     writer.write(b"n" * 1000)

@@ -1,4 +1,4 @@
-"""What runs leave is kept: by content, for its owner, within bounds, for a while."""
+"""The store of artifacts: contents, owners, limits and expiry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from bridge.artifacts import store as module
-from bridge.artifacts import store as writing
 from bridge.artifacts.store import MAX_NAME
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind, Provenance
@@ -28,7 +27,7 @@ from tests.artifacts.rig import (
     entries,
     rows,
     store,
-    unfinished,
+    unfinished_files,
 )
 from tests.postgresql import store_at
 from tests.raised import raises_code
@@ -85,7 +84,7 @@ def test_a_runs_output_is_read_by_the_run_and_the_newest_counts(
 
 
 @pytest.mark.guarantee("kept-apart")
-def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_path: Path) -> None:
+def test_only_its_owner_finds_an_artifact_and_no_error_tells_that_it_exists(tmp_path: Path) -> None:
     kept = store(tmp_path)
     mine = kept.of_run("me", RUN).add("secret", b"secret")
     output = kept.of_run("me", RUN).add("out", b"out", kind="stdout")
@@ -204,8 +203,8 @@ def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) 
         assert kept.find_all("me") == ()
         # No one takes it for something that a dead bridge has left.
         assert store(tmp_path).tidy() == 0
-        assert len(unfinished(tmp_path)) == 1
-    assert unfinished(tmp_path) == []
+        assert len(unfinished_files(tmp_path)) == 1
+    assert unfinished_files(tmp_path) == []
     artifacts.add("whole", b"x" * 90)
     with pytest.raises(ArtifactStoreError, match="before"):
         writer.finish()
@@ -235,7 +234,7 @@ def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_p
 def test_a_run_leaves_so_many_things_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "MAX_RUN_ENTRIES", 3)
+    monkeypatch.setattr(module, "MAX_RUN_ENTRIES", 3)
     artifacts = store(tmp_path).of_run("me", RUN)
     for _ in range(3):
         artifacts.add("x", b"")
@@ -329,14 +328,14 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
             kept.of_run(owner, RUN).add(str(number), f"{owner}{number}".encode() * 20)
     mine = kept.of_run("me", OTHER_RUN)
 
-    def refused(size: int) -> bool:
+    def is_refused(size: int) -> bool:
         try:
             mine.add("x", b"x" * size)
         except ArtifactQuotaError as error:
             return "your share" in error.message
         return False
 
-    assert refused(600)
+    assert is_refused(600)
     looks: list[object] = []
 
     def look(*given: Any) -> Any:
@@ -345,13 +344,13 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
 
     monkeypatch.setattr(module, "items_to_remove", look)
     for size in (600, 599, 301):
-        assert refused(size)
+        assert is_refused(size)
     assert not looks
     clock.seconds += 60
-    assert refused(600)
+    assert is_refused(600)
     assert looks
     # What is much less is weighed, and so is what another has.
-    assert not refused(100)
+    assert not is_refused(100)
     assert kept.of_run("you", RUN).add("more", b"m" * 100).size == 100
     check(tmp_path)
 

@@ -285,18 +285,17 @@ def test_the_packages_that_programs_find_are_told_with_the_versions_that_matter(
     )
 
 
-def test_twenty_packages_are_named_in_the_description_and_the_others_are_counted() -> None:
-    installed = tuple((f"package-{number}", "1.0") for number in range(50))
-    line = offers_line(Offers(installed=installed))
+@pytest.mark.parametrize(
+    "offers",
+    [
+        Offers(installed=tuple((f"package-{number}", "1.0") for number in range(50))),
+        Offers(packages=tuple(f"package-{number}" for number in range(500))),
+    ],
+)
+def test_long_lists_are_counted(offers: Offers) -> None:
+    line = offers_line(offers)
     assert line.endswith(" more.")
     assert len(line) < 400
-
-
-def test_long_lists_are_counted() -> None:
-    many = Offers(packages=tuple(f"package-{number}" for number in range(500)))
-    line = offers_line(many)
-    assert len(line) < 400
-    assert line.endswith(" more.")
 
 
 def test_roots_are_names_that_cannot_write_into_the_guide() -> None:

@@ -28,7 +28,7 @@ def _spec(text: str) -> PolicySpec:
     return parse_policy(tomllib.loads(text)["policy"], "config.toml: policy")
 
 
-def _proposed(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[str, list[str]]:
+def _propose_for(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[str, list[str]]:
     [described] = _tools(server, **{tool: annotations})
     policy = Policy(_spec(propose({server: [described]}, {})))
     decision = policy.decide(CallFacts(server=server, tool=tool, definition=described))
@@ -79,7 +79,7 @@ def test_budgets_are_proposed_but_not_in_force() -> None:
 def test_a_tool_is_judged_by_its_name_and_its_annotations_whichever_is_stricter(
     server: str, tool: str, annotations: Mapping[str, bool], effect: str, labels: list[str]
 ) -> None:
-    assert _proposed(server, tool, annotations) == (effect, labels)
+    assert _propose_for(server, tool, annotations) == (effect, labels)
 
 
 def test_a_tool_that_comes_later_is_vouched_for_by_no_line_of_others() -> None:

@@ -1,4 +1,4 @@
-"""The folder of skills, and the approvals beside it."""
+"""The folder of skills, and the approvals in the store."""
 
 from __future__ import annotations
 

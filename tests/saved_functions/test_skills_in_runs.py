@@ -18,7 +18,7 @@ from tests.engine_rig import ListFinder, workshop
 from tests.saved_functions.skill_rig import SAVE, run, value
 
 
-def test_whoever_has_the_terminal_and_the_agent_is_one_person() -> None:
+def test_the_users_of_the_terminal_and_of_the_agent_are_one_principal() -> None:
     known = ((STDIO, STDIO), (TERMINAL, ""), ("", ""), ("", "#x"), ("me", "me#x"))
     asking = [RunRequest(code="", principal=name, owner=owner) for name, owner in known]
     assert list(map(owner_of, asking)) == ["user", "user", "", "#x", "me#x"]

@@ -1,4 +1,4 @@
-"""What a person wrote or approved is neither replaced nor removed nor passed off by a program."""
+"""A program neither replaces nor removes nor imitates a skill that a person wrote or approved."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_what_a_program_made_itself_it_replaces_and_removes_unasked(engine
 
 
 @pytest.mark.parametrize("session", ["", "s"])
-async def test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unreviewed(
+async def test_a_skill_replaced_under_an_approved_name_needs_a_review(
     engine: Engine, session: str
 ) -> None:
     write(engine)
@@ -120,7 +120,7 @@ async def test_an_approval_is_of_the_whole_text(engine: Engine) -> None:
         assert (await run(engine, USE)).reason == "policy"
 
 
-async def test_nobody_known_replaces_or_removes_anything(
+async def test_an_unidentified_caller_replaces_and_removes_nothing(
     settings: Settings, tmp_path: Path
 ) -> None:
     policy = '[policy]\nskills = "allow"\n[policy.defaults]\nuntrusted = "allow"\n'

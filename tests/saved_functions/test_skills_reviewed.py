@@ -17,7 +17,7 @@ from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
-from tests.saved_functions.skill_rig import answering, run, value
+from tests.saved_functions.skill_rig import answer_with, run, value
 
 REVIEWED = "from skills import hello\nhello()"
 
@@ -26,8 +26,7 @@ REVIEWED = "from skills import hello\nhello()"
 async def other(
     settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine
 ) -> AsyncIterator[Engine]:
-    """Another bridge of the same user, who has a skill that the first one saved."""
-
+    """Another bridge of the same user, with a skill that the first one saved."""
     hello = "def hello():\n    '''Greet.\\x1b[31m'''\n    return 'hello'\n"
     await value(engine, hello + "runtime.save_skill(hello)")
     async with engine_on(backend, settings, finder=finder) as opened:
@@ -52,12 +51,12 @@ async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     assert "return 'hello'" in asked["message"]
     assert "\x1b" not in asked["message"]
 
-    client = answering("once")
+    client = answer_with("once")
     dynamic = "import skills\n[getattr(skills, 'hel' + 'lo')() for _ in range(2)]"
     assert await value(other, dynamic, client) == ["hello", "hello"]
     assert await value(other, REVIEWED, client) == "hello"
     assert len(client.asked) == 2
-    client = answering("always")
+    client = answer_with("always")
     assert await value(other, REVIEWED, client) == "hello"
     assert await value(other, REVIEWED) == "hello"
 
@@ -107,7 +106,7 @@ async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
 
     enforcing = replace(settings, guard="enforce")
     async with engine_on(backend, enforcing, finder=finder) as opened:
-        client = answering("always")
+        client = answer_with("always")
         result = await run(opened, code, client)
         assert "guard does not allow the skill 'hello'" in result.error
         assert client.asked == []
@@ -122,7 +121,7 @@ def test_a_question_has_the_whole_description() -> None:
 
 
 @pytest.mark.parametrize("source", ["    pass\n" * 120, f"    {'x' * 9000!r}\n"])
-def test_what_is_not_shown_whole_is_not_approved_for_good(source: str) -> None:
+def test_a_source_that_is_not_shown_whole_is_approved_for_one_run(source: str) -> None:
     header = Header(description="", version=1)
     skill = read_skill("f", encode_skill(header, f"def f():\n{source}"))
     asked: Any = question(skill, "", ())

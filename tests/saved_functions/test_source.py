@@ -124,7 +124,7 @@ def test_a_file_that_somebody_edited_or_wrote_is_another_version() -> None:
     broken = read_skill("f", "def f(:")
     assert broken.code is None
     assert "cannot be read" in broken.problem
-    # Only what stands first is the head; a second one is the source's own affair.
+    # Only the first header counts; a second one belongs to the source.
     twice = read_skill("f", text.replace("def f", "# /// mcp-code-bridge-skill\n# ///\ndef f"))
     assert (twice.version, twice.edited) == (4, True)
 

@@ -153,7 +153,6 @@ def wrong_argument(label: str, one: Wrong, signature: Callable[[], str]) -> str:
 
 
 def quote(name: str) -> str:
-    """Return a name from a program or server in backquotes, shortened."""
     return f"`{one_line(name, NAME_CHARS)}`"
 
 

@@ -562,7 +562,6 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (_Preflight._block, ast.AsyncFor, ast.AsyncWith),
     (_Preflight._return, ast.Return),
 )
-"""Each rule, and the kinds of nodes that it checks."""
 
 
 def _in_generator(context: Context) -> bool:

@@ -57,7 +57,6 @@ class ExpectedCall:
     deferred: bool = False
 
     def may_follow(self, other: ExpectedCall) -> bool:
-        """Return whether this call may be made after `other` in the same run."""
         if self.deferred or other.deferred or set(self.loops) & set(other.loops):
             return True
         return (other.line, other.column) < (self.line, self.column)

@@ -149,7 +149,6 @@ IMPORTS = _by_name(
     no-network websockets xmlrpc
     """
 )
-"""Modules, by name."""
 
 REFERENCES = _by_name(
     """

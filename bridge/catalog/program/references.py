@@ -59,7 +59,6 @@ _MODULES = """
 """
 _ROWS = [line.split() for line in _MODULES.strip().splitlines()]
 MEMBERS: Mapping[str, str] = {name: module for module, *names in _ROWS for name in names}
-"""Well-known names and the modules they are imported from."""
 
 TWICE_NAMED = frozenset(
     {"bisect", "copy", "datetime", "fnmatch", "glob", "pprint", "random", "time"}
@@ -224,7 +223,6 @@ def import_for(name: str, attributes: Collection[str] = ()) -> str:
 
 
 def _texts(survey: Survey) -> Iterator[str]:
-    """Yield the texts that alone name the tool of a `call_tool`."""
     for node, _ in survey.every(ast.Call):
         if last_name(node.func) in BY_NAME:
             slots = [(PARAMETER_NAMES.get(one.arg, one.arg), one.value) for one in node.keywords]

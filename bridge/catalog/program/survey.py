@@ -22,7 +22,6 @@ Bound = ast.expr | Function | str | None
 """The value of a name: an expression, a function or a dotted module; None if unknown."""
 
 EVERYTHING = frozenset({"*"})
-"""Stands for every exception."""
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -463,7 +462,6 @@ _OWN_PARENTS = {
     "JSONDecodeError": ("ValueError",),
     "CancelledError": ("BaseException",),
 }
-"""Exceptions that are not builtins, and their base classes."""
 
 _ENDS = frozenset({"exit", "quit", "_exit", "abort"})
 _PLAIN_CONTEXTS = frozenset(

@@ -156,7 +156,6 @@ _IMPORTED = frozenset({"mcp", "runtime"})
 """Modules of a run; `mcp_<alias>` is one too."""
 
 IMPORTERS = frozenset({"builtins.__import__", "importlib.import_module", "importlib.__import__"})
-"""Functions that import the module named by their first argument."""
 
 _JOINS = frozenset({"os.path.join", "posixpath.join", "pathlib.Path"})
 _SAME_TEXT = frozenset({"builtins.str", "os.fspath", "os.path.expanduser", "os.path.realpath"})

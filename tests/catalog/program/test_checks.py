@@ -43,17 +43,21 @@ HUB = ServerEntry(
 )
 
 
-def _verdict(code: str) -> Verdict:
+def _verdict(code: str, *servers: ServerEntry, more_names: bool = False, **aliases: str) -> Verdict:
     tree = parse(code)
     assert isinstance(tree, ast.Module), tree
-    return check_program(Survey(tree), [HUB], {"git-hub": "hub", "time": "time"})
+    return check_program(Survey(tree), servers, aliases, more_names)
+
+
+def _hub_verdict(code: str) -> Verdict:
+    return _verdict(code, HUB, hub="hub", time="time")
 
 
 @pytest.mark.parametrize(
     "code", [code for section in programs("fine_programs.txt").values() for code in section]
 )
 def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
-    assert [str(found) for found in _verdict(code).certain] == []
+    assert [str(found) for found in _hub_verdict(code).certain] == []
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
     [(rules, code) for rules, codes in programs("wrong_programs.txt").items() for code in codes],
 )
 def test_what_fails_however_it_is_run_is_certain(rules: str, code: str) -> None:
-    found = ", ".join(one.rule for one in _verdict(code).certain)
+    found = ", ".join(one.rule for one in _hub_verdict(code).certain)
     assert (found or "nothing") == rules
 
 
@@ -92,9 +96,7 @@ def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -
 
 def test_the_demonstrations_program_is_fine() -> None:
     code = (ROOT / "examples" / "repository_report.py").read_text(encoding="utf-8")
-    tree = parse(f"REPOSITORY = '/repository'\n{code}")
-    assert isinstance(tree, ast.Module)
-    assert check_program(Survey(tree), [], {"git": "git", "time": "time"}).certain == ()
+    assert _verdict(f"REPOSITORY = '/repository'\n{code}", git="git", time="time").certain == ()
 
 
 @pytest.mark.parametrize(
@@ -108,9 +110,7 @@ def test_the_demonstrations_program_is_fine() -> None:
 def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
     code: str, part: str
 ) -> None:
-    tree = parse(code)
-    assert isinstance(tree, ast.Module)
-    (found,) = check_program(Survey(tree), [], {"git": "git", "git-forge": "git_forge"}).certain
+    (found,) = _verdict(code, git="git", git_forge="git_forge").certain
     assert part in found.message
 
 
@@ -153,15 +153,13 @@ def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> Non
         for n in range(300)
     ]
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
-    tree = parse(f"await mcp_s.{huge}({huge}={huge!r})\nprint({huge}1)")
-    assert isinstance(tree, ast.Module)
-    verdict = check_program(Survey(tree), [server], {"s": "s"})
+    verdict = _verdict(f"await mcp_s.{huge}({huge}={huge!r})\nprint({huge}1)", server, s="s")
     assert verdict.certain
     assert len(json.dumps([found.message for found in verdict.findings])) < 5_000
 
 
 def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
-    verdict = _verdict("\n".join(f"await mcp_hub.nope_{n}()" for n in range(100)))
+    verdict = _hub_verdict("\n".join(f"await mcp_hub.nope_{n}()" for n in range(100)))
     assert len(verdict.findings) == 25
     assert verdict.omitted == 75
 
@@ -169,16 +167,14 @@ def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
 def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> None:
     tools = [Tool(server="s", name=f"tool_{n}") for n in range(1000)]
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
-    tree = parse("".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000)))
-    assert isinstance(tree, ast.Module)
-    verdict = check_program(Survey(tree), [server], {"s": "s"})
+    code = "".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000))
+    verdict = _verdict(code, server, s="s")
     assert len(verdict.certain) == 25
     assert verdict.omitted == 8000 - 25
     assert verdict.certain[0].line == 1
 
 
 def test_names_of_a_session_s_earlier_programs_are_no_matter_of_notes() -> None:
-    tree = parse("print(total, json.dumps(rows))")
-    assert isinstance(tree, ast.Module)
-    assert check_program(Survey(tree), [], {}).notes or check_program(Survey(tree), [], {}).certain
-    assert check_program(Survey(tree), [], {}, more_names=True).findings == ()
+    code = "print(total, json.dumps(rows))"
+    assert _verdict(code).findings
+    assert _verdict(code, more_names=True).findings == ()

@@ -96,19 +96,7 @@ def test_what_may_mean_something_else_is_not_repaired(given: str) -> None:
     assert isinstance(read.tree, Unread)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'f"{d["a"]} {", ".join(x)}"',
-        'f"{f"{"a"}"}"',
-        'f"{"\\n".join(x)}"',
-        'f"say \\"{d["a"]}\\" {{x}}"',
-        'f"{x:>{w["b"]}} {d["a"]!r:5} {y != "z"}"',
-        "f'''{d['a']}''' # it's",
-        'f"{s != "}"} {"q"}"',
-        'rf"\\d{d["a"]}"',
-    ],
-)
+@pytest.mark.parametrize("line", PROGRAMS["f-strings of Python 3.12"])
 def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
     read = read_program(line, lambda: "3.11")
     ast.parse(read.code, feature_version=(3, 11))
@@ -118,17 +106,7 @@ def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.13"])
-@pytest.mark.parametrize(
-    "line",
-    [
-        "f“{d[“a”]}”",
-        'f"{d[“a”]}"',
-        "f“{d[‘a’]}”",
-        "f'{d[‘a’]}'",
-        "f“{“, ”.join(d)}”",
-        "f“{d[“a”]:>{w[“n”]}}”",
-    ],
-)
+@pytest.mark.parametrize("line", PROGRAMS["typographic quotes in f-strings"])
 def test_typographic_quotes_nested_in_f_strings_mean_the_same_everywhere(
     line: str, python: str
 ) -> None:
@@ -261,21 +239,7 @@ def test_a_command_of_one_meaning_is_read_as_that(
     assert read.packages == expected
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "!ls -la",
-        "!pip install -r requirements.txt",
-        "!pip install git+https://example.org/x",
-        "!pip install ./wheel.whl",
-        "!pip install --index-url https://example.org a",
-        "!pip install a && rm b",
-        "!pip install",
-        "!pip uninstall a",
-        "%%bash",
-        "%run other.py",
-    ],
-)
+@pytest.mark.parametrize("command", PROGRAMS["commands of no single meaning"])
 def test_a_command_that_may_mean_more_is_not_understood(command: str) -> None:
     read = read_program(f"{command}\nx = 1")
     assert isinstance(read.tree, Unread)
