@@ -247,8 +247,8 @@ def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, i
     return start + begin, start + cut, text
 
 
-def _inside(data: bytes, place: int) -> bool:
-    return place < len(data) and data[place] & 0xC0 == 0x80
+def _inside(data: bytes, index: int) -> bool:
+    return index < len(data) and data[index] & 0xC0 == 0x80
 
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

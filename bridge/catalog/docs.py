@@ -178,8 +178,8 @@ def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int =
     name = one_line(server.name, 60)
     text = text if name == server.alias else f"{text} = {name}"
     begun = server.description[:4_000]
-    told = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun
-    summary = first_sentence(told.strip() or begun, chars)
+    body = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun
+    summary = first_sentence(body.strip() or begun, chars)
     return f"{text}: {summary}{note}" if summary else f"{text}{note}"
 
 
@@ -268,12 +268,12 @@ def _directories(offers: Offers) -> list[str]:
 
 def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the names of roots: the client's name, or the last part of the URI or path."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for name, address in (*roots, *(("", path) for path in own)):
         last = address.rstrip("/").rpartition("/")[2]
         shown = (one_line(text, 60).strip() for text in (name, last))
-        found.setdefault(next(filter(None, shown), ""))
-    return tuple(filter(None, found))[:40]  # A client may have any number.
+        names.setdefault(next(filter(None, shown), ""))
+    return tuple(filter(None, names))[:40]  # A client may have any number.
 
 
 Detail = Literal["summary", "full"]
@@ -349,8 +349,8 @@ def example_call(server: ServerEntry, entry: ToolEntry) -> str:
 def _example_value(kind: str) -> str:
     if kind.startswith("Literal["):
         # Its first value, as Python writes it.
-        found = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)
-        return found[1] if found else "..."
+        first = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)
+        return first[1] if first else "..."
     if kind.startswith(("list", "tuple", "dict", "{")):
         return "{...}" if kind[0] in "d{" else "[...]"
     plain = {"str": '"..."', "int": "1", "float": "1.0", "bool": "True"}

@@ -137,10 +137,10 @@ class ServerEntry:
 
     @cached_property
     def _by_letters(self) -> Mapping[str, Sequence[ToolEntry]]:
-        found = defaultdict[str, list[ToolEntry]](list)
+        entries = defaultdict[str, list[ToolEntry]](list)
         for each in self.tools:
-            found[own_letters(each.alias, self.name)].append(each)
-        return found
+            entries[own_letters(each.alias, self.name)].append(each)
+        return entries
 
 
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:

@@ -182,11 +182,11 @@ def _effect_of_name(name: str) -> tuple[Effect, str] | None:
 
     For reads and writes only the first two words count: `start_search` is a write.
     """
-    found = words(name[:200])
+    name_words = words(name[:200])
     kinds: tuple[tuple[Effect, frozenset[str], Sequence[str]], ...] = (
-        ("destructive", _DESTROYING, found),
-        ("write", _CHANGING, found[:2]),
-        ("read", _READING, found[:2]),
+        ("destructive", _DESTROYING, name_words),
+        ("write", _CHANGING, name_words[:2]),
+        ("read", _READING, name_words[:2]),
     )
     for effect, telling, where in kinds:
         for word in where:

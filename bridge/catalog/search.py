@@ -108,9 +108,9 @@ def index_text(text: str) -> str:
 
 def words_of_query(query: str) -> list[str]:
     """Return a query's words, with abbreviations expanded, without stop words if others remain."""
-    found = runs(query)
-    telling = [run for run in found if run.lower() not in _FILLERS]
-    return [long for run in telling or found for long in _SHORT_FOR.get(run.lower(), (run,))]
+    query_runs = runs(query)
+    telling = [run for run in query_runs if run.lower() not in _FILLERS]
+    return [long for run in telling or query_runs for long in _SHORT_FOR.get(run.lower(), (run,))]
 
 
 def same(given: Iterable[str]) -> list[str]:
@@ -122,13 +122,13 @@ def correct_word(word: str, known: Container[str]) -> list[str]:
     if len(word) < 4 or not word.isascii():  # Shorter words are one edit away from too many others.
         return []
     word = word[:MAX_WORD_CHARS]
-    ends = [(word[:place], word[place:]) for place in range(len(word) + 1)]
-    found = {head + tail[1:] for head, tail in ends if tail}
-    found.update(head + tail[1] + tail[0] + tail[2:] for head, tail in ends if len(tail) > 1)
+    ends = [(word[:index], word[index:]) for index in range(len(word) + 1)]
+    near = {head + tail[1:] for head, tail in ends if tail}
+    near.update(head + tail[1] + tail[0] + tail[2:] for head, tail in ends if len(tail) > 1)
     for letter in "abcdefghijklmnopqrstuvwxyz":
-        found.update(head + letter + tail[1:] for head, tail in ends if tail)
-        found.update(head + letter + tail for head, tail in ends)
-    return sorted(other for other in found if other in known)
+        near.update(head + letter + tail[1:] for head, tail in ends if tail)
+        near.update(head + letter + tail for head, tail in ends)
+    return sorted(other for other in near if other in known)
 
 
 @lru_cache(maxsize=8_192)  # a few megabytes
@@ -270,8 +270,8 @@ class ToolIndex:
             whole, split = run.lower()[:MAX_WORD_CHARS], parts(run)
             known = len(split) < 2 or self._run(_FOUND, _quote(whole)).fetchone()
             asked_words += [whole] if known else split
-        found = [self._term(word) for word in [*dict.fromkeys(asked_words)][:16]]
-        terms = list({term.text: term for term in found if term}.values())
+        matched = [self._term(word) for word in [*dict.fromkeys(asked_words)][:16]]
+        terms = list({term.text: term for term in matched if term}.values())
         scores = _sum_scores(terms, rows)
         typed = words(spelled)
         named = set()
@@ -285,16 +285,16 @@ class ToolIndex:
                 scores[row] += _EXACT_NAME_BONUS
                 named.add(row)
         best = self._best(scores, max(1, min(limit, MAX_LIMIT)))
-        fits = self._fits(best, terms, found.count(None))
+        fits = self._fits(best, terms, matched.count(None))
         fits.update(dict.fromkeys(fits.keys() & named, 1.0))
         return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
     def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
         least = min(heapq.nlargest(limit, scores.values()), default=0.0) - _SAME_SCORE
-        found = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
+        rows = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
         tools = self._tools
-        found.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
-        return dict(found[:limit])
+        rows.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
+        return dict(rows[:limit])
 
     def _fits(self, rows: Iterable[int], terms: Sequence[_Term], unknown: int) -> dict[int, float]:
         """Return each row's `fit`; `unknown` is the number of words that no tool has."""

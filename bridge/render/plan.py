@@ -124,9 +124,9 @@ def printable(text: str) -> str:
     alike = look_alikes(text)
     return "".join(
         character
-        if not (is_hidden(character) or place in alike)
+        if not (is_hidden(character) or index in alike)
         else character.encode("unicode_escape").decode("ascii")
-        for place, character in enumerate(text)
+        for index, character in enumerate(text)
     )
 
 

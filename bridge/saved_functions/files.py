@@ -172,15 +172,15 @@ class SkillFiles:
             text = self.text(name)
             if text is None or text_digest(text) != digest:
                 return False
-            found = [*_approvals(kept.get(_APPROVED, SKILLS, "")), [name, digest]]
-            kept.put(_APPROVED, SKILLS, "", json.dumps(found).encode())
+            approvals = [*_approvals(kept.get(_APPROVED, SKILLS, "")), [name, digest]]
+            kept.put(_APPROVED, SKILLS, "", json.dumps(approvals).encode())
             forget_read(kept, SKILLS, name)
             return True
 
     def approvals(self) -> set[tuple[str, str]]:
         try:
-            found = self._store.documents(_APPROVED, [""], SKILLS).get("")
-            return {(name, digest) for name, digest in _approvals(found)}
+            data = self._store.documents(_APPROVED, [""], SKILLS).get("")
+            return {(name, digest) for name, digest in _approvals(data)}
         except (OSError, ValueError, TypeError, RecursionError) as error:
             logger.warning("approvals of skills cannot be read, so none counts: %s", error)
             return set()

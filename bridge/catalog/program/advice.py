@@ -93,8 +93,8 @@ def explain_syntax(code: str, why: Unread) -> Verdict:
         return NOTHING
     lines, problem = lines_of(code), finding.message
     line = lines[finding.line - 1][:640] if 0 < finding.line <= len(lines) else ""
-    found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
-    advice = next((match.expand(advice) for match, advice in found if match), "")
+    matches = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
+    advice = next((match.expand(advice) for match, advice in matches if match), "")
     if not advice and "expected an indented block" in problem:
         advice = "Indent the block's lines, or write `pass`."
     message = f"{problem}. {advice}" if advice else problem

@@ -113,7 +113,7 @@ class _ExpectedCallReader:
                 self._add_unnamed(node.lineno, f"it imports every name of {module}")
         return ExpectedCalls(
             calls=tuple(sorted(self.calls, key=lambda call: (call.line, call.column))),
-            open=tuple(sorted(set(self.open), key=lambda found: (found.line, found.why))),
+            open=tuple(sorted(set(self.open), key=lambda call: (call.line, call.why))),
         )
 
     def _call(self, node: ast.Call, context: Context) -> None:

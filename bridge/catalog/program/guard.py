@@ -41,11 +41,11 @@ class Verdict:
     @property
     def certain(self) -> tuple[Finding, ...]:
         """The findings that stop the program: certain mistakes, and what the guard denies."""
-        return tuple(found for found in self.findings if found.severity == "deny")
+        return tuple(one for one in self.findings if one.severity == "deny")
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        return tuple(found for found in self.findings if found.severity == "note")
+        return tuple(one for one in self.findings if one.severity == "note")
 
 
 NOTHING = Verdict()

@@ -372,7 +372,7 @@ def _repair(code: str, why: Unread) -> ReadProgram:
         texts, level = level, {}
         for text, done in texts.items():
             for words, change in REPAIRS:
-                found = {}
+                parsed = {}
                 for new in dict.fromkeys(change(text)):
                     left -= len(new)
                     if new in seen or left < 0:
@@ -380,9 +380,9 @@ def _repair(code: str, why: Unread) -> ReadProgram:
                     seen.add(new)
                     level[new] = (*done, words)
                     if isinstance(tree := parse(new), ast.Module):
-                        found[ast.dump(tree)] = new
-                if len(found) == 1:
-                    (new,) = found.values()
+                        parsed[ast.dump(tree)] = new
+                if len(parsed) == 1:
+                    (new,) = parsed.values()
                     return ReadProgram(code=new, tree=parse(new), read_as="; ".join(level[new]))
     return ReadProgram(code=code, tree=why)
 

@@ -109,13 +109,13 @@ class NameTable:
 
     @cached_property
     def _owners(self) -> dict[str, str]:
-        found = {spelling(server.name): f"{PREFIX}{server.alias}" for server in self._servers}
-        return {**found, **{server.alias: f"{PREFIX}{server.alias}" for server in self._servers}}
+        paths = {spelling(server.name): f"{PREFIX}{server.alias}" for server in self._servers}
+        return {**paths, **{server.alias: f"{PREFIX}{server.alias}" for server in self._servers}}
 
     @cached_property
     def _members(self) -> Mapping[str, dict[str, bool]]:
         """By spelling, the paths of tools and helpers, each with whether its server is listed."""
-        found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+        members: defaultdict[str, dict[str, bool]] = defaultdict(dict)
         marks = [not self._listed.isdisjoint((one.name, one.alias)) for one in self._servers]
         unknown = {mark for mark, one in zip(marks, self._servers, strict=True) if not one.known}
         for listed, server in zip(marks, self._servers, strict=True):
@@ -123,21 +123,21 @@ class NameTable:
                 path = f"{PREFIX}{server.alias}.{entry.alias}"
                 for tool in {entry.alias, spelling(entry.tool.name)} - {"", "_"}:
                     if not unknown & {listed, True}:  # Else another may have it too.
-                        found[tool][path] = listed
+                        members[tool][path] = listed
                     for owner in (server.alias, spelling(server.name)):
-                        found[spelling(f"{owner}_{tool}")][path] = listed
+                        members[spelling(f"{owner}_{tool}")][path] = listed
         for name in HELPERS:
-            found[name][f"runtime.{name}"] = True
-        return found
+            members[name][f"runtime.{name}"] = True
+        return members
 
     @cached_property
     def _alike(self) -> Mapping[str, dict[str, bool]]:
-        found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+        members: defaultdict[str, dict[str, bool]] = defaultdict(dict)
         for name, path in self._owners.items():
-            found[letters(name)][path] = True
+            members[letters(name)][path] = True
         for name, paths in self._members.items():
-            found[letters(name)].update(paths)
-        return found
+            members[letters(name)].update(paths)
+        return members
 
     def find(self, name: str) -> str:
         path = self._owners.get(spelling(name)) or _ALSO.get(name)
@@ -162,7 +162,7 @@ class NameTable:
         uses: defaultdict[str, list[int]] = defaultdict(list)
         for node in self.find_undefined(survey):
             uses[node.id].append(id(node))
-        found = {}
+        meanings = {}
         for name, nodes in uses.items():
             path = self.find(name)
             used = called if "." in path else asked.keys()
@@ -170,17 +170,17 @@ class NameTable:
             if path == "runtime" and not HELPERS.keys() >= attributes:
                 continue
             if path in _VALUES or (path and not used.isdisjoint(nodes)):
-                found[name] = path
+                meanings[name] = path
         for text in _texts(survey):
             path = self.find(text)
             if "." in path:
-                found[text] = path
+                meanings[text] = path
         imports: defaultdict[str, set[str]] = defaultdict(set)
         for node, _ in survey.every(ast.Name):
             if node.id not in survey.names | survey.made | BUILTINS:
                 imports[node.id].add(asked.get(id(node), ""))
         lines = {name: import_for(name, attributes) for name, attributes in imports.items()}
-        return {**found, **{name: line for name, line in lines.items() if line}}
+        return {**meanings, **{name: line for name, line in lines.items() if line}}
 
     def find_undefined(self, survey: Survey) -> Iterator[ast.Name]:
         """Yield each use of a name that neither the program nor the run defines.

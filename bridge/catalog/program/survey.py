@@ -210,13 +210,13 @@ class Survey:
                 owner = self.owner(node.id, context)
                 named = [scope for scope in by_name[node.id] if scope.parent is owner]
                 uses[id(context.scope.holder())] += named
-        found: set[int] = set()
+        called: set[int] = set()
         while reached:
             scope = reached.pop()
-            if id(scope) not in found:
-                found.add(id(scope))
+            if id(scope) not in called:
+                called.add(id(scope))
                 reached += uses[id(scope)]
-        return found
+        return called
 
     def _walk(self, tree: ast.Module) -> None:
         self._block(tree.body, Context(scope=self.root), last=True)
@@ -227,9 +227,9 @@ class Survey:
             kind = type(node)
             nodes[kind].append(item)
             _HANDLERS.get(kind, Survey._push_children)(self, node, context)
-        for found in nodes.values():
+        for items in nodes.values():
             # The last node of a block is walked first.
-            found.reverse()
+            items.reverse()
 
     def _push_children(self, node: ast.AST, context: Context) -> None:
         stack, kind = self._stack, type(node)

@@ -209,8 +209,8 @@ class SymbolResolver:
 
     def of(self, node: ast.expr, context: Context) -> Symbol | None:
         """Return the one symbol that an expression refers to; None if it is not certain."""
-        found = self.all_of(node, context)
-        return found[0] if len(found) == 1 else None
+        symbols = self.all_of(node, context)
+        return symbols[0] if len(symbols) == 1 else None
 
     def dotted_names(self, node: ast.expr, context: Context) -> tuple[str, ...]:
         """Return the dotted names ("os.system") of the builtins and members that it may be."""
@@ -220,11 +220,11 @@ class SymbolResolver:
         if type(node) not in _SPEAKING:
             return UNKNOWN
         # Several rules ask for the same node, and each node has one context.
-        found = self._found.get(id(node))
-        if found is None:
+        symbols = self._found.get(id(node))
+        if symbols is None:
             self._left = MAX_STEPS
-            found = self._found[id(node)] = self._of(node, context, MAX_DEPTH)
-        return found
+            symbols = self._found[id(node)] = self._of(node, context, MAX_DEPTH)
+        return symbols
 
     def text(self, node: ast.expr, context: Context) -> str | None:
         """Return the text or path that an expression evaluates to; None if it is computed."""
@@ -279,10 +279,10 @@ class SymbolResolver:
     def _name(self, name: str, context: Context, depth: int) -> Found:
         owner = self._survey.owner(name, context)
         if owner is None:
-            found = self._unbound(name)
-            stars = self._survey.stars if found is not None and found.kind == Kind.BUILTIN else ()
+            symbol = self._unbound(name)
+            stars = self._survey.stars if symbol is not None and symbol.kind == Kind.BUILTIN else ()
             imported = (self.resolve_import(f"{star}.{name}") for star in stars if star)
-            return _each([found, *map(_present, imported)])
+            return _each([symbol, *map(_present, imported)])
         key = (id(owner), name)
         if key not in self._named:
             # Until it is resolved, a name that refers to itself is unknown.
@@ -327,8 +327,8 @@ class SymbolResolver:
             return Symbol(kind=Kind.BUILTIN, name=rest)
         if first.startswith("mcp_"):
             # `import mcp_github` is `import mcp.servers.github`; others are the program's own.
-            found = self._path(f"mcp.servers.{dotted[4:]}")
-            return None if found and found.kind == Kind.NO_SERVER else found
+            symbol = self._path(f"mcp.servers.{dotted[4:]}")
+            return None if symbol and symbol.kind == Kind.NO_SERVER else symbol
         return self._path(dotted) if first in _IMPORTED else Symbol(kind=Kind.MEMBER, name=dotted)
 
     def _path(self, path: str) -> Symbol | None:
@@ -385,30 +385,32 @@ class SymbolResolver:
 
     def _resolve_call(self, node: ast.Call, context: Context, depth: int) -> Found:
         function, argument = node.func, node.args[0] if node.args else None
-        found: list[Symbol | None] = []
+        symbols: list[Symbol | None] = []
         for called in self._of(function, context, depth):
             dotted = called.dotted if called else ""
             self.computes |= dotted == "builtins.globals"
             if called and called.kind == Kind.GETTER and argument:
                 key = self._text(argument, context)
                 self.computes |= key is None
-                found.append(_present(self.server(key)) if key else None)
+                symbols.append(_present(self.server(key)) if key else None)
             elif dotted in IMPORTERS and argument:
                 name = self._text(argument, context)
                 if name is None:
                     self.computes |= self.start(argument, context).startswith("mcp.servers.")
                 elif dotted != "importlib.import_module" and len(node.args) == 1:
                     name = name.partition(".")[0]
-                found.append(self.resolve_import(name) if name else None)
+                symbols.append(self.resolve_import(name) if name else None)
             elif dotted == "builtins.getattr" and argument and len(node.args) > 1:
                 name = self._text(node.args[1], context)
                 owners = self._of(argument, context, depth)
                 self.computes |= not name and Kind.MODULES in {one.kind for one in owners if one}
                 # A program that asks for a name by `getattr` handles its absence.
-                found += [_present(self._attribute(one, name)) if name else None for one in owners]
+                symbols += [
+                    _present(self._attribute(one, name)) if name else None for one in owners
+                ]
             else:
-                found.append(None if called is None else self._resolve_awaitable(called))
-        return _each(found)
+                symbols.append(None if called is None else self._resolve_awaitable(called))
+        return _each(symbols)
 
     def _resolve_awaitable(self, called: Symbol) -> Symbol | None:
         function = called.function
@@ -501,8 +503,8 @@ class SymbolResolver:
         return None if _SAME_TEXT.isdisjoint(dotted) else arguments[:1]
 
 
-def _each(found: Iterable[Symbol | None]) -> Found:
-    return tuple(dict.fromkeys(found))
+def _each(symbols: Iterable[Symbol | None]) -> Found:
+    return tuple(dict.fromkeys(symbols))
 
 
 def _server(server: ServerEntry) -> Symbol:
