@@ -77,8 +77,8 @@ def _list_calls(plan: Plan, how: bool, characters: int) -> _PlanPage:
         page.add_apart(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
     if plan.stale:
         page.add_apart(
-            "Read after calls to the same server had been held, so without what those will "
-            f"change: {printable(plan.stale)[:MAX_VALUE]}."
+            "Read after held calls to the same server, so without their changes: "
+            f"{printable(plan.stale)[:MAX_VALUE]}."
         )
     if how and (why := unknown_effects(plan.calls)):
         page.add_apart(why)
@@ -92,7 +92,7 @@ def _list_calls(plan: Plan, how: bool, characters: int) -> _PlanPage:
         if asking and not plan.askable:
             more = f" and {len(asking) - 5:,} more" if asking[5:] else ""
             page.add(
-                f"That is refused until the user's rules allow {', '.join(asking[:5])}"
+                f"The bridge refuses that until the user's rules allow {', '.join(asking[:5])}"
                 f"{more}: no user can be asked over HTTP without authentication."
             )
     elif how and plan.calls and not plan.stopped:
@@ -106,8 +106,8 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
     rules = {call.rule for call in calls}
     if "no policy" in rules:
         return (
-            "There is no policy, so a plan makes only calls that a server of the user's marks as "
-            "read-only, and holds all others. The user can run `mcp-code-bridge policy init`."
+            "Without a policy, a plan makes only calls that the user's servers mark as read-only, "
+            "and holds all others. The user can run `mcp-code-bridge policy init`."
         )
     if any(rule.startswith("default for untrusted") for rule in rules):
         return (

@@ -303,15 +303,15 @@ def _call_lines(result: RunResult) -> list[str]:
     # A program that ended early might have made them later.
     tell(
         result.unused if result.status == "success" else (),
-        "[retry] {} of the run before not asked for again, with the same arguments: {}. What was "
-        "done stands.",
+        "[retry] {} of the previous run not repeated with the same arguments: {}. Their effects "
+        "remain.",
     )
     tell(result.refused, "[gate] {} not made: {}")
     if result.receipt and (names := result.receipt.masked):
         more = [f"and {len(names) - MAX_KINDS:,} more"] if len(names) > MAX_KINDS else []
         lines.append(
             f"[secrets] masked: {', '.join([*map(_plain, names[:MAX_KINDS]), *more])}. Pass a mark "
-            "on as it is: the server that returned the secret gets it back."
+            "on unchanged: the server that returned the secret gets the secret."
         )
     if result.unsent:
         lines.append(
@@ -320,7 +320,7 @@ def _call_lines(result: RunResult) -> list[str]:
         )
     tell(
         result.unknown,
-        "[gate] {} of unknown outcome: {}. It may have happened: look before you make it again.",
+        "[gate] {} of unknown outcome: {}. Check what happened before you repeat a call.",
     )
     return lines
 
