@@ -199,9 +199,6 @@ def tool(
     )
 
 
-STRING = {"type": "string"}
-
-
 def test_an_argument_has_one_spelling_in_every_text() -> None:
     made = tool(
         properties={"a": STRING, "x-y": {"type": "integer"}, "from": STRING, "ﬁ": STRING},

@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.model import Effect, HeldCall, Plan, RunResult
-from bridge.render.plan import (
-    MAX_CHARACTERS,
-    MAX_ROWS,
-    plan_question,
-    plan_summary,
-    plan_text,
-)
+from bridge.render.plan import MAX_CHARACTERS, MAX_ROWS, plan_question, plan_summary, plan_text
 from bridge.render.structured import MAX_PLAN_CHARACTERS, to_structured
 from bridge.render.text import compact
 from tests.golden_texts import assert_golden

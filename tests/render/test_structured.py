@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.model import RunResult
-from bridge.render.structured import (
-    MAX_DEPTH,
-    TOO_DEEP,
-    stream_lines,
-    to_json,
-    to_structured,
-)
+from bridge.render.structured import MAX_DEPTH, TOO_DEEP, stream_lines, to_json, to_structured
 
 ANY_TEXT = st.text(st.characters(codec=None))
 

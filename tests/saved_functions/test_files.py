@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.saved_functions.files import (
-    MAX_SKILLS,
-    MAX_VERSIONS,
-    SkillFiles,
-)
+from bridge.saved_functions.files import MAX_SKILLS, MAX_VERSIONS, SkillFiles
 from bridge.saved_functions.source import read_skill, text_digest
 from tests.postgresql import store_at
 

@@ -38,11 +38,11 @@ def scan(code: str) -> Verdict:
 GUARDED = programs("guarded_programs.txt")
 
 
-def guarded(rules: Iterable[str]) -> list[tuple[str, str]]:
+def guard_cases(rules: Iterable[str]) -> list[tuple[str, str]]:
     return [(rule, code) for rule in rules for code in GUARDED[rule]]
 
 
-@pytest.mark.parametrize(("rule", "code"), guarded(sorted(DENIED.keys() - {"listed"})))
+@pytest.mark.parametrize(("rule", "code"), guard_cases(sorted(DENIED.keys() - {"listed"})))
 def test_what_a_rule_names_is_found_in_whatever_form(rule: str, code: str) -> None:
     seen = scan(code)
     assert seen.certain
