@@ -229,4 +229,5 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
+    short = 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS
+    return short and "\0" not in name and valid_text(name) == name

@@ -206,9 +206,9 @@ def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) 
         assert len(unfinished_files(tmp_path)) == 1
     assert unfinished_files(tmp_path) == []
     artifacts.add("whole", b"x" * 90)
-    with pytest.raises(ArtifactStoreError, match="before"):
+    with pytest.raises(ArtifactStoreError, match="finished or discarded"):
         writer.finish()
-    with pytest.raises(ArtifactStoreError, match="before"):
+    with pytest.raises(ArtifactStoreError, match="finished or discarded"):
         writer.write(b"x")
 
 

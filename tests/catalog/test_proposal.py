@@ -113,7 +113,21 @@ list = { effect = "read", labels = ["untrusted-input", "private-data"] }  # its 
 
 
 NAMES = st.text(min_size=1, max_size=30) | st.sampled_from(
-    ["a*", "a?", "a\\", '"', "a\n[policy]\npin = 3", "\x7f", "\ud800", "]", "#", "get_", "é", "a.b"]
+    [
+        "a*",
+        "a?",
+        "a\\",
+        '"',
+        "a\n[policy]\npin = 3",
+        "\x7f",
+        "\0",
+        "\ud800",
+        "]",
+        "#",
+        "get_",
+        "é",
+        "a.b",
+    ]
     + ["resources/read", "prompts/get", "mail"]
 )
 
@@ -128,4 +142,4 @@ def test_it_parses_whatever_servers_and_tools_are_called(
     }
     spec = _spec(propose(described, dict.fromkeys(servers, "it is\r\nodd \u202e")))
     assert all(not server.trust for server in spec.servers)
-    assert len(spec.servers) == sum("\ud800" not in server for server in servers)
+    assert len(spec.servers) == sum({"\0", "\ud800"}.isdisjoint(server) for server in servers)
