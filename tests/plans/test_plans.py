@@ -274,7 +274,7 @@ print((await mcp_rec.read_note(topic="a")).text)
 """
     result, made = await planned(planner, code)
     assert (result.stdout, made.stale) == ("note a\n", "1 × rec.read_note")
-    assert "without what those will change: 1 × rec.read_note." in compact(result)
+    assert "so without their changes: 1 × rec.read_note." in compact(result)
     _, made = await planned(planner, 'await mcp_rec.read_note(topic="a")')
     assert made.stale == ""
 
