@@ -121,7 +121,7 @@ check: venv ## format, lint, types, imports, sizes and docstrings, without runni
 	$(VENV)/lint-imports
 	$(VENV)/python scripts/check_sizes.py
 	$(VENV)/python scripts/check_docstrings.py
-	$(VENV)/python scripts/check_prose.py
+	$(VENV)/python -m scripts.check_prose
 
 # Which of the peers in tests/peers are installed; all if empty.
 PEERS ?= node mcp1 fastmcp4

@@ -30,14 +30,6 @@ from bridge.store import Store, Transaction, owner_digest
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-
-from bridge.errors import AuditError
-from bridge.gate.services import RunContext
-from bridge.guest.protocol.wire import Done
-from bridge.model import RunResult
-from bridge.offload import offload
-from bridge.render.plan import plan_summary
-
 logger = logging.getLogger(__name__)
 
 PLAN_SECONDS = 30 * 60.0
@@ -283,46 +275,3 @@ def _end(kept: Transaction, plan_id: str, owner: str, why: str) -> None:
     kept.delete(_KIND, whose, plan_id)
     kept.put(_ENDS, whose, plan_id, why.encode("utf-8", "replace"))
     kept.prune(_ENDS, most=1_000)
-
-
-HELD_RESULT_ERROR = "HeldResultError"
-"""The error that stops a program which reads the result of a held call."""
-
-
-async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
-    held_calls = run.context.held_calls
-    if held_calls is None:
-        return result
-    if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
-        # The plan ends here: what the program would do next depends on the results.
-        result = replace(result, status="success", reason=None, exit_code=None, error="")
-        stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:2_000]
-    else:
-        stopped = ""
-    shown = held_calls.add_labels
-    result = replace(
-        result,
-        summary=shown(result.summary),
-        stdout=shown(result.stdout),
-        stderr=shown(result.stderr),
-        result=shown(result.result),
-        result_repr=shown(result.result_repr),
-        error=shown(result.error),
-        shown=tuple(replace(item, text=shown(item.text)) for item in result.shown),
-    )
-    # Computed in a thread; `plans.keep` then has it.
-    await offload([request.call.arguments for request in held_calls.requests], held_calls.shown)
-    failed, here, run_id = result.status != "success", not run.context.vault.idle, result.run_id
-    plan = await plans.keep(
-        held_calls, run.owner, run_id=run_id, stopped=shown(stopped), failed=failed, here=here
-    )
-    plan = replace(plan, askable=run.caller.identified)
-    if plan.plan_id:
-        known = {"plan": plan.plan_id, "owner": run.owner, "calls": len(plan.calls)}
-        try:
-            await run.context.audit.event("plan", {**known, "seconds": plan.seconds})
-        except AuditError as error:
-            plan = await plans.withdraw(plan, run.owner, error.message)
-    if not failed:
-        result = replace(result, summary=plan_summary(plan))
-    return replace(result, plan=plan)

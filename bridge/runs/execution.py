@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
+from bridge.errors import AuditError
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
+from bridge.gate.held_calls import HeldCalls
 from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, accounted
 from bridge.gate.services import RunContext
-from bridge.guest.protocol.wire import Call, Run
+from bridge.guest.protocol.wire import Call, Done, Run
 from bridge.inventory.guide import GuestGuide
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.servers import Servers
-from bridge.model import Json, Limits, RunRequest, RunResult, Tool, Usage
+from bridge.model import (
+    Json,
+    Limits,
+    Plan,
+    RunRequest,
+    RunResult,
+    SessionReport,
+    Tool,
+    Usage,
+)
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages, PackageSet
-from bridge.plans.plan_store import Plans, planned
+from bridge.plans.plan_store import Plans
+from bridge.render.plan import plan_summary
 from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
@@ -32,7 +45,7 @@ from bridge.runs.program import Facts, Program
 from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.runs.sandboxes import Sandboxes
 from bridge.sandbox.backend import DistantSandbox
-from bridge.sandbox.failure import classify
+from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
@@ -143,6 +156,8 @@ def run_frame(
     )
 
 
+HELD_RESULT_ERROR = "HeldResultError"  # Stops a program that reads the result of a held call.
+
 _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
 """Methods whose answers contain a server's unchanged words."""
 
@@ -242,23 +257,31 @@ class Execution(Program):
 
     async def conclude(self, facts: Facts) -> RunResult:
         """Return the result, with the plan and the session's report if there are any."""
-        run, gate, left = self._run, self.gate, facts.left
-        verdict = classify(facts.ending, run.limits)
+        run, gate, left, session = self._run, self.gate, facts.left, self._place.session
         done, exited = facts.ending.done, facts.ending.exited
+        verdict = classify(facts.ending, run.limits)
+        plan: Plan | None = None
+        report: SessionReport | None = None
+        label: Callable[[Any], Any] = _unlabelled
+        if (held := run.gate.context.held_calls) is not None:
+            label = held.add_labels
+            verdict, plan = await self._close_plan(verdict, done, held)
+        if session is not None:
+            verdict, report = session.conclude(verdict, facts.ending)
         counts = done is not None and not (done.assigned and (left.stdout or left.shown))
-        result = RunResult(
+        return RunResult(
             run_id=run.run_id,
             status=verdict.status,
-            summary=verdict.summary,
+            summary=label(verdict.summary),
             reason=verdict.reason,
             code=verdict.code,
             exit_code=verdict.exit_code,
-            stdout=left.stdout,
-            stderr=left.stderr,
+            stdout=label(left.stdout),
+            stderr=label(left.stderr),
             has_result=counts and done is not None and done.has_result,
-            result=done.result if counts and done is not None else None,
-            result_repr=done.result_repr if done is not None else "",
-            error=verdict.error,
+            result=label(done.result) if counts and done is not None else None,
+            result_repr=label(done.result_repr) if done is not None else "",
+            error=label(verdict.error),
             servers=tuple(self._tools),
             timeout_seconds=run.limits.timeout,
             truncated=left.dropped,
@@ -270,14 +293,42 @@ class Execution(Program):
                 tool_calls=0 if gate is None else gate.calls,
                 tool_result_bytes=0 if gate is None else gate.result_bytes,
             ),
-            shown=left.shown,
+            shown=tuple(replace(item, text=label(item.text)) for item in left.shown),
             unsent=() if done is None else tuple(str(name)[:200] for name in done.unsent[:21]),
             artifacts=left.artifacts,
             missing=left.missing,
+            plan=plan,
+            session=report,
         )
-        result = await planned(result, done, run.gate, self._parts.plans)
-        session = self._place.session
-        return result if session is None else session.conclude(result, facts.ending)
+
+    async def _close_plan(
+        self, verdict: Verdict, done: Done | None, held: HeldCalls
+    ) -> tuple[Verdict, Plan]:
+        """Store the plan that the program made; reading the result of a held call ends a plan."""
+        run, plans, stopped = self._run.gate, self._parts.plans, ""
+        if verdict.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
+            verdict = replace(verdict, status="success", reason=None, exit_code=None, error="")
+            stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:2_000]
+        # A thread computes the shown calls, and `plans.keep` uses them.
+        await offload([request.call.arguments for request in held.requests], held.shown)
+        plan = await plans.keep(
+            held,
+            run.owner,
+            run_id=self._run.run_id,
+            stopped=held.add_labels(stopped),
+            failed=verdict.status != "success",
+            here=not run.context.vault.idle,
+        )
+        plan = replace(plan, askable=run.caller.identified)
+        if plan.plan_id:
+            facts = {"plan": plan.plan_id, "owner": run.owner, "calls": len(plan.calls)}
+            try:
+                await run.context.audit.event("plan", {**facts, "seconds": plan.seconds})
+            except AuditError as error:
+                plan = await plans.withdraw(plan, run.owner, error.message)
+        if verdict.status == "success":
+            verdict = replace(verdict, summary=plan_summary(plan))
+        return verdict, plan
 
     @cached_property
     def _provenance(self) -> ProvenanceTracker:
@@ -325,3 +376,7 @@ class Execution(Program):
             request=run.request,
         )
         return {"read_output": outputs.read_output, **kept.methods}
+
+
+def _unlabelled(value: Any) -> Any:
+    return value

@@ -301,10 +301,10 @@ class Program:
             case Cancel():
                 dispatcher.cancel(frame.id)
             case Output() | Shown() | Progress() | State():
-                await self._collector.take(frame)
+                await self._collector.add(frame)
             case File():
                 self._begin_collecting()
-                await self._collector.take(frame)
+                await self._collector.add(frame)
             case Done():
                 if self._done is not None:
                     raise WireError("a second done frame")

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 Request = TypeVar("Request", RunRequest, ApplyRequest)
 
-Take = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Place]]]
+OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Place]]]
 """A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
@@ -92,7 +92,7 @@ class Runner:
         # 1. Parse: check the request that `server/` made against the limits of this bridge.
         request, limits = await self._admission.parse(request)
         if request.ends_session_only:
-            return await self._sessions.end(request)
+            return await self._sessions.end_session(request)
         # 2. Read the program once: its syntax tree, the servers it names, the guard's findings.
         request, program = await self._admission.read(request, caller)
         # 3. Admit: the guard's mode, certain mistakes, skills; which servers the run may have.
@@ -101,10 +101,10 @@ class Runner:
             return run
         session: Turn | None = None
         result: RunResult | None = None
-        async with self._place(run) as take:
+        async with self._place(run) as open_sandbox:
             for again in (False, True):
                 try:
-                    async with take(again) as (run, place):
+                    async with open_sandbox(again) as (run, place):
                         session = place.session
                         # 4. Prepare: the servers connect while the sandbox starts.
                         run, tools = await self._admission.connect(run)
@@ -130,11 +130,11 @@ class Runner:
             result = session.with_losses(result)
         return add_findings(result, run.program, run.check.verdict, caller.restarted)
 
-    def _place(self, run: PreparedRun) -> AbstractAsyncContextManager[Take]:
+    def _place(self, run: PreparedRun) -> AbstractAsyncContextManager[OpenSandbox]:
         return self._in_session(run) if run.request.session else self._in_own_sandbox(run)
 
     @asynccontextmanager
-    async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[Take]:
+    async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
         packages = self._parts.packages
         async with self._queue.slot(run.request.owner, run.caller.queued) as slot:
             if run.request.may_need_packages:
@@ -145,19 +145,19 @@ class Runner:
             reserve = partial(self._parts.sandboxes.reserve, binds=run.packages.binds)
 
             @asynccontextmanager
-            async def take(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+            async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
                 async with reserve(run.limits, fresh=again, keep=slot.keep) as sandbox:
                     yield run, Place(sandbox=sandbox, waited=not again)
                 packages.compile_later(run.packages)
 
-            yield take
+            yield open_sandbox
 
     @asynccontextmanager
-    async def _in_session(self, run: PreparedRun) -> AsyncIterator[Take]:
+    async def _in_session(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
         async with self._sessions.queued(run.request, run.limits, run.caller) as queued:
 
             @asynccontextmanager
-            async def take(_: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+            async def open_sandbox(_: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
                 async with queued.turn() as turn:
                     turn.check(run.request)
                     # For flow rules this run has read what the session's earlier runs read.
@@ -168,7 +168,7 @@ class Runner:
                         yield replace(run, gate=gate, packages=turn.packages), place
                     self._parts.packages.compile_later(turn.packages)
 
-            yield take
+            yield open_sandbox
 
 
 async def with_progress(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:

@@ -101,7 +101,9 @@ class SuspendedRun:
     def unseen(self) -> bool:
         return any(not question.shown for question in self.questions.values())
 
-    def take(self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False) -> None:
+    def accept_answers(
+        self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False
+    ) -> None:
         """Store the client's answers to the questions that it received.
 
         Args:

@@ -189,7 +189,7 @@ class _Surface:
 
     async def update_task(self, context: Context, params: UpdateParams) -> dict[str, Any]:
         run = self._runs.task(context, params.task_id)
-        run.take(answers_of(params.input_responses), partly=True)
+        run.accept_answers(answers_of(params.input_responses), partly=True)
         return {}
 
     async def cancel_task(self, context: Context, params: TaskParams) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class Runs:
             run = suspended.resume(params.request_state, owner, request)
             assert isinstance(run.client, ModernClient)
             run.client.attach(context, answers=True)
-            run.take(answers_of(params.input_responses))
+            run.accept_answers(answers_of(params.input_responses))
             return run
         given = params.arguments or {}
         number = given.get("retry_of")

@@ -329,7 +329,7 @@ class Claims:
         """Return whether this replica has claimed a session and knows of no loss."""
         return _key(owner, session_id) in self._held
 
-    async def take(self, owner: str, session_id: str) -> str:
+    async def claim(self, owner: str, session_id: str) -> str:
         """Claim a session; return the name of the dead replica that had it, or ""."""
         key, wait = _key(owner, session_id), 0.05
         start = since = anyio.current_time()

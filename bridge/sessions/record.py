@@ -13,8 +13,8 @@ from typing import Any
 
 from bridge.errors import PackageRefusedError
 from bridge.gate.flow import FlowState
-from bridge.model import Json, Loss, RunResult, SessionReport, SessionState, Variable
-from bridge.sandbox.failure import Ending
+from bridge.model import Json, Loss, SessionReport, SessionState, Variable
+from bridge.sandbox.failure import Ending, Verdict
 from bridge.sessions.checkpoints import Saved
 from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses, shown_line
 
@@ -154,15 +154,15 @@ class Record:
 
     def ended(
         self,
-        result: RunResult,
+        verdict: Verdict,
         ending: Ending,
         *,
         saved: Saved | None,
         sound: bool,
         cancelled: bool,
         ends: bool,
-    ) -> RunResult:
-        """Record the end of a run; return its result with the session's report.
+    ) -> tuple[Verdict, SessionReport]:
+        """Record the end of a run; return the verdict on it, and the session's report.
 
         Args:
             saved: The state that the run's sandbox began with.
@@ -175,7 +175,7 @@ class Record:
         self.begun = True
         if cancelled:
             summary = "Cancelled by its client."
-            result = replace(result, status="error", reason="cancelled", summary=summary)
+            verdict = replace(verdict, status="error", reason="cancelled", summary=summary)
         fresh: tuple[str, ...] | None = None
         if kept and ending.done is not None:
             before, self.holdings = self.holdings, holdings(ending.done.holds, ending.done.more)
@@ -184,19 +184,19 @@ class Record:
             self.holdings = Holdings()
             why = "it did not take in what was sent to it"
             if sound:
-                why = _why_lost(result, answered=ending.done is not None)
+                why = _why_lost(verdict, answered=ending.done is not None)
             self.lose(f"in run {self.runs}, {why}")
             state, note = "lost", _lost_note(why, self.saved)
         if ends:
             state, note = "ended", note if kept else ""
         report = replace(self.report(state, lost, note), fresh=fresh)
-        told = note if state == "lost" else ""
-        if result.status == "timeout" and state not in ("lost", "ended"):
-            told = KEPT_AFTER_TIMEOUT
-        if told:
+        more = note if state == "lost" else ""
+        if verdict.status == "timeout" and state not in ("lost", "ended"):
+            more = KEPT_AFTER_TIMEOUT
+        if more:
             # The model reads the error first.
-            result = replace(result, error=f"{result.error.rstrip()}\n{told}".strip())
-        return replace(result, session=report)
+            verdict = replace(verdict, error=f"{verdict.error.rstrip()}\n{more}".strip())
+        return verdict, report
 
     def _start(
         self, ending: Ending, saved: Saved | None
@@ -282,18 +282,18 @@ def _lost_note(why: str, saved: int) -> str:
     return f"The session's state is lost: {why}. The next run begins with {start}."
 
 
-def _why_lost(result: RunResult, *, answered: bool) -> str:
+def _why_lost(verdict: Verdict, *, answered: bool) -> str:
     """Return the reason of a loss as a clause.
 
     Args:
         answered: Whether the process itself reported the end. An interrupted process keeps its
             state unless it was still restoring it.
     """
-    if answered and result.reason == "timeout":
+    if answered and verdict.reason == "timeout":
         return "its time was over before all that was saved had been restored"
     return {
         "timeout": "the program did not react when its time was over, and was killed",
         "oom": "the program was killed for using too much memory",
         "crash": "the process that held it was killed",
         "exit": "the process that held it ended",
-    }.get(result.reason or "", "the process that held it is gone")
+    }.get(verdict.reason or "", "the process that held it is gone")

@@ -19,10 +19,10 @@ import anyio
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
 from bridge.gate.flow import FlowState
-from bridge.model import Limits, Loss, RunRequest, RunResult
+from bridge.model import Limits, Loss, RunRequest, RunResult, SessionReport
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64
-from bridge.sandbox.failure import Ending
+from bridge.sandbox.failure import Ending, Verdict
 from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import MAX_WAITING, SessionAdmission
 from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
@@ -53,7 +53,7 @@ class Turn:
         state: The saved state to restore in a new sandbox; empty for none.
         waited: Whether the sandbox may have died since the last run.
         begun: Receives the function that interrupts the program, once the program has begun.
-        conclude: Returns the result with the session's report.
+        conclude: Returns the verdict on the run, and the session's report.
         lost: The variables that the save after this run could not include.
     """
 
@@ -65,7 +65,7 @@ class Turn:
     packages: PackageSet = NOTHING
     sandbox: Reservation[Any]
     begun: Callable[[Callable[[], Awaitable[None]]], None]
-    conclude: Callable[[RunResult, Ending], RunResult]
+    conclude: Callable[[Verdict, Ending], tuple[Verdict, SessionReport]]
     concluded: bool = False
     lost: tuple[Loss, ...] = ()
 
@@ -508,10 +508,10 @@ class Session:
         def begun(stop: Callable[[], Awaitable[None]]) -> None:
             queued.stop = stop
 
-        def conclude(result: RunResult, ending: Ending) -> RunResult:
+        def conclude(verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
             turn.concluded = True
             return record.ended(
-                result,
+                verdict,
                 ending,
                 saved=saved,
                 sound=guest.is_whole,

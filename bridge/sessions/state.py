@@ -26,7 +26,7 @@ class StateParts:
         self.problem = ""
         self._data = bytearray()
 
-    def take(self, frame: State) -> None:
+    def add(self, frame: State) -> None:
         if self.problem:
             return
         if len(self._data) + len(frame.data) > MAX_STATE_BYTES:

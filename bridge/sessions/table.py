@@ -160,7 +160,7 @@ class Sessions:
                 if not queued.over.is_set():
                     session.withdraw(queued)
 
-    async def end(self, request: RunRequest) -> RunResult:
+    async def end_session(self, request: RunRequest) -> RunResult:
         """End a session, after the runs in it that were asked for before."""
         while True:
             queued = QueuedRun(ends=True)
@@ -231,7 +231,7 @@ class Sessions:
         if session.claimed or session.over:
             return session
         try:
-            gone = await claims.take(record.owner, record.session_id)
+            gone = await claims.claim(record.owner, record.session_id)
             saved = await self._services.checkpoints.describe(record.owner, record.session_id)
         except BaseException as error:
             with anyio.CancelScope(shield=True):

@@ -129,7 +129,8 @@ def parse_text(parse: Callable[[str], Any], text: str, place: str) -> Any:
     except ValueError as error:
         # An address may hold a login, also where its host was left out.
         shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)
-        problem = f"{shown!r:.200} {error}"
+        # Cut before it is quoted, so that the quotation ends.
+        problem = f"{shown[:200]!r} {error}"
     fail(f"{place}:", problem)
 
 

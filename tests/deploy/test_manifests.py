@@ -168,7 +168,7 @@ def test_the_autoscaler_asks_for_a_number_that_bridges_say() -> None:
     ]
     (metric,) = scaler["spec"]["metrics"]
     assert metric["type"] == "Pods"
-    said = (ROOT / "bridge" / "server" / "replica.py").read_text()
+    said = (ROOT / "bridge" / "server" / "admission.py").read_text()
     prefix, _, name = metric["pods"]["metric"]["name"].partition("bridge_")
     assert prefix == "mcp_code_"
     assert f'"{name}": queue.waiting' in said

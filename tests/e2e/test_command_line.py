@@ -66,7 +66,6 @@ def test_what_cannot_be_meant_is_refused_with_its_exit_status(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Scripts rely on that too. Within this process: to start one takes a second each time."""
     monkeypatch.chdir(user.project)
     for name, value in user.environ().items():
         monkeypatch.setenv(name, value)

@@ -27,7 +27,6 @@ def _log(settings: Settings) -> Path:
 async def test_a_run_is_recorded_from_its_beginning_to_its_end(
     engine: Engine, settings: Settings
 ) -> None:
-    """The receipt has the hash of the last record: whoever keeps it can hold the log to it."""
     result = await run_program(engine, CODE, principal="somebody")
     assert result.status == "success"
     start, began, call, outcome, ended = records(_log(settings))
@@ -59,7 +58,6 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(
 
 
 async def test_nothing_runs_that_cannot_be_recorded(engine: Engine, settings: Settings) -> None:
-    """And it continues as soon as it can be, without starting anything again."""
     _log(settings).mkdir(parents=True)
     _log(settings).chmod(0o777)
     with pytest.raises(AuditError, match="cannot be written"):

@@ -53,7 +53,6 @@ def recorded(found: set[str]) -> Iterator[None]:
 
 
 async def test_a_run_and_a_call_pass_through_no_more_files_than_before(settings: Settings) -> None:
-    """On bubblewrap, with a sandbox that waits and a server that is connected."""
     settings = replace(settings, runtime="bubblewrap", warm=1)
     trips: list[set[str]] = []
     with anyio.fail_after(60):

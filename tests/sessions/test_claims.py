@@ -87,7 +87,6 @@ async def run_in(engine: Engine, code: str, session: str) -> None:
 async def test_a_run_waits_for_another_replica_that_is_about_to_be_done(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """So that a client behind a balancer may make one request after the other."""
     begun, go = tmp_path / "begun", tmp_path / "go"
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
@@ -127,21 +126,20 @@ async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
 async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the lease, without an error in between; and the dead one cannot save any more."""
     monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.3)
     async with reopened(settings, FakeBackend(), replica="b") as engine:
         session = told(await run(engine, "x = 1")).session_id
         await until(lambda: not _claimed(settings))
         store = store_of(settings)
         dead = Claims(store, "a")
-        assert await dead.take(OWNER, session) == ""
+        assert await dead.claim(OWNER, session) == ""
         result = await run(engine, "x", session=session)
         assert result.result == 1
         await until(lambda: not _claimed(settings))
         with store.writing() as kept, pytest.raises(OSError, match="taken the session over"):
             dead.check(kept, owner_digest(OWNER), session)
     async with reopened(settings, FakeBackend(), replica="c") as engine:
-        await Claims(store, "a").take(OWNER, session)
+        await Claims(store, "a").claim(OWNER, session)
         result = await run(engine, "x", session=session)
         assert "replica 'a' of the bridge ended while it had it" in told(result).note
 
@@ -173,13 +171,13 @@ async def test_a_claim_that_is_renewed_does_not_lapse(
     _hurry(monkeypatch)
     store = store_of(settings)
     owner, other = Claims(store, "a"), Claims(store, "b")
-    await owner.take(OWNER, ID)
+    await owner.claim(OWNER, ID)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(owner.renewing)
         with raises_code("elsewhere"):
-            await other.take(OWNER, ID)
+            await other.claim(OWNER, ID)
         tasks.cancel_scope.cancel()
-    assert await other.take(OWNER, ID) == "a"
+    assert await other.claim(OWNER, ID) == "a"
 
 
 async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -> None:
@@ -188,7 +186,7 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
 
     async def use(name: str) -> None:
         mine = Claims(store, name)
-        await mine.take(OWNER, ID)
+        await mine.claim(OWNER, ID)
         live.append(name)
         assert live == [name]
         await anyio.lowlevel.checkpoint()
@@ -225,7 +223,7 @@ async def test_a_session_that_is_released_and_taken_again_has_not_been_standing_
     store, seen = store_of(settings), set[bytes]()
     mine = Claims(store, "a")
     for _ in range(2):
-        await mine.take(OWNER, ID)
+        await mine.claim(OWNER, ID)
         with store.reading() as kept:
             (claim,) = kept.listed("claim")
             seen.add(kept.get("claim", claim.owner, claim.name) or b"")

@@ -53,28 +53,28 @@ class Collector:
         self.state = StateParts() if saves else None
         self.collecting = False
 
-    async def take(self, frame: Taken) -> None:
+    async def add(self, frame: Taken) -> None:
         limits, artifacts, clear = self._limits, self._artifacts, self._clear
         match frame:
             case Output():
                 if self._streams is None:
                     self._streams = Streams(limits, run=self._run, artifacts=artifacts, clear=clear)
-                await self._streams.take(frame)
+                await self._streams.add(frame)
             case Shown():
                 if self._shown is None:
                     self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
-                await self._shown.take(frame)
+                await self._shown.add(frame)
             case Progress():
                 if self._run is not None:
                     await self._run.advance(frame.done, frame.total, frame.message)
             case State():
                 if self.state is not None:
-                    self.state.take(frame)
+                    self.state.add(frame)
             case File():
                 self.collecting = True
                 if self._files is None:
                     self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
-                await self._files.take(frame)
+                await self._files.add(frame)
 
     async def finish(self) -> Collected:
         left = Collected()

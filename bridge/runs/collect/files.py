@@ -39,7 +39,7 @@ class _Open:
     def write(self, data: bytes) -> None:
         self.writer.write(data if self.clear is None else self.clear.feed(data))
 
-    def end(self) -> None:
+    def flush(self) -> None:
         if self.clear is not None:
             self.writer.write(self.clear.finish())
 
@@ -62,7 +62,7 @@ class FilesOut:
         self._more = 0
         self._over = artifacts is None
 
-    async def take(self, frame: File) -> None:
+    async def add(self, frame: File) -> None:
         if self._over:
             # The reason is reported already.
             return
@@ -136,7 +136,7 @@ class FilesOut:
         try:
             file.write(data)
             if not frame.more:
-                file.end()
+                file.flush()
                 # It waits for the disk and for other bridges.
                 kept = await anyio.to_thread.run_sync(file.writer.finish)
                 at_top = frame.name.startswith(TOP)

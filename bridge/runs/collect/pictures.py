@@ -195,7 +195,7 @@ class ShownItems:
         self._pictures = 0
         self._taken: list[_Taken] = []
 
-    async def take(self, frame: Shown) -> None:
+    async def add(self, frame: Shown) -> None:
         self._count += 1
         if self._count > MAX_ITEMS:
             return

@@ -137,7 +137,7 @@ class _Stream:
         self.kept = _Kept(name, artifacts)
         self._clear = None if clear is None else clear.stream()
 
-    def take(self, data: bytes, skipped: int) -> bytes:
+    def add(self, data: bytes, skipped: int) -> bytes:
         """Add what was written; return the part that certainly holds no secret."""
         told = b""
         if skipped > 0:
@@ -148,7 +148,7 @@ class _Stream:
         self._add(cleared, skipped)
         return told + cleared
 
-    def end(self) -> bytes:
+    def flush(self) -> bytes:
         """Add what was held back, and return it."""
         rest = self._rest()
         self._add(rest, 0)
@@ -229,19 +229,19 @@ class Streams:
         self._stdout = _Stream("stdout", limits, artifacts, clear)
         self._stderr = _Stream("stderr", limits, artifacts, clear)
 
-    async def take(self, frame: Output) -> None:
+    async def add(self, frame: Output) -> None:
         stream = self._stdout if frame.stream == "stdout" else self._stderr
         data, skipped = frame.data, frame.skipped
         while len(data) > AT_ONCE_BYTES:
-            await self._tell(stream, stream.take(data[:AT_ONCE_BYTES], skipped))
+            await self._tell(stream, stream.add(data[:AT_ONCE_BYTES], skipped))
             data, skipped = data[AT_ONCE_BYTES:], 0
             await anyio.lowlevel.checkpoint()
-        await self._tell(stream, stream.take(data, skipped))
+        await self._tell(stream, stream.add(data, skipped))
 
     async def finish(self) -> Collected:
         both = (self._stdout, self._stderr)
         for stream in both:
-            await self._tell(stream, stream.end())
+            await self._tell(stream, stream.flush())
             if self._run is None or not self._run.is_shown:
                 await stream.view()
         most = shares([stream.buffer.cost(self._most) for stream in both], self._most)

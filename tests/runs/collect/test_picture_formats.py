@@ -119,7 +119,6 @@ def test_what_is_broken_too_large_or_something_else_is_no_picture(data: bytes) -
 
 
 def test_a_part_that_the_picture_can_do_without_goes_if_its_checksum_is_wrong() -> None:
-    """A colour profile, say; nothing else goes, and what is sound stays as it is."""
     packed, profile = zlib.compress(bytes(4 * 16)), chunk(b"iCCP", b"sRGB\0\0x")
     broken = profile[:-1] + bytes([profile[-1] ^ 1])
     data = png(5, 4, packed, extra=broken + chunk(b"tEXt", b"a\0b") + broken)

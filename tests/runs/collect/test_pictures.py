@@ -55,7 +55,7 @@ class Rig:
 
     async def left(self, *frames: Shown) -> Collected:
         for frame in frames:
-            await self.items.take(frame)
+            await self.items.add(frame)
         return await self.items.finish()
 
 
@@ -129,7 +129,7 @@ async def test_a_flood_is_counted(rig: Rig) -> None:
     (loss,) = left.missing
     assert loss.why.startswith("29,981 more, beyond the 20 things")
     # It was the last of this run.
-    await rig.items.take(picture())
+    await rig.items.add(picture())
     assert rig.store.find_all("me") == ()
 
 
