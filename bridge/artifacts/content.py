@@ -179,12 +179,7 @@ def parse_part(query: str) -> Part:
 
 
 def line_span(pieces: Callable[[], Iterable[bytes]], first: int, last: int | None) -> Span:
-    """Return the position of lines in the content; each call of `pieces` starts it again.
-
-    Args:
-        first: From 1; a negative number counts from the end.
-        last: None for all lines from `first`.
-    """
+    """Return the position of lines as in `Part`; each call of `pieces` starts the content again."""
     if first < 0:
         _, total, _ = _after(pieces(), ())
         first, last = max(total + first + 1, 1), None

@@ -86,11 +86,7 @@ class RunArtifacts:
     origin: Origin
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
-        """Begin an artifact, which the store lists once it is finished.
-
-        Args:
-            mime_type: The claimed type; the first bytes and the name override it.
-        """
+        """Begin an artifact; the store lists it once it is finished."""
         self.quota.begin()
         try:
             with translate_errors("stored", self.store.root):
@@ -415,11 +411,7 @@ class ArtifactStore:
         return not 0 <= time() - tidied < 3600.0
 
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
-        """Store a finished file; its descriptor stays open. An error leaves the store unchanged.
-
-        Args:
-            label: The artifact without URI and times.
-        """
+        """Store a finished file as `label`, which lacks URI and times; its descriptor stays open."""
         coming = StoredItem(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
             with self._store.writing_blob(unfinished, label.digest) as kept:

@@ -207,7 +207,6 @@ class Offers:
     Attributes:
         packages: Entries of `allow`, or words for any; empty if packages are not allowed.
         installed: Name and version of installed packages, the best known first.
-        python: The version of Python; empty if unknown.
         listed_only: Whether programs may use only the servers that their run lists.
     """
 
@@ -426,7 +425,6 @@ def tool_description(
 
     Args:
         tokens: The budget, at least 500. The servers get the rest after the fixed text.
-        checked: Whether programs are checked before they run.
     """
     offers = offers or Offers()
     beside = offers_line(offers)

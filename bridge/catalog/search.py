@@ -200,8 +200,6 @@ class _Term:
     """One word of a query.
 
     Attributes:
-        text: The word in the query language of FTS5.
-        scores: By row of a tool with the word.
         telling: The rows with the word in a column on the purpose.
         likeness: 1 for the word itself, less for a prefix or a correction.
     """

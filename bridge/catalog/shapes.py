@@ -28,7 +28,6 @@ class Fields(NamedTuple):
     """The fields of the objects at one position.
 
     Attributes:
-        always: Names of the fields that every object had.
         other: The shape below keys that are data; None without such keys.
         is_map: Whether all keys count as data, since there were too many.
     """
@@ -40,13 +39,7 @@ class Fields(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The shape of the values at one position; by default nothing is known.
-
-    Attributes:
-        plain: JSON's type names of the values that are neither lists nor objects.
-        items: The shape of lists' items; None if there was no list.
-        fields: None if there was no object.
-    """
+    """The shape of the values at one position; `plain` has JSON's names of scalar types."""
 
     plain: frozenset[str] = frozenset()
     blob: bool = False

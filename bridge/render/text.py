@@ -111,11 +111,7 @@ def size_text(size: int) -> str:
 
 
 def shown_line(shown: ShownContent, *, where: bool = False) -> str:
-    """Return a line on a picture or text that the program displayed.
-
-    Args:
-        where: Whether the line also has the URIs of unchanged pictures.
-    """
+    """Return a line on what the program displayed; `where` adds the URI of unchanged pictures."""
     size = f"{shown.width}x{shown.height}" if shown.data else ""
     # A client has an unchanged picture already, so it needs no URI.
     uri = shown.artifact.uri if shown.artifact is not None and (where or shown.note) else ""

@@ -134,11 +134,6 @@ class SkillFiles:
 
         Args:
             only_if: The expected digest of the previous text; empty for no text, None for any.
-
-        Raises:
-            InvalidRequestError: The folder is full, a name differs only by case, or the digest is
-                not the expected one.
-            LibraryError: The file cannot be written. The skill is unchanged.
         """
         with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -233,11 +233,7 @@ class Review:
         return skill.digest in digests or self._skills.is_own(self._caller, skill, digests)
 
     async def add_provenance(self, skill: Skill, tracker: ProvenanceTracker) -> bool:
-        """Add the provenance of the run that saved a skill, unless a person reviewed it.
-
-        Returns:
-            Whether a person has reviewed it, so that it counts as the person's own text.
-        """
+        """Add the provenance of the run that saved a skill; return True if a person reviewed it."""
         seen = (skill.name, skill.digest) in self._seen
         if seen or skill.digest in await self._find_digests(skill):
             return True

@@ -63,7 +63,6 @@ class Header:
     """The head of a skill's file.
 
     Attributes:
-        version: From 1.
         created, updated: ISO 8601, in UTC.
         provenance: The provenance of the run that saved it; None if it was not recorded.
     """
@@ -121,11 +120,7 @@ def text_digest(text: str) -> str:
 
 
 def read_code(source: str, name: str = "") -> SkillCode:
-    """Check a source against the rules for skills, and return its code.
-
-    Args:
-        name: The skill's name; if empty, the name of the only function.
-    """
+    """Check a source against the rules for skills; without a name, take the only function."""
     source = _lines(source)
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > MAX_SOURCE_BYTES:

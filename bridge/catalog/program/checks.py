@@ -53,7 +53,6 @@ def check_program(
 
     Args:
         servers: The servers of the run; those whose tools are known count.
-        aliases: Name and alias of every configured server.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
     return _Preflight(survey, servers, frozenset(aliases.values()), more_names).verdict()

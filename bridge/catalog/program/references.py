@@ -423,7 +423,6 @@ def references(
     """Return the servers that a program names.
 
     Args:
-        aliases: Every server's name and alias.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
     return _ReferenceReader(survey, aliases).read(more_names=more_names)

@@ -49,7 +49,6 @@ class Scope:
 
     Attributes:
         kind: "module", "function", "class" or "comprehension".
-        bound: The values bound to each name in this scope, each with its context.
         generator: Whether the function yields, or a comprehension is a generator.
         outside: Names declared `global` or `nonlocal`, with the scope that they belong to.
     """
@@ -86,7 +85,6 @@ class Context:
     Attributes:
         caught: Names of exceptions that do not end the program when raised here.
         dead: Whether the node is never reached, or is an annotation.
-        last: Whether the node is the program's last statement.
         loops: First lines of the enclosing loops, outermost first.
     """
 

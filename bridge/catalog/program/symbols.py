@@ -24,10 +24,8 @@ class Helper:
     """A function that programs may call.
 
     Attributes:
-        positional: Parameters that may be given by position, in order.
-        keywords: Those that may be given by name only.
         required: How many of `positional` have no default.
-        open: Whether it takes any other name.
+        open: Whether it takes any other keyword.
     """
 
     name: str
