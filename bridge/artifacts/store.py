@@ -411,7 +411,7 @@ class ArtifactStore:
         return not 0 <= time() - tidied < 3600.0
 
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
-        """Store a finished file as `label`, which lacks URI and times; its descriptor stays open."""
+        """Store a finished file as `label`, without URI and times; its descriptor stays open."""
         coming = StoredItem(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
             with self._store.writing_blob(unfinished, label.digest) as kept:
