@@ -327,8 +327,8 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
     if tool.result_schema is not None:
         docs["outputSchema"] = dict(tool.result_schema)
     elif entry.observed is not None:
-        docs["observedSchema"] = dict(entry.observed)
-        docs["observations"] = entry.observations
+        docs["observedSchema"] = dict(entry.observed.schema)
+        docs["observations"] = entry.observed.count
     docs["example"] = example_call(server, entry)
     docs["stub"] = tool_stub(entry, server.alias)
     return docs

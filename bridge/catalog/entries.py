@@ -94,12 +94,16 @@ Recall = Callable[[Tool], Observation | None]  # Returns the learned shape of a 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEntry:
-    """A tool and its alias; `observed` is the learned schema of its results if it declares none."""
+    """A tool and its alias; `observed` is the learned shape of its results if it declares none."""
 
     tool: Tool
     alias: str
-    observed: Mapping[str, Json] | None = None
-    observations: int = 0
+    observed: Observation | None = None
+
+    @property
+    def result_schema(self) -> Mapping[str, Json] | None:
+        declared = self.tool.result_schema
+        return self.observed.schema if declared is None and self.observed else declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +163,7 @@ def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
 
 
 def _said(server: ServerEntry) -> list[tuple[object, ...]]:
-    return [(e.tool.description, e.tool.input_schema, result_schema(e)) for e in server.tools]
+    return [(e.tool.description, e.tool.input_schema, e.result_schema) for e in server.tools]
 
 
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
@@ -167,21 +171,14 @@ def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[T
     for tool in tools:
         unique.setdefault(tool.name, tool)
     aliases = tool_aliases(tuple(unique))
-    entries = []
-    for name, tool in unique.items():
-        entry = ToolEntry(tool=tool, alias=aliases[name])
-        seen = recall(tool) if recall is not None and tool.output_schema is None else None
-        if seen is not None:
-            entry = replace(entry, observed=seen.schema, observations=seen.count)
-        entries.append(entry)
-    return tuple(entries)
-
-
-def result_schema(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
-    """Return the schema of a tool's results, and whether it is only learned from calls."""
-    if entry.tool.result_schema is not None:
-        return entry.tool.result_schema, False
-    return entry.observed, entry.observed is not None
+    return tuple(
+        ToolEntry(
+            tool=tool,
+            alias=aliases[name],
+            observed=recall(tool) if recall and tool.output_schema is None else None,
+        )
+        for name, tool in unique.items()
+    )
 
 
 MAX_SIGNATURE_CHARS = 480
@@ -251,12 +248,11 @@ def tool_data(entry: ToolEntry) -> dict[str, Any]:
         "description": tool.description,
         "inputSchema": dict(tool.input_schema),
     }
-    result, observed = result_schema(entry)
-    if observed:
-        document["observed"] = result
-        document["observations"] = entry.observations
-    elif result is not None:
-        document["outputSchema"] = dict(result)
+    if tool.result_schema is not None:
+        document["outputSchema"] = dict(tool.result_schema)
+    elif entry.observed is not None:
+        document["observed"] = entry.observed.schema
+        document["observations"] = entry.observed.count
     return document
 
 
@@ -265,8 +261,9 @@ def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True)
 
     A learned return type looks like a declared one: only the full documentation tells them apart.
     """
-    result = result_schema(entry)[0]
-    text = signature(entry.tool, entry.alias, result, returns=returns).removeprefix("async def ")
+    text = signature(entry.tool, entry.alias, entry.result_schema, returns=returns).removeprefix(
+        "async def "
+    )
     return f"mcp_{server_alias}.{text.removesuffix(' -> Any')}"
 
 

@@ -26,7 +26,7 @@ from bridge.catalog.docs import (
     tool_description,
     tool_docs,
 )
-from bridge.catalog.entries import ServerEntry, run_discovered, run_server
+from bridge.catalog.entries import Observation, ServerEntry, run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
 from bridge.tokens import count_tokens
 from tests.catalog.nasty_servers import server_entries
@@ -94,7 +94,7 @@ CODEX_SHOWS = 247
 
 def test_texts_are_as_the_file_says() -> None:
     create, listing = GITHUB.tools
-    seen = replace(listing, observed={"type": "array"}, observations=3)
+    seen = replace(listing, observed=Observation(schema={"type": "array"}, count=3))
     entries = server_entries({"git-hub": "Issues."}, {"git-hub": [CREATE]})
     texts = {
         "few servers": tool_description(SERVERS, Limits()).splitlines(),
