@@ -14,8 +14,8 @@ from typing import Any
 
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.findings import parse
 from bridge.catalog.program.guard import check
+from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 

@@ -289,7 +289,7 @@ def tool_page() -> str:
     defaults = Settings()
     profile = CommandProfile(name="NAME", workspace=Path("/"), executables=("true",))
     both = {name: dataclasses.replace(profile, name=name) for name in ("NAME", "OTHER")}
-    run = rendered.structured(sample(RunResult))
+    run = rendered.to_structured(sample(RunResult))
     command = rendered.structured_command(sample(CommandResult))
     found: dict[type, _Object] = {}
     return page(
@@ -416,7 +416,7 @@ def snake(key: str) -> str:
 
 def described(shape: type, path: str, value: Any) -> str:
     """Return what the code says of a field of a record: what renders it, else the dataclass."""
-    for function in (rendered.structured, rendered.structured_command):
+    for function in (rendered.to_structured, rendered.structured_command):
         if path in (said := section(function, "Keys")):
             return said[path]
     # A sample's texts are the names of the fields that they are from.

@@ -29,3 +29,14 @@ def assert_outcomes(file: Path, outcomes: Callable[[list[str]], Iterable[str]]) 
         said = [f"-> {line}" for line in outcomes(lines)] or ["-> nothing"]
         written.append("\n".join([*lines, *said]))
     assert_golden_text(file, "\n\n".join(written) + "\n")
+
+
+def programs(file: str) -> dict[str, list[str]]:
+    """Return the programs of a file in `testdata/preflight` by section.
+
+    A section begins with "## NAME"; "---" separates its programs.
+    """
+    text = (Path(__file__).parent / "testdata" / "preflight" / file).read_text("utf-8")
+    sections = [part.partition("\n") for part in f"\n{text}".split("\n## ")[1:]]
+    assert len({name for name, _, _ in sections}) == len(sections)
+    return {name: body.rstrip("\n").split("\n---\n") for name, _, body in sections}

@@ -1,6 +1,6 @@
-"""What runs leave for later: files, whole outputs, pictures. Blocks: call it in threads.
+"""The artifacts of runs: files, whole outputs, pictures. Blocks: call it in threads.
 
-The entries are in the database of `bridge.store`, and the contents in its files.
+`bridge.store` has the entries in its database and the contents in its files.
 """
 
 from bridge.artifacts.content import Content as Content

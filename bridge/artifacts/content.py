@@ -1,7 +1,7 @@
 """The content of artifacts: its type, and the whole or the part that a URI's query selects.
 
-Content counts for more than a claim: only content with a signature gets that signature's type, and
-executable content never gets another type.
+The content outweighs a claim: a type with a signature needs the signature, and executable content
+always gets its own type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bridge.model import Artifact
 from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
 
-HEAD = 4096  # Bytes that are looked at.
+HEAD = 4096  # Bytes at the beginning that decide the type.
 
 TEXT = "text/plain"
 
@@ -47,13 +47,13 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
 )
 
 _SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}
-"""Types that only content with their signature gets."""
+"""Types that need their signature."""
 
 _ACTIVE = frozenset({
     "application/java-archive", "application/javascript", "application/x-bat", "application/x-csh",
     "application/x-sh", "application/xhtml+xml", "image/svg+xml", "text/html", "text/javascript",
 })  # fmt: skip
-"""Types whose content may run when it is opened: given by the name, and not by a claim."""
+"""Types that may execute when opened: a name may give them, a claim may not."""
 
 _TEXTS = re.compile(
     r"text/.*|application/(.*\+)?(json|xml|yaml|toml|sql|javascript|x-ndjson|x-sh|x-csh|x-bat|x-tex)"
@@ -76,7 +76,7 @@ _ZIPPED = re.compile(
     r"|epub\+zip|zip)"
 )
 
-# With none of the system's own tables: the same name has the same type on every machine.
+# Without the system's tables, so that a name has one type on every machine.
 _by_name = mimetypes.MimeTypes(filenames=())
 
 _CLAIM = re.compile(r"[a-z0-9][a-z0-9.+-]{0,48}/[a-z0-9][a-z0-9.+-]{0,48}")
@@ -87,12 +87,12 @@ def is_text(mime_type: str) -> bool:
 
 
 def mime_type(name: str, head: bytes, claimed: str = "") -> str:
-    """Return the type of content that begins with `head`, of `HEAD` bytes."""
+    """Return the MIME type of content that begins with `head`."""
     head = head[:HEAD]
     end = name[name.rfind(".") :].lower() if "." in name else ""
-    # Only the suffix: the beginning might be read as the scheme of an address.
-    found, encoding = _by_name.guess_type("file" + end)
-    named = _MORE.get(end) or (found if found and encoding is None else "")
+    # Only the suffix, since `guess_type` may take a prefix for the scheme of a URL.
+    guessed, encoding = _by_name.guess_type("file" + end)
+    named = _MORE.get(end) or (guessed if guessed and encoding is None else "")
     signed = next((kind for start, kind in _SIGNATURES if head.startswith(start)), "")
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         signed = "image/webp"
@@ -116,18 +116,18 @@ def mime_type(name: str, head: bytes, claimed: str = "") -> str:
 
 def _looks_like_text(head: bytes) -> bool:
     try:
-        # Without an end: the last character may have been cut.
+        # Incremental, since the last character may be cut.
         return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
         return False
 
 
-MAX_ANSWER = 1024 * 1024  # Bytes; a program leaves any number, and clients take a few megabytes.
+MAX_ANSWER = 1024 * 1024  # Bytes; an artifact has any size, and clients accept a few megabytes.
 
-_CHARACTER = 4  # Bytes that a character of UTF-8 takes at most.
-SPARE = 2 * _CHARACTER  # Bytes read beyond the request: a character may begin late, and end later.
+_CHARACTER = 4  # Longest character of UTF-8, in bytes.
+SPARE = 2 * _CHARACTER  # Bytes read beyond the request, to complete characters.
 
-_PART = re.compile(  # A query, its pairs in order.
+_PART = re.compile(  # A query with sorted pairs.
     r"(length=(?P<length>N)(&(?=offset)|$))?(offset=(?P<offset>N))?"
     r"|lines=((?P<first>N)(?P<dash>-(?P<last>N)?)?|-(?P<tail>N))".replace("N", "[0-9]{1,15}")
 )
@@ -139,7 +139,7 @@ class Part:
 
     Attributes:
         length: None for all bytes from `offset`.
-        first: The first line, from 1; negative counts from the end; 0 for a range of bytes.
+        first: The first line, from 1; a negative number counts from the end; 0 means bytes.
         last: The last line, inclusive; None for all lines from `first`.
     """
 
@@ -151,7 +151,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """The position of lines: offsets in bytes, and numbers; `last` is lower if there are none."""
+    """The position of lines, as byte offsets and as line numbers; `last < first` if empty."""
 
     start: int
     end: int
@@ -161,17 +161,17 @@ class Span:
 
 
 def parse_part(query: str) -> Part:
-    found = _PART.fullmatch("&".join(sorted(query.split("&"))))
+    match = _PART.fullmatch("&".join(sorted(query.split("&"))))
     names = ("offset", "length", "first", "last", "tail")
     offset, length, first, last, tail = (
-        None if found is None or found[name] is None else int(found[name]) for name in names
+        None if match is None or match[name] is None else int(match[name]) for name in names
     )
-    if found is not None and found["dash"] is None:
+    if match is not None and match["dash"] is None:
         last = first
     backwards = last is not None and first is not None and last < first
-    if found is None or 0 in (first, tail) or backwards:
+    if match is None or 0 in (first, tail) or backwards:
         raise InvalidRequestError(
-            f"{query!r:.80} is no part of a resource.",
+            f"{query!r:.80} selects no part of a resource.",
             remedy="Use ?offset=BYTES&length=BYTES, or for text ?lines=100-200, ?lines=100- or "
             "?lines=-50 for the last fifty.",
         )
@@ -179,41 +179,36 @@ def parse_part(query: str) -> Part:
 
 
 def line_span(pieces: Callable[[], Iterable[bytes]], first: int, last: int | None) -> Span:
-    """Return the position of lines in the content, of which each call returns the pieces.
-
-    Args:
-        first: From 1; a negative number counts from the end.
-        last: None for all lines from `first`.
-    """
+    """Return the position of lines as in `Part`; each call of `pieces` starts the content again."""
     if first < 0:
         _, total, _ = _after(pieces(), ())
         first, last = max(total + first + 1, 1), None
     beyond = None if last is None else max(last, first - 1)
     wanted = (first - 1,) if beyond is None else (first - 1, beyond)
-    places, total, size = _after(pieces(), wanted)
-    start = places.get(first - 1, size)
-    end = size if beyond is None else places.get(beyond, size)
+    offsets, total, size = _after(pieces(), wanted)
+    start = offsets.get(first - 1, size)
+    end = size if beyond is None else offsets.get(beyond, size)
     last = total if beyond is None else min(beyond, total)
     return Span(start=start, end=end, first=first, last=last, total=total)
 
 
 def _after(pieces: Iterable[bytes], counts: tuple[int, ...]) -> tuple[dict[int, int], int, int]:
-    """Return the offset after each count of line ends, and the numbers of lines and bytes."""
-    places = {0: 0}
+    """Return the offset after each of these counts of line ends, the lines and the bytes."""
+    offsets = {0: 0}
     seen, size, end = 0, 0, b"\n"
     for piece in pieces:
         more = piece.count(b"\n")
         for count in counts:
             if seen < count <= seen + more:
-                places[count] = size + nth_line_end(piece, count - seen) + 1
+                offsets[count] = size + nth_line_end(piece, count - seen) + 1
         seen, size, end = seen + more, size + len(piece), piece[-1:] or end
-    return places, seen + (end != b"\n"), size
+    return offsets, seen + (end != b"\n"), size
 
 
 def nth_line_end(data: bytes, number: int, start: int = 0) -> int:
-    """Return the offset of the line end with a number, of at least so many from `start` on."""
+    """Return the offset of line end `number` from `start` on; there must be that many."""
     low, high = start, len(data)
-    # By halves: one after the other takes long for a million.
+    # Bisection: a search for each of a million line ends takes too long.
     while high - low > 1:
         middle = (low + high) // 2
         before = data.count(b"\n", low, middle)
@@ -225,12 +220,10 @@ def nth_line_end(data: bytes, number: int, start: int = 0) -> int:
 
 
 def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, int, str | None]:
-    """Return the begin and end of a part in whole characters, at least one, and its text.
-
-    The text is None if the data is not UTF-8.
+    """Return a part's start and end, aligned to characters, and its text; None if not UTF-8.
 
     Args:
-        data: The content from `start` on; `wanted` bytes and up to `SPARE` more.
+        data: The content from `start` on: `wanted` bytes and up to `SPARE` more.
     """
     begin, end = 0, min(wanted, len(data))
     while start > 0 and begin < min(len(data), _CHARACTER - 1) and _inside(data, begin):
@@ -249,29 +242,26 @@ def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, i
     return start + begin, start + cut, text
 
 
-def _inside(data: bytes, place: int) -> bool:
-    return place < len(data) and data[place] & 0xC0 == 0x80
+def _inside(data: bytes, index: int) -> bool:
+    return index < len(data) and data[index] & 0xC0 == 0x80
 
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def translated(doing: str, root: Path | str) -> Iterator[None]:
+def translate_errors(doing: str, root: Path | str) -> Iterator[None]:
     """Raise each OSError as an ArtifactStoreError: "... cannot be <doing>"."""
     try:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
-            message = f"Nothing more can be {doing}: the disk is full."
-            remedy = (
-                "Free space on it, or remove what is not needed any more: "
-                "mcp-code-bridge artifacts rm."
-            )
+            message = f"No artifact can be {doing}: the disk is full."
+            remedy = "Free space on it, or remove artifacts with mcp-code-bridge artifacts rm."
         else:
             reason = error.strerror or str(error) or type(error).__name__
-            message = f"What programs leave cannot be {doing}: {reason}."
-            remedy = "The directory has to be one that this user alone can write to."
+            message = f"Artifacts cannot be {doing}: {reason}."
+            remedy = "Only this user may have write access to the directory."
             if isinstance(error, StoreError) and error.remedy:
                 remedy = error.remedy
         raise ArtifactStoreError(message, remedy=remedy, host_detail=f"[{root}]") from error
@@ -282,7 +272,7 @@ _PIECE = 1024 * 1024
 
 @dataclass(frozen=True)
 class Content:
-    """An artifact's open content, which stays readable if the artifact is removed."""
+    """The open content of an artifact, readable even after its removal."""
 
     artifact: Artifact
     blob: OpenBlob
@@ -290,7 +280,7 @@ class Content:
 
     def read(self, start: int, size: int) -> bytes:
         pieces, left = [], max(min(size, self.artifact.size - start), 0)
-        with translated("read", self.root):
+        with translate_errors("read", self.root):
             while left > 0 and (piece := self.blob.read(min(left, _PIECE), start)):
                 pieces.append(piece)
                 start, left = start + len(piece), left - len(piece)
@@ -298,35 +288,35 @@ class Content:
 
     def pieces(self) -> Iterator[bytes]:
         digest = hashlib.sha256()
-        for piece in self.unchecked():
+        for piece in self.unchecked_pieces():
             digest.update(piece)
             yield piece
         if digest.hexdigest() != self.artifact.digest:
-            raise self.damaged()
+            raise self.damage_error()
 
     def whole(self) -> bytes:
         return b"".join(self.pieces())
 
-    def unchecked(self) -> Iterator[bytes]:
+    def unchecked_pieces(self) -> Iterator[bytes]:
         start = 0
         while piece := self.read(start, _PIECE):
             start += len(piece)
             yield piece
 
-    def damaged(self) -> ArtifactStoreError:
-        message = f"What is kept as {self.artifact.uri} is damaged: it is not what was kept."
-        return ArtifactStoreError(message, remedy="Run the program again, and remove this.")
+    def damage_error(self) -> ArtifactStoreError:
+        message = f"The artifact {self.artifact.uri} is damaged: its content has changed."
+        return ArtifactStoreError(message, remedy="Remove it and run the program again.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartialContent:
-    """The part of an artifact that one response has.
+    """The part of an artifact in one response.
 
     Attributes:
-        data: The bytes; empty if there is a text.
+        data: The bytes; empty for a text.
         text: None if the content is not text.
-        start, end: Its range of bytes, of `size`.
-        first, last: Its lines, of `lines`, if lines were requested; the last may be cut.
+        start, end: The range of bytes, of `size`.
+        first, last: The lines, of `lines`, if lines were requested; the last one may be cut.
         more: The query for the next part; empty at the end.
     """
 
@@ -344,38 +334,38 @@ class PartialContent:
     def whole(self) -> bool:
         return self.start == 0 and self.end == self.size
 
-    def told(self, uri: str) -> str:
+    def describe(self, uri: str) -> str:
         if self.lines:
             what = f"lines {self.first:,}-{self.last:,} of {self.lines:,}"
             if self.last < self.first:
                 what = f"no lines: there are {self.lines:,}"
         else:
             what = f"bytes {self.start:,}-{self.end:,} of {self.size:,}"
-        told = f"These are {what}."
-        return f"{told} Read on with {uri}?{self.more}" if self.more else told
+        text = f"These are {what}."
+        return f"{text} Read on with {uri}?{self.more}" if self.more else text
 
 
 def read_part(content: Content, part: Part) -> PartialContent:
-    """Read a part, up to the bound of one response."""
+    """Read a part, at most `MAX_ANSWER` bytes."""
     text = is_text(content.artifact.mime_type)
     if part.first and not text:
-        message = f"{content.artifact.name!r} is no text, and has no lines."
+        message = f"{content.artifact.name!r} is not text, so it has no lines."
         raise InvalidRequestError(message, remedy="Use ?offset=BYTES&length=BYTES.")
     if part.first:
         return _read_lines(content, part)
     size = content.artifact.size
     start = min(part.offset, size)
     wanted = min(size - start, MAX_ANSWER if part.length is None else part.length, MAX_ANSWER)
-    # Only the whole has a digest.
+    # Only the whole content can be checked against its digest.
     data = content.whole() if wanted == size else content.read(start, wanted + SPARE)
-    begin, end, found = text_answer(data, start, wanted, size) if text else (start, 0, None)
-    if found is None:
+    begin, end, answer = text_answer(data, start, wanted, size) if text else (start, 0, None)
+    if answer is None:
         data = data[:wanted]
         begin, end = start, start + len(data)
     more = f"offset={end}" + ("" if part.length is None else f"&length={part.length}")
     return PartialContent(
-        data=b"" if found is not None else data,
-        text=found,
+        data=b"" if answer is not None else data,
+        text=answer,
         start=begin,
         end=end,
         size=size,
@@ -385,7 +375,7 @@ def read_part(content: Content, part: Part) -> PartialContent:
 
 def _read_lines(content: Content, part: Part) -> PartialContent:
     size = content.artifact.size
-    span = line_span(content.unchecked, part.first, part.last)
+    span = line_span(content.unchecked_pieces, part.first, part.last)
     last, end = span.last, span.end
     data = content.read(span.start, min(end - span.start, MAX_ANSWER))
     more = ""
@@ -403,7 +393,7 @@ def _read_lines(content: Content, part: Part) -> PartialContent:
         many = span.last - span.first + 1
         more = f"lines={last + 1}-{last + many}"
     if last == span.first and not data.endswith(b"\n") and end < size:
-        # One line that is longer than an answer continues in bytes, from a whole character.
+        # A line that is longer than a response continues by bytes.
         _, beyond, text = text_answer(data + content.read(end, SPARE), 0, len(data), size)
         end = span.start + beyond
         more = f"offset={end}"

@@ -1,4 +1,4 @@
-"""The store of artifacts: files, whole outputs and pictures that runs left."""
+"""The store of artifacts, with a quota for each run and limits for all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from bridge.artifacts.content import HEAD, Content, mime_type, translated
+from bridge.artifacts.content import HEAD, Content, mime_type, translate_errors
 from bridge.errors import ArtifactStoreError, UnknownError
 from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Row, Table
 
 
-# A program can leave any number of files, with any names.
+# A program can write any number of files, with any names.
 MAX_RUN_ENTRIES = 1_000
-MAX_NAME = 255  # Characters, as of a file's name.
+MAX_NAME = 255  # Characters, as in a file's name.
 
 Origin = Callable[[], Provenance | None]
-"""Returns what a run has read so far; None if nothing needs to be recorded. Called in threads."""
+"""Returns a run's provenance so far; None if none needs to be recorded. Called in threads."""
 
 
 class Quota:
-    """The remaining number and bytes of a run's artifacts. Thread-safe."""
+    """A run's quota of artifacts and bytes. Thread-safe."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -54,9 +54,7 @@ class Quota:
     def begin(self) -> None:
         with self._changing:
             if self._count >= MAX_RUN_ENTRIES:
-                message = (
-                    f"A run may leave {MAX_RUN_ENTRIES:,} files and outputs, and this one has."
-                )
+                message = f"This run has stored {MAX_RUN_ENTRIES:,} files and outputs: the limit."
                 remedy = "Put many small files into an archive."
                 raise ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
             self._count += 1
@@ -64,7 +62,7 @@ class Quota:
     def take(self, size: int) -> None:
         with self._changing:
             if self._used + size > self._total:
-                message = f"A run may leave {self._total:,} bytes, and this one would leave more."
+                message = f"A run may store {self._total:,} bytes, and this one exceeds them."
                 remedy = (
                     "MCP_BRIDGE_ARTIFACT_RUN_BYTES sets how much, within MCP_BRIDGE_ARTIFACT_BYTES."
                 )
@@ -72,7 +70,7 @@ class Quota:
             self._used += size
 
     def give_back(self, size: int) -> None:
-        """Return the bytes of an artifact that was not stored."""
+        """Give back the bytes of a discarded artifact."""
         with self._changing:
             self._used -= size
             self._count -= 1
@@ -80,7 +78,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class RunArtifacts:
-    """The artifacts of one run, with its quota. Made by `ArtifactStore.of_run`."""
+    """Adds artifacts to one run, within its quota."""
 
     store: ArtifactStore
     quota: Quota
@@ -89,14 +87,10 @@ class RunArtifacts:
     origin: Origin
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
-        """Begin an artifact, which is listed only once it is finished.
-
-        Args:
-            mime_type: The claimed type; the first bytes and the name override it.
-        """
+        """Begin an artifact; the store lists it once it is finished."""
         self.quota.begin()
         try:
-            with translated("kept", self.store.root):
+            with translate_errors("stored", self.store.root):
                 unfinished = self.store.blobs.begin()
         except ArtifactStoreError:
             self.quota.give_back(0)
@@ -127,17 +121,17 @@ class ArtifactWriter:
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Append data. Fast enough for the event loop with pieces of up to a megabyte.
+        """Append data. The event loop may write pieces of up to a megabyte.
 
         Raises:
-            ArtifactStoreError: It cannot be written. The artifact is discarded, except at the code
-                `artifact_quota`: then the data written before stays.
+            ArtifactStoreError: The write failed. The artifact is discarded; with the code
+                `artifact_quota` the previous data stays.
         """
-        unfinished = self._open()
+        unfinished = self._require_open()
         self._run.quota.take(len(data))
         self._size += len(data)
         try:
-            with translated("kept", self._run.store.root):
+            with translate_errors("stored", self._run.store.root):
                 unfinished.write(data)
         except ArtifactStoreError:
             self.discard()
@@ -147,7 +141,7 @@ class ArtifactWriter:
             self._head += data[: HEAD - len(self._head)]
 
     def finish(self) -> Artifact:
-        unfinished, run = self._open(), self._run
+        unfinished, run = self._require_open(), self._run
         name = visible(valid_text(self._name[: 2 * MAX_NAME]), keep="")
         label = Artifact(
             uri="",
@@ -160,7 +154,7 @@ class ArtifactWriter:
             provenance=run.origin(),
         )
         try:
-            with translated("kept", run.store.root):
+            with translate_errors("stored", run.store.root):
                 artifact = run.store.keep(unfinished, run.owner, label)
         except ArtifactStoreError:
             self.discard()
@@ -176,9 +170,9 @@ class ArtifactWriter:
         self._run.quota.give_back(self._size)
         self._run.store.blobs.discard(unfinished)
 
-    def _open(self) -> Unfinished:
+    def _require_open(self) -> Unfinished:
         if self._unfinished is None:
-            raise ArtifactStoreError("This was finished, or could not be kept, before.")
+            raise ArtifactStoreError("The artifact is finished or discarded.")
         return self._unfinished
 
     def __enter__(self) -> ArtifactWriter:
@@ -193,7 +187,7 @@ logger = logging.getLogger(__name__)
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
-MAX_ENTRIES = 50_000  # Artifacts of all owners; programs leave any number.
+MAX_ENTRIES = 50_000  # Artifacts of all owners.
 
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -209,10 +203,9 @@ SELECT (SELECT sum(size) FROM (SELECT DISTINCT digest, size FROM artifacts) AS c
 
 
 class ArtifactStore:
-    """Stores artifacts, and lists them for the owner of their run.
+    """The artifacts of all runs; several bridges may use it at once.
 
-    Several bridges may use one store at once. Beyond the limits, the oldest artifacts of the owner
-    with the most are removed.
+    Beyond the limits it removes the oldest artifacts of the owner with the most.
     """
 
     def __init__(
@@ -227,12 +220,12 @@ class ArtifactStore:
         self._store = store
         self._seconds = days * 24 * 3600.0
         self._total_bytes = total_bytes
-        # A run that exceeds the whole store would cause its own files to be removed.
+        # A run with more than the whole store would lose its own first files.
         self._run_bytes = min(run_bytes, total_bytes)
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
         self._now = now
         self._last = 0
-        # By owner: the size that was refused, the totals there were, and when.
+        # By owner, the last refusal: its size, the totals and the time.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
         self.blobs = store.blobs
@@ -242,7 +235,6 @@ class ArtifactStore:
         return self._store.place
 
     def of_run(self, owner: str, run_id: str, origin: Origin = lambda: None) -> RunArtifacts:
-        """Return the artifacts of one run, to add to. No I/O."""
         if not _RUN.fullmatch(run_id):
             raise ValueError(f"no run is called {run_id!r:.80}")
         quota = self._quotas.get((owner, run_id))
@@ -250,29 +242,29 @@ class ArtifactStore:
             quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))
         return RunArtifacts(self, quota, owner, run_id, origin)
 
-    def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
-        """Return an owner's artifacts, newest first; None for all owners."""
-        with translated("listed", self.root), self._store.reading() as kept:
-            found = self._select(kept, owner, run_id)
-            return tuple(self._artifact(row) for row in found)
+    def find_all(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
+        """Return the artifacts of an owner, or of all if None, newest first."""
+        with translate_errors("listed", self.root), self._store.reading() as kept:
+            rows = self._select(kept, owner, run_id)
+            return tuple(self._artifact(row) for row in rows)
 
     def page(
         self, owner: str | None, size: int, after: str = ""
     ) -> tuple[tuple[Artifact, ...], str]:
         """Return a page of artifacts, newest first, and the cursor after it; "" at the end."""
-        with translated("listed", self.root), self._store.reading() as kept:
-            found = self._select(kept, owner, after=after, most=size + 1)
+        with translate_errors("listed", self.root), self._store.reading() as kept:
+            rows = self._select(kept, owner, after=after, most=size + 1)
         more = ""
-        if len(found) > size:
-            more = f"{found[size - 1].created:012x}.{found[size - 1].id}"
-        return tuple(self._artifact(row) for row in found[:size]), more
+        if len(rows) > size:
+            more = f"{rows[size - 1].created:012x}.{rows[size - 1].id}"
+        return tuple(self._artifact(row) for row in rows[:size]), more
 
     def find(self, owner: str | None, uri: str) -> Artifact:
         """Return the artifact with a URI, or whose id or digest begins with the text."""
         return self._artifact(self._find(owner, uri))
 
     def read(self, owner: str | None, uri: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return a content, checked against its digest, or a part, unchecked."""
+        """Read a whole content, checked against its digest, or a part, unchecked."""
         with self.opened(owner, uri) as content:
             if start == 0 and (size is None or size >= content.artifact.size):
                 return content.whole()
@@ -280,33 +272,33 @@ class ArtifactStore:
 
     @contextmanager
     def opened(self, owner: str | None, uri: str) -> Iterator[Content]:
-        """Open an artifact's content; raise UnknownError if this owner has no such artifact."""
+        """Open an artifact's content."""
         artifact = self.find(owner, uri)
-        with translated("read", self.root):
+        with translate_errors("read", self.root):
             try:
                 blob = self.blobs.open(artifact.digest)
             except FileNotFoundError:
                 raise _unknown(uri) from None
         content = Content(artifact, blob, self.root)
         with closing(blob):
-            with translated("read", self.root):
+            with translate_errors("read", self.root):
                 size = blob.size
             if size != artifact.size:
-                raise content.damaged()
+                raise content.damage_error()
             yield content
 
     def _find(self, owner: str | None, uri: str) -> Row[Any]:
         # The query selects a part of the content.
         uri = uri.partition("?")[0]
-        with translated("read", self.root), self._store.reading() as kept:
-            found = self._select(kept, owner, uri=uri)
-        if _BEGINNING.fullmatch(uri) and len({row.digest for row in found}) > 1:
-            message = f"{len(found):,} things that are kept begin with {uri!r:.80}."
-            raise UnknownError(message, remedy="Give more of it.", code="unknown_artifact")
-        if not found:
+        with translate_errors("read", self.root), self._store.reading() as kept:
+            rows = self._select(kept, owner, uri=uri)
+        if _BEGINNING.fullmatch(uri) and len({row.digest for row in rows}) > 1:
+            message = f"{len(rows):,} artifacts begin with {uri!r:.80}."
+            raise UnknownError(message, remedy="Give more characters.", code="unknown_artifact")
+        if not rows:
             raise _unknown(uri)
-        # The newest, if one content or a run's stream was stored several times.
-        return found[0]
+        # Several have one digest, or one stream: take the newest.
+        return rows[0]
 
     def _select(
         self,
@@ -322,21 +314,21 @@ class ArtifactStore:
         if kept.connection is None or (run_id and not _RUN.fullmatch(run_id)):
             return ()
         table = _artifacts()
-        chosen = table.select().order_by(table.c.created.desc(), table.c.id.desc()).limit(most)
+        query = table.select().order_by(table.c.created.desc(), table.c.id.desc()).limit(most)
         if not expired:
-            chosen = chosen.where(table.c.created > self._oldest())
+            query = query.where(table.c.created > self._oldest())
         if owner is not None:
-            chosen = chosen.where(table.c.owner == owner_digest(owner))
+            query = query.where(table.c.owner == owner_digest(owner))
         if run_id:
-            chosen = chosen.where(table.c.run_id == run_id)
+            query = query.where(table.c.run_id == run_id)
         if uri is not None:
-            chosen = chosen.where(_uri_condition(table, uri))
+            query = query.where(_uri_condition(table, uri))
         if after:
             moment, _, last = after.partition(".")
             created = int(moment, 16)
             older = table.c.created < created
-            chosen = chosen.where(older | ((table.c.created == created) & (table.c.id < last)))
-        return kept.connection.execute(chosen).all()
+            query = query.where(older | ((table.c.created == created) & (table.c.id < last)))
+        return kept.connection.execute(query).all()
 
     def _artifact(self, row: Row[Any] | SimpleNamespace) -> Artifact:
         provenance = None
@@ -360,33 +352,33 @@ class ArtifactStore:
         )
 
     def remove(self, owner: str | None, uri: str) -> Artifact:
-        """Remove an artifact, and its content if no other artifact has the same."""
-        found = self._find(owner, uri)
-        with translated("removed", self.root):
+        """Remove an artifact, and its content unless another artifact has it."""
+        row = self._find(owner, uri)
+        with translate_errors("removed", self.root):
             with self._store.writing() as kept:
-                _delete(kept, [found.id])
-            self._store.drop([found.digest])
-        return self._artifact(found)
+                _delete(kept, [row.id])
+            self._store.drop([row.digest])
+        return self._artifact(row)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
-        with translated("removed", self.root):
+        with translate_errors("removed", self.root):
             with self._store.reading() as kept:
                 if not self._select(kept, owner, run_id, most=1, expired=True):
                     return 0
             with self._store.writing() as kept:
-                found = self._select(kept, owner, run_id, expired=True)
-                _delete(kept, [row.id for row in found])
-            self._store.drop(row.digest for row in found)
-        return len(found)
+                rows = self._select(kept, owner, run_id, expired=True)
+                _delete(kept, [row.id for row in rows])
+            self._store.drop(row.digest for row in rows)
+        return len(rows)
 
     def tidy(self) -> int:
-        with translated("tidied", self.root), self._changing:
+        with translate_errors("tidied", self.root), self._changing:
             if not self.blobs.exist():
                 return 0
             removed = self.blobs.remove_unfinished()
             contents = self.blobs.all()
             with self._store.writing() as kept:
-                # Contents stored since are not among `contents`, but must stay: check each.
+                # `contents` lacks what was stored since, so check each.
                 missing = [one for one in _held(kept) if one.digest not in contents]
                 goes = [one for one in missing if not self._exists(one)]
                 goes += self._sweep(kept)
@@ -394,26 +386,25 @@ class ArtifactStore:
             with self._store.reading() as kept:
                 strays = contents - kept.used()
             self._store.drop({one.digest for one in goes} | strays)
-            # For `_is_due`.
             with suppress(FileNotFoundError):
                 os.utime(self.blobs.root)
         return removed + len(set(goes))
 
-    async def tidying(self) -> None:
-        """Call `tidy` periodically until cancelled. Runs on the event loop."""
+    async def tidy_periodically(self) -> None:
+        """Call `tidy` periodically until cancelled, from the event loop."""
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
                 removed = await anyio.to_thread.run_sync(self.tidy) if due else 0
             except ArtifactStoreError as error:
-                logger.warning("what runs left cannot be tidied: %s", error)
+                logger.warning("artifacts cannot be tidied: %s", error)
             else:
                 if removed:
-                    logger.info("removed %s that runs had left", counted(removed, "thing"))
+                    logger.info("removed %s", counted(removed, "artifact"))
             await anyio.sleep(600)
 
     def _is_due(self) -> bool:
-        """Return whether the store exists and no bridge has tidied it for an hour."""
+        """Return whether the store exists and `tidy` last ran an hour ago; the mtime shows it."""
         try:
             tidied = self.blobs.root.stat().st_mtime
         except OSError:
@@ -421,18 +412,14 @@ class ArtifactStore:
         return not 0 <= time() - tidied < 3600.0
 
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
-        """Store a finished file; its descriptor stays open. On an error the store is unchanged.
-
-        Args:
-            label: Its description, without URI and times.
-        """
+        """Store a finished file as `label`, without URI and times; its descriptor stays open."""
         coming = StoredItem(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
             with self._store.writing_blob(unfinished, label.digest) as kept:
                 goes = self._make_room(kept, coming)
                 _delete(kept, [one.id for one in goes])
                 artifact = self._insert(kept, coming.owner, label)
-            # Contents that cannot be removed now are removed by the next `tidy`.
+            # The next `tidy` removes contents that remain.
             with suppress(OSError):
                 self._store.drop(one.digest for one in goes)
             return artifact
@@ -440,13 +427,13 @@ class ArtifactStore:
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
         assert kept.connection is not None
         now = int(self._now() * 1000)
-        # Artifacts of one millisecond keep their order; a clock that was set back is followed.
-        # Artifacts stored at once are dated up to a second ahead.
+        # Dates keep the order of artifacts of one millisecond: they run up to a second ahead. A
+        # clock that was set back by more counts.
         self._last = self._last + 1 if now <= self._last < now + 1000 else now
-        told = None if label.provenance is None else json.dumps(label.provenance.document())
-        # The id cannot be guessed.
+        provenance = None if label.provenance is None else json.dumps(label.provenance.document())
+        # An id that no one can guess.
         own = {"id": secrets.token_hex(10), "owner": owner, "created": self._last}
-        values = {name: getattr(label, name) for name in _LABEL} | own | {"provenance": told}
+        values = {name: getattr(label, name) for name in _LABEL} | own | {"provenance": provenance}
         kept.connection.execute(_artifacts().insert(), values)
         return self._artifact(SimpleNamespace(**values))
 
@@ -454,8 +441,7 @@ class ArtifactStore:
         size, count, alike = _totals(kept, coming.digest)
         totals, new = (size, count), not alike
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
-        # Also a slightly smaller one: otherwise each byte less would check the whole store again.
-        # Checking a full store takes a second, and a program can try again at once.
+        # Checking a full store takes a second, and a program can retry at once, with a byte less.
         lately = then == totals and 0 <= self._now() - moment < 10.0
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
@@ -483,7 +469,6 @@ class ArtifactStore:
         try:
             self.blobs.open(one.digest).close()
         except StoreError:
-            # The store did not answer.
             raise
         except OSError:
             return False
@@ -491,10 +476,10 @@ class ArtifactStore:
 
     def _too_much(self) -> ArtifactStoreError:
         message = (
-            f"What programs left takes up the {self._total_bytes:,} bytes there are for all "
-            "callers, and with this, yours would be more than your share."
+            f"The artifacts of all callers take up the limit of {self._total_bytes:,} bytes, and "
+            "with this one, yours would exceed your share."
         )
-        remedy = "Leave less at once. MCP_BRIDGE_ARTIFACT_BYTES sets how much there may be."
+        remedy = "Store less. MCP_BRIDGE_ARTIFACT_BYTES sets the limit."
         return ArtifactStoreError(message, remedy=remedy, code="artifact_quota")
 
     def _oldest(self) -> int:
@@ -542,12 +527,12 @@ def _held(kept: Transaction) -> list[StoredItem]:
 
 
 def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
-    """Return the bytes of all contents, and the numbers of entries and of those with a digest."""
+    """Return the bytes of all contents, the entries, and the entries with the digest."""
     from sqlalchemy import text
 
     assert kept.connection is not None
-    found = kept.connection.execute(text(_TOTALS), {"digest": digest}).one()
-    return int(found[0] or 0), int(found[1]), int(found[2])
+    totals = kept.connection.execute(text(_TOTALS), {"digest": digest}).one()
+    return int(totals[0] or 0), int(totals[1]), int(totals[2])
 
 
 def _delete(kept: Transaction, ids: Sequence[str]) -> None:

@@ -1,1 +1,1 @@
-"""What the user's servers can do, as values and texts; and reading programs. No I/O."""
+"""Describes the tools of servers, finds tools by words, and reads programs. No I/O."""

@@ -14,7 +14,7 @@ from itertools import accumulate, chain, islice
 from typing import Any, Literal
 
 from bridge.catalog.entries import ServerEntry, ToolEntry, call_signature, mark_twins, tool_stub
-from bridge.catalog.prose import first_sentence, joined, one_line
+from bridge.catalog.prose import first_sentence, join_names, one_line
 from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Head, Names
 from bridge.model import Directory, Limits
 from bridge.text import counted, valid_text
@@ -26,7 +26,7 @@ _HEADINGS = re.compile(
     r"(?:\s*(?=\S)(?:#[^\n]*|(\*\*|__)[^\n*]+\1|[^\n]*:|[^\n]*\n(?:=+|-+)|={3,}|-{3,})"
     r"[ \t]*(?:\n|$))+"
 )
-"""Lines that only stand before what a description says: headings, and what ends in a colon."""
+"""Headings and lines that end in a colon, at the beginning of a description."""
 
 
 class Level(IntEnum):
@@ -50,7 +50,7 @@ def describe_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
         if levels is None:
             break
         lines = chain.from_iterable(map(_lines, servers, levels))
-        text = "\n".join([_heading(servers, levels), *lines])
+        text = "\n".join([_list_header(servers, levels), *lines])
         excess = count_tokens(text) - tokens
         if excess <= 0:
             return text
@@ -59,7 +59,6 @@ def describe_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
 
 
 def introduce_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
-    """Return a line on each server, in at most `tokens` tokens."""
     # A line has at least one token, so many servers cannot fit.
     for chars in (60, 30) if len(servers) < tokens else ():
         lines = (_server_line(server, "", sentence=True, chars=chars) for server in servers)
@@ -69,7 +68,7 @@ def introduce_servers(servers: Sequence[ServerEntry], tokens: int) -> str:
     return _only_aliases(servers, tokens, "search_tools lists them")
 
 
-def outdated(described: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bool:
+def is_outdated(described: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bool:
     """Return whether a description made from `described` is wrong, not merely less detailed.
 
     With another description a client pays for its whole conversation again. So tools of servers
@@ -80,7 +79,7 @@ def outdated(described: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bo
     news = False
     for before, after in zip(described, now, strict=True):
         same_text = before.description == after.description
-        # A server without a configured description gets its own when it is first asked.
+        # The first connection gives a server its own description.
         if not same_text and (before.known or before.description):
             return True
         if before.known and before.tools != after.tools:
@@ -93,7 +92,6 @@ def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | 
     known: dict[tuple[int, Level], int] = {}
 
     def cost(number: int, level: Level, room: int) -> int:
-        """Return the tokens of one server at a level; any number above `room` if it is more."""
         if (number, level) not in known:
             server, spent = servers[number], 0
             if _least(server, level) > room:
@@ -133,12 +131,12 @@ def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | 
 
 
 def _least(server: ServerEntry, level: Level) -> int:
-    """Return a lower bound of a server's tokens: what cannot fit is not written."""
+    """Return a lower bound of a server's tokens, without writing its lines."""
     tools = len(server.tools) if level >= Level.NAMES else 0
     return 1 + (2 if level == Level.NAMES else 4) * tools
 
 
-def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
+def _list_header(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
     pairs = zip(servers, levels, strict=True)
     if not any(level >= Level.NAMES and server.known for server, level in pairs):
         return "Servers (search for their tools):"
@@ -173,15 +171,15 @@ def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
 
 
 def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int = 100) -> str:
-    """Return for example "mcp_git_hub = git-hub: Issues and pull requests. (12 tools)"."""
+    """Return a line like "mcp_git_hub = git-hub: Issues and pull requests. (12 tools)"."""
     text = f"mcp_{server.alias}"
     if not sentence:
         return f"{text}{note}"
     name = one_line(server.name, 60)
     text = text if name == server.alias else f"{text} = {name}"
     begun = server.description[:4_000]
-    told = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun
-    summary = first_sentence(told.strip() or begun, chars)
+    body = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun
+    summary = first_sentence(body.strip() or begun, chars)
     return f"{text}: {summary}{note}" if summary else f"{text}{note}"
 
 
@@ -208,8 +206,7 @@ class Offers:
 
     Attributes:
         packages: Entries of `allow`, or words for any; empty if packages are not allowed.
-        installed: Name and version of the packages that programs find, the best known first.
-        python: The version of Python; empty if it is not known yet.
+        installed: Name and version of installed packages, the best known first.
         listed_only: Whether programs may use only the servers that their run lists.
     """
 
@@ -229,31 +226,31 @@ def offers_line(offers: Offers) -> str:
         f"{name} {version}" if name in ("numpy", "pandas") else name
         for name, version in offers.installed
     ]
-    parts += [f", {joined(names, _LINE_CHARS)}." if names else "."]
+    parts += [f", {join_names(names, _LINE_CHARS)}." if names else "."]
     if offers.packages:
-        parts.append(f" With `packages`: {joined(offers.packages, _LINE_CHARS)}.")
+        parts.append(f" With `packages`: {join_names(offers.packages, _LINE_CHARS)}.")
     if offers.directories:
-        parts.append(f" Directories: {joined(_directories(offers), _LINE_CHARS)}.")
+        parts.append(f" Directories: {join_names(_directories(offers), _LINE_CHARS)}.")
     return "".join(parts)
 
 
 def offers_section(offers: Offers) -> str:
     lines = []
     if offers.installed:
-        names = joined([" ".join(pair) for pair in offers.installed], 4 * _LINE_CHARS)
+        names = join_names([" ".join(pair) for pair in offers.installed], 4 * _LINE_CHARS)
         lines.append(f"Installed: {names}.")
     if offers.packages:
-        names = joined(offers.packages, 4 * _LINE_CHARS)
+        names = join_names(offers.packages, 4 * _LINE_CHARS)
         lines.append(
             f"Packages, from an index and for this run only: {names}. Ask for them with "
             '`packages=["name==1.*"]`, or in the code:\n'
             '```python\n# /// script\n# dependencies = ["name==1.*"]\n# ///\n```'
         )
     if offers.directories:
-        paths = joined(_directories(offers), 4 * _LINE_CHARS)
+        paths = join_names(_directories(offers), 4 * _LINE_CHARS)
         lines.append(f"The user's directories: {paths}.")
     if offers.roots:
-        names = joined([one_line(name, 60) for name in offers.roots], _LINE_CHARS)
+        names = join_names([one_line(name, 60) for name in offers.roots], _LINE_CHARS)
         lines.append(
             f"The user also works in: {names}. Programs cannot see those; the user can offer them "
             "as [directories] of the bridge's settings."
@@ -269,23 +266,23 @@ def _directories(offers: Offers) -> list[str]:
 
 
 def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the names of roots: the client's name, else the last part of the address or path."""
-    found: dict[str, None] = {}
+    """Return the names of roots: the client's name, or the last part of the URI or path."""
+    names: dict[str, None] = {}
     for name, address in (*roots, *(("", path) for path in own)):
         last = address.rstrip("/").rpartition("/")[2]
         shown = (one_line(text, 60).strip() for text in (name, last))
-        found.setdefault(next(filter(None, shown), ""))
-    return tuple(filter(None, found))[:40]  # A client may have any number.
+        names.setdefault(next(filter(None, shown), ""))
+    return tuple(filter(None, names))[:40]  # A client may have any number.
 
 
 Detail = Literal["summary", "full"]
 
 DESCRIPTION_TOKENS = 1_500
-"""Budget of the description of `run_python`: paid once per conversation, and saves searches."""
+"""Token budget of the description of `run_python`, which each conversation pays once."""
 
 INSTRUCTIONS_TOKENS = 250
-"""Budget of the server instructions. Every conversation pays for them, also without using the
-bridge; where clients load tools on demand, they are all that a model knows of the servers."""
+"""Token budget of the server instructions, which every conversation pays. In a client that loads
+tools on demand, the model knows only them."""
 
 _KEPT = """\
 ## Output
@@ -311,7 +308,6 @@ With `mode="plan"` only reads happen. What a held call returns, and its fields, 
 to held calls, also in f-strings, lists and dicts; code that looks at it ends the plan.
 
 """
-"""The guide's sections that do not depend on servers or settings."""
 
 
 def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary") -> dict[str, Any]:
@@ -331,8 +327,8 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
     if tool.result_schema is not None:
         docs["outputSchema"] = dict(tool.result_schema)
     elif entry.observed is not None:
-        docs["observedSchema"] = dict(entry.observed)
-        docs["observations"] = entry.observations
+        docs["observedSchema"] = dict(entry.observed.schema)
+        docs["observations"] = entry.observed.count
     docs["example"] = example_call(server, entry)
     docs["stub"] = tool_stub(entry, server.alias)
     return docs
@@ -352,8 +348,8 @@ def example_call(server: ServerEntry, entry: ToolEntry) -> str:
 def _example_value(kind: str) -> str:
     if kind.startswith("Literal["):
         # Its first value, as Python writes it.
-        found = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)
-        return found[1] if found else "..."
+        first = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)
+        return first[1] if first else "..."
     if kind.startswith(("list", "tuple", "dict", "{")):
         return "{...}" if kind[0] in "d{" else "[...]"
     plain = {"str": '"..."', "int": "1", "float": "1.0", "bool": "True"}
@@ -366,7 +362,7 @@ def capabilities(
     """Return the guide to what a program in a run can do, in Markdown."""
     mine = [server for server in servers if server.loaded] or list(servers)
     names = [f"`mcp_{server.alias}` ({one_line(server.name, 60)})" for server in mine]
-    listed = joined(names, 300, ": `runtime.discovered_servers()`") or "none are configured"
+    listed = join_names(names, 300, ": `runtime.discovered_servers()`") or "none are configured"
     call = _sample_call(servers)
     return f"""\
 # Programs in run_python
@@ -428,8 +424,7 @@ def tool_description(
     """Return the description of `run_python`.
 
     Args:
-        tokens: The budget, at least 500. The servers get what the fixed text leaves.
-        checked: Whether programs are checked before they run.
+        tokens: The budget, at least 500. The servers get the rest after the fixed text.
     """
     offers = offers or Offers()
     beside = offers_line(offers)
@@ -470,7 +465,7 @@ def instructions(servers: Sequence[ServerEntry], waiting: str = "") -> str:
     """
     names = [one_line(server.name, 60) for server in servers]
     # Codex 0.169 shows its model only the first 247 characters of the instructions.
-    begin = joined(names, 150)
+    begin = join_names(names, 150)
     begun = waiting or "No MCP server is configured; programs can still compute."
     if servers:
         begun = f"The user's MCP servers ({begin}) are behind this one."

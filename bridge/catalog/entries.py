@@ -31,7 +31,7 @@ from bridge.guest.schema.typetext import (
 from bridge.model import Json, Tool
 from bridge.text import valid_text
 
-MAX_ALIAS_CHARS = 64  # Servers choose names; longer ones only cost the model tokens.
+MAX_ALIAS_CHARS = 64  # Servers choose their names, and a model pays for the length.
 RESERVED_SERVER_ALIASES = frozenset({"servers"})  # `mcp_servers` is the mapping of all servers.
 RESERVED_TOOL_ALIASES = frozenset({"list_tools"})  # Methods of every server object.
 
@@ -94,12 +94,16 @@ Recall = Callable[[Tool], Observation | None]  # Returns the learned shape of a 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEntry:
-    """A tool and its alias; `observed` is the learned schema of its results if it declares none."""
+    """A tool and its alias; `observed` is the learned shape of its results if it declares none."""
 
     tool: Tool
     alias: str
-    observed: Mapping[str, Json] | None = None
-    observations: int = 0
+    observed: Observation | None = None
+
+    @property
+    def result_schema(self) -> Mapping[str, Json] | None:
+        declared = self.tool.result_schema
+        return self.observed.schema if declared is None and self.observed else declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +131,8 @@ class ServerEntry:
     def by_alias(self) -> Mapping[str, ToolEntry]:
         return {each.alias: each for each in self.tools}
 
-    def named(self, tool: str) -> ToolEntry | None:
-        """Return the tool of that name or alias, or the only one that is spelled alike."""
+    def find_tool(self, tool: str) -> ToolEntry | None:
+        """Return the tool with a name or alias, or the only one with a similar spelling."""
         for each in self.tools:
             if tool in (each.tool.name, each.alias):
                 return each
@@ -137,10 +141,10 @@ class ServerEntry:
 
     @cached_property
     def _by_letters(self) -> Mapping[str, Sequence[ToolEntry]]:
-        found = defaultdict[str, list[ToolEntry]](list)
+        entries = defaultdict[str, list[ToolEntry]](list)
         for each in self.tools:
-            found[own_letters(each.alias, self.name)].append(each)
-        return found
+            entries[own_letters(each.alias, self.name)].append(each)
+        return entries
 
 
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
@@ -159,37 +163,29 @@ def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
 
 
 def _said(server: ServerEntry) -> list[tuple[object, ...]]:
-    return [(e.tool.description, e.tool.input_schema, result_schema(e)) for e in server.tools]
+    return [(e.tool.description, e.tool.input_schema, e.result_schema) for e in server.tools]
 
 
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
-    """Return the tools of one server with their aliases; of two with one name the first counts."""
     unique: dict[str, Tool] = {}
     for tool in tools:
         unique.setdefault(tool.name, tool)
     aliases = tool_aliases(tuple(unique))
-    entries = []
-    for name, tool in unique.items():
-        entry = ToolEntry(tool=tool, alias=aliases[name])
-        seen = recall(tool) if recall is not None and tool.output_schema is None else None
-        if seen is not None:
-            entry = replace(entry, observed=seen.schema, observations=seen.count)
-        entries.append(entry)
-    return tuple(entries)
-
-
-def result_schema(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
-    """Return the schema of a tool's results, and whether it is only learned from calls."""
-    if entry.tool.result_schema is not None:
-        return entry.tool.result_schema, False
-    return entry.observed, entry.observed is not None
+    return tuple(
+        ToolEntry(
+            tool=tool,
+            alias=aliases[name],
+            observed=recall(tool) if recall and tool.output_schema is None else None,
+        )
+        for name, tool in unique.items()
+    )
 
 
 MAX_SIGNATURE_CHARS = 480
-"""Longest signature: ten typed parameters fit; what does not is coarsened, never cut in a word."""
+"""Longest signature: ten typed parameters fit; a longer one loses detail."""
 
 _TYPE_BUDGETS = (160, 48, 0)
-"""Characters for each parameter's type, tried in turn until the signature fits."""
+"""Characters of each parameter's type, tried in this order until the signature fits."""
 
 
 def signature(
@@ -205,7 +201,7 @@ def signature(
     """
     result = tool.result_schema if result is None else result
     data = {"inputSchema": tool.input_schema, "outputSchema": result if returns else None}
-    # Names that alone are too long need no types to show that they do not fit.
+    # If the names alone are too long, skip the attempts with types.
     names = [one.alias for one in filter(has_usual_name, read_parameters(tool.input_schema)[0])]
     budgets = _TYPE_BUDGETS if sum(map(len, names)) <= MAX_SIGNATURE_CHARS else ()
     # A schema that says nothing promises no arguments either.
@@ -252,12 +248,11 @@ def tool_data(entry: ToolEntry) -> dict[str, Any]:
         "description": tool.description,
         "inputSchema": dict(tool.input_schema),
     }
-    result, observed = result_schema(entry)
-    if observed:
-        document["observed"] = result
-        document["observations"] = entry.observations
-    elif result is not None:
-        document["outputSchema"] = dict(result)
+    if tool.result_schema is not None:
+        document["outputSchema"] = dict(tool.result_schema)
+    elif entry.observed is not None:
+        document["observed"] = entry.observed.schema
+        document["observations"] = entry.observed.count
     return document
 
 
@@ -266,8 +261,9 @@ def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True)
 
     A learned return type looks like a declared one: only the full documentation tells them apart.
     """
-    result = result_schema(entry)[0]
-    text = signature(entry.tool, entry.alias, result, returns=returns).removeprefix("async def ")
+    text = signature(entry.tool, entry.alias, entry.result_schema, returns=returns).removeprefix(
+        "async def "
+    )
     return f"mcp_{server_alias}.{text.removesuffix(' -> Any')}"
 
 
@@ -298,7 +294,7 @@ def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
 
 
 MAX_STUB_CHARS = 400_000
-"""Length of one server's stub. Further tools have no parameters; two thousand tools fit."""
+"""Characters of one server's stub. The tools beyond have no parameters; 2,000 tools fit."""
 
 BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
 
@@ -342,7 +338,6 @@ def server_stub(entry: ServerEntry) -> str:
 
 
 def tool_stub(entry: ToolEntry, server_alias: str = "") -> str:
-    """Return one tool's function with the classes that its types refer to."""
     classes, function = _function(entry, Names(), "")
     call = f"# await mcp_{server_alias}.{entry.alias}(...)\n" if server_alias else ""
     return "\n\n\n".join([*classes, call + function]) + "\n"

@@ -1,7 +1,7 @@
-"""Proposes a first policy, from names of tools and their servers' annotations. Pure.
+"""Proposes a first policy from the names of tools and their servers' annotations. Pure.
 
-Either may be wrong, and a server can lie: of two effects the stricter is proposed, every line gives
-its reason, and nothing applies until a person puts it into the settings file.
+Both may be wrong, so the proposal has the stricter of two effects and a reason in every line. It
+applies once a person puts it into the settings file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bridge.text import valid_text
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _REQUESTS = ("resources/read", "prompts/get")
-"""The policy's names for the protocol's requests; a tool of such a name gets no line."""
+"""The policy's names for requests of the protocol; a tool with such a name gets no line."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -72,7 +72,7 @@ _OUTGOING = _words(
 )
 _FETCHING = _words("browse crawl fetch http navigate scrape url web website")
 _LOCAL = _words("file files filesystem fs git local memory sqlite")
-"""Words in names of servers whose tools create things only on this machine."""
+"""Words in the names of servers whose tools write only to this machine."""
 
 
 def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) -> str:
@@ -130,14 +130,14 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
         effect, why = _effect(tool)
         because = list(_labels(name, tool, effect))
         labels = f", labels = {_format_list(label for label, _ in because)}" if because else ""
-        # Never a glob: it would also allow tools that are added later.
+        # No globs: they would allow tools that the server adds later.
         lines.append(f'{_key(tool.name)} = {{ effect = "{effect}"{labels} }}  # {why}')
         lines += [f"#   {label}: {reason}" for label, reason in because]
         if effect == "read":
             labelled = [one for one, _ in because if one in (UNTRUSTED_INPUT, PRIVATE_DATA)]
             read.update(dict.fromkeys(labelled))
     if read:
-        # A server's resources and prompts often contain what its tools return.
+        # Resources and prompts often have the same content as tools' results.
         for request in _REQUESTS:
             lines.append(
                 f'"{request}" = {{ labels = {_format_list(read)} }}  # as its tools have them'
@@ -182,11 +182,11 @@ def _effect_of_name(name: str) -> tuple[Effect, str] | None:
 
     For reads and writes only the first two words count: `start_search` is a write.
     """
-    found = words(name[:200])
+    name_words = words(name[:200])
     kinds: tuple[tuple[Effect, frozenset[str], Sequence[str]], ...] = (
-        ("destructive", _DESTROYING, found),
-        ("write", _CHANGING, found[:2]),
-        ("read", _READING, found[:2]),
+        ("destructive", _DESTROYING, name_words),
+        ("write", _CHANGING, name_words[:2]),
+        ("read", _READING, name_words[:2]),
     )
     for effect, telling, where in kinds:
         for word in where:
@@ -229,4 +229,5 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
+    short = 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS
+    return short and "\0" not in name and valid_text(name) == name

@@ -1,8 +1,7 @@
-"""Finds the tools that match a few words: splits names and queries into words, and ranks.
+"""Finds and ranks the tools that match a few words.
 
 The index is SQLite's full-text search (FTS5) in memory, with BM25 over weighted columns and the
-Porter stemmer. Nothing in a query is read as query syntax. Equal scores are ordered by server and
-tool name.
+Porter stemmer. A query has no syntax. The names of server and tool order equal scores.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def words(text: str) -> list[str]:
 
 
 def index_text(text: str) -> str:
-    """Return `text` with the words added that are joined in it by case: "GitHub" as "git hub"."""
+    """Return `text` and the words that it joins by case: "GitHub" adds "git hub"."""
     if _JOINED.search(text):
         # Longer runs are encoded data rather than names.
         apart = (_parts(run[: 2 * MAX_WORD_CHARS]) for run in runs(text))
@@ -108,10 +107,10 @@ def index_text(text: str) -> str:
 
 
 def words_of_query(query: str) -> list[str]:
-    """Return a query's runs without stop words, abbreviations expanded; all if none remains."""
-    found = runs(query)
-    telling = [run for run in found if run.lower() not in _FILLERS]
-    return [long for run in telling or found for long in _SHORT_FOR.get(run.lower(), (run,))]
+    """Return a query's words, with abbreviations expanded, without stop words if others remain."""
+    query_runs = runs(query)
+    telling = [run for run in query_runs if run.lower() not in _FILLERS]
+    return [long for run in telling or query_runs for long in _SHORT_FOR.get(run.lower(), (run,))]
 
 
 def same(given: Iterable[str]) -> list[str]:
@@ -119,17 +118,17 @@ def same(given: Iterable[str]) -> list[str]:
 
 
 def correct_word(word: str, known: Container[str]) -> list[str]:
-    """Return the known words that are one edit away from `word`, in alphabetical order."""
+    """Return the known words at one edit from `word`, in alphabetical order."""
     if len(word) < 4 or not word.isascii():  # Shorter words are one edit away from too many others.
         return []
     word = word[:MAX_WORD_CHARS]
-    ends = [(word[:place], word[place:]) for place in range(len(word) + 1)]
-    found = {head + tail[1:] for head, tail in ends if tail}
-    found.update(head + tail[1] + tail[0] + tail[2:] for head, tail in ends if len(tail) > 1)
+    ends = [(word[:index], word[index:]) for index in range(len(word) + 1)]
+    near = {head + tail[1:] for head, tail in ends if tail}
+    near.update(head + tail[1] + tail[0] + tail[2:] for head, tail in ends if len(tail) > 1)
     for letter in "abcdefghijklmnopqrstuvwxyz":
-        found.update(head + letter + tail[1:] for head, tail in ends if tail)
-        found.update(head + letter + tail for head, tail in ends)
-    return sorted(other for other in found if other in known)
+        near.update(head + letter + tail[1:] for head, tail in ends if tail)
+        near.update(head + letter + tail for head, tail in ends)
+    return sorted(other for other in near if other in known)
 
 
 @lru_cache(maxsize=8_192)  # a few megabytes
@@ -154,33 +153,32 @@ for _group in map(str.split, re.split(r" / |\n", _SAME)):
 
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
-"""More results would cost a model more than another query."""
+"""A model pays less for another query than for more results."""
 
 MAX_QUERY_CHARS = 400  # A client's query may have any length.
 
 _SPELLED = 4
-"""Number of first columns whose words may correct a mistyped one."""
+"""Number of first columns whose words may correct a typing error."""
 
 _EXACT_NAME_BONUS = 100.0
-"""Added for a query that is a tool's exact name; larger than any score."""
+"""Bonus for a tool's exact name as the query; larger than any score."""
 
 _WHOLE_NAME = 1.6
-"""The factor for a query that has all words of a tool's name, apart from those of its server's."""
+"""Factor for a query with all words of a tool's name; words of the server's name do not count."""
 
 _SAME_SCORE = 1e-8
-"""Scores closer than this are equal; more than the rounding error."""
+"""Scores that differ by less are equal; larger than the rounding error."""
 
 _PURPOSE = "name also server lead"
 _IN_PASSING = 0.5
-"""The columns on a tool's purpose, and the weight of a word's match in the other columns."""
+"""The columns on a tool's purpose, and the weight of a match in the other columns."""
 
 _ONLY_LIKE = 0.5
 """The weight of a match by prefix or by correction."""
 
 GOOD_FIT = 0.3
-"""Least share of the query that a good match has. Of 160 labelled queries in
-`benchmarks/disclosure_queries.toml` whose tool is found, 4 have a first match that is worse; of 123
-asked of five servers without such a tool, 102 have."""
+"""Least `Match.fit` of a good match. Of the queries in `benchmarks/disclosure_queries.toml`, 160
+find their tool; 4 of these have a worse first match. So do 102 of 123 queries for missing tools."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +187,7 @@ class Match:
 
     Attributes:
         score: Comparable within one query only.
-        fit: Share of the query's words that it has, weighted by rarity.
+        fit: The share of the query's words in the tool, weighted by rarity.
     """
 
     tool: Tool
@@ -202,9 +200,7 @@ class _Term:
     """One word of a query.
 
     Attributes:
-        text: The word in the index's query language.
-        scores: By row of a tool that has the word.
-        telling: Rows that have it in a column on the tool's purpose.
+        telling: The rows with the word in a column on the purpose.
         likeness: 1 for the word itself, less for a prefix or a correction.
     """
 
@@ -229,7 +225,7 @@ class ToolIndex:
         return len(self._tools)
 
     def update(self, servers: Mapping[str, tuple[Tool, ...]]) -> bool:
-        """Make the index contain exactly these servers' tools; return whether it changed."""
+        """Replace the tools in the index; return whether it changed."""
         gone = [name for name in self._servers if name not in servers]
         new = [name for name, tools in servers.items() if self._servers.get(name) != tools]
         # Equal tuples are replaced by the caller's: the next comparison is by identity.
@@ -272,8 +268,8 @@ class ToolIndex:
             whole, split = run.lower()[:MAX_WORD_CHARS], parts(run)
             known = len(split) < 2 or self._run(_FOUND, _quote(whole)).fetchone()
             asked_words += [whole] if known else split
-        found = [self._term(word) for word in [*dict.fromkeys(asked_words)][:16]]
-        terms = list({term.text: term for term in found if term}.values())
+        matched = [self._term(word) for word in [*dict.fromkeys(asked_words)][:16]]
+        terms = list({term.text: term for term in matched if term}.values())
         scores = _sum_scores(terms, rows)
         typed = words(spelled)
         named = set()
@@ -287,16 +283,16 @@ class ToolIndex:
                 scores[row] += _EXACT_NAME_BONUS
                 named.add(row)
         best = self._best(scores, max(1, min(limit, MAX_LIMIT)))
-        fits = self._fits(best, terms, found.count(None))
+        fits = self._fits(best, terms, matched.count(None))
         fits.update(dict.fromkeys(fits.keys() & named, 1.0))
         return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
     def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
         least = min(heapq.nlargest(limit, scores.values()), default=0.0) - _SAME_SCORE
-        found = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
+        rows = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
         tools = self._tools
-        found.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
-        return dict(found[:limit])
+        rows.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
+        return dict(rows[:limit])
 
     def _fits(self, rows: Iterable[int], terms: Sequence[_Term], unknown: int) -> dict[int, float]:
         """Return each row's `fit`; `unknown` is the number of words that no tool has."""
@@ -381,10 +377,9 @@ COLUMNS: Mapping[str, float] = {
     "parameters": 0.7,
     "details": 0.7,
 }
-"""What a tool is found by, and how much a word counts there: its name, other words for those of its
-name and its server's, its server, its description's first sentence and the rest, its parameters'
-names, and what their descriptions and choices say. Settled on the first half of the labelled
-queries in `benchmarks/disclosure_queries.toml`."""
+"""The columns and their weights: a tool's name, synonyms of the name's and the server's words, the
+server, the description's first sentence and the rest, the parameters' names, and their descriptions
+and choices. Tuned on the first half of the queries in `benchmarks/disclosure_queries.toml`."""
 
 _NAMES = ", ".join(COLUMNS)
 _MARKS = ", ".join("?" * (1 + len(COLUMNS)))

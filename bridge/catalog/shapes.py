@@ -1,8 +1,8 @@
 """Learns the shape of tools' results as a JSON Schema, without storing any value. Pure.
 
-A shape has types, names of fields and which of them are always present. Keys that look like data
-(ids, dates, paths, addresses, tokens) make the object a map. `merged` is commutative, associative
-and idempotent: the shape does not depend on the order of calls or on which bridge made them.
+A shape has types, names of fields and which of them are always present. An object whose keys look
+like data (ids, dates, paths, addresses, tokens) is a map. `merge_shapes` is commutative,
+associative and idempotent, so a shape does not depend on the order of calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
 # A server's results have any size.
-MAX_DEPTH = 6  # Nesting that is recorded; of deeper objects and lists only their presence.
+MAX_DEPTH = 6  # Recorded levels of nesting; of deeper objects and lists only the presence.
 MAX_FIELDS = 40  # An object with more fields is a map: its keys are probably ids.
 MAX_NODES = 400  # Values read in one result; other calls add the rest.
 SAMPLED_ITEMS = 20  # Items read of one list. Most lists have items of one kind.
@@ -28,9 +28,8 @@ class Fields(NamedTuple):
     """The fields of the objects at one position.
 
     Attributes:
-        always: Names of the fields that every object had.
-        other: The shape below keys that are data; None if there were none.
-        is_map: Whether there were too many names, so that all keys count as data.
+        other: The shape below keys that are data; None without such keys.
+        is_map: Whether all keys count as data, since there were too many.
     """
 
     named: Mapping[str, Shape]
@@ -40,13 +39,7 @@ class Fields(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The shape of the values at one position; by default nothing is known.
-
-    Attributes:
-        plain: JSON's type names of the values that are neither lists nor objects.
-        items: The shape of lists' items; None if there was no list.
-        fields: None if there was no object.
-    """
+    """The shape of the values at one position; `plain` has JSON's names of scalar types."""
 
     plain: frozenset[str] = frozenset()
     blob: bool = False
@@ -70,7 +63,7 @@ def shape_of(wire: Mapping[str, Json]) -> Shape:
 
 
 def outline(shape: Shape) -> object:
-    """Return what two results of one shape have in common: kinds, and the names of fields."""
+    """Return the kinds and the names of fields, which are equal for results of one shape."""
     if shape.fields is not None:
         return "object", frozenset(shape.fields.named)
     if shape.items is not None:
@@ -84,7 +77,7 @@ class _Look:
     def shape_of(self, wire: Mapping[str, Json], depth: int = 0) -> Shape:
         if "blocks" in wire:
             return Shape(
-                items=merged(*(self.shape_of(b, 1) for b in wire["blocks"][:SAMPLED_ITEMS]))
+                items=merge_shapes(*(self.shape_of(b, 1) for b in wire["blocks"][:SAMPLED_ITEMS]))
             )
         if "blob" in wire:
             return Shape(blob=True)
@@ -100,7 +93,7 @@ class _Look:
         if isinstance(value, list):
             some = value[:SAMPLED_ITEMS] if depth < MAX_DEPTH else ()
             shapes = (self.shape(item, depth + 1) for item in some if self.left > 0)
-            return Shape(items=merged(*shapes))
+            return Shape(items=merge_shapes(*shapes))
         return NOTHING
 
     def _fields(self, value: Mapping[str, Json], depth: int) -> Fields:
@@ -114,12 +107,12 @@ class _Look:
             if is_field_name(key):
                 named[key] = shape
             else:
-                other = shape if other is None else merged(other, shape)
+                other = shape if other is None else merge_shapes(other, shape)
         return _limit_fields(Fields(named, frozenset(named), other))
 
 
-def merged(*shapes: Shape) -> Shape:
-    """Return the shape of all values of these shapes; order and repetition do not matter."""
+def merge_shapes(*shapes: Shape) -> Shape:
+    """Return the shape of all values that have one of these shapes."""
     return reduce(_both, shapes, NOTHING)
 
 
@@ -158,14 +151,16 @@ def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
 def _limit_fields(fields: Fields) -> Fields:
     if not fields.named or (len(fields.named) <= MAX_FIELDS and not fields.is_map):
         return fields
-    return Fields({}, frozenset(), merged(fields.other or NOTHING, *fields.named.values()), True)
+    return Fields(
+        {}, frozenset(), merge_shapes(fields.other or NOTHING, *fields.named.values()), True
+    )
 
 
-def pruned(shape: Shape, depth: int) -> Shape:
+def prune_shape(shape: Shape, depth: int) -> Shape:
     if depth <= 0:
         items = None if shape.items is None else NOTHING
         return shape._replace(items=items, fields=None if shape.fields is None else _BARE)
-    return _map_below(shape, lambda below: pruned(below, depth - 1))
+    return _map_below(shape, lambda below: prune_shape(below, depth - 1))
 
 
 def _map_below(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
@@ -218,12 +213,12 @@ def _without_null(shape: Shape) -> Shape:
 
 
 def from_schema(document: Json, depth: int = 0) -> Shape:
-    """Return the shape that `schema` wrote; of any other value a shape within the same bounds."""
+    """Return the shape that `schema` wrote; for any other value, a shape within the same bounds."""
     if not isinstance(document, dict):
         return NOTHING
     branches = document.get("anyOf")
     if isinstance(branches, list):
-        return merged(*(_branch(branch, depth) for branch in branches[:8]))
+        return merge_shapes(*(_branch(branch, depth) for branch in branches[:8]))
     return _branch(document, depth)
 
 
@@ -239,7 +234,7 @@ def _branch(document: Json, depth: int) -> Shape:
     if kind == "object":
         return Shape(fields=_fields_from(document, depth) if depth < MAX_DEPTH else _BARE)
     names = kind if isinstance(kind, list) else [kind]
-    return merged(*(Shape(plain=frozenset({name})) for name in _PLAIN if name in names))
+    return merge_shapes(*(Shape(plain=frozenset({name})) for name in _PLAIN if name in names))
 
 
 def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
@@ -261,11 +256,11 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
 
 
 _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
-"""A word, perhaps with a mark in front. No dots, slashes, spaces: those are in paths, addresses and
-sentences."""
+"""A word, with an optional mark in front. Paths, addresses and sentences do not match: they have
+dots, slashes or spaces."""
 
 _ORDINARY = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,5}")
-"""Most names there are; recognised at once."""
+"""A fast path for most names."""
 
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{8,}")
 _RUNS = re.compile(r"[A-Z]+")
@@ -276,7 +271,7 @@ _TOKEN = re.compile(
     r"[-_](?=.*[A-Z\d])[\w-]{16,}"
     r"|(?:AKIA|ASIA|AIza|eyJ|ya29)\w{8,}"
 )
-"""How the tokens of well-known services begin."""
+"""Prefixes of well-known services' tokens."""
 
 
 def is_field_name(key: str) -> bool:
@@ -290,6 +285,6 @@ def is_field_name(key: str) -> bool:
         return False
     runs = len(_RUNS.findall(key))
     if len(key) >= 12 and runs > 1 and runs * 4 > len(key) and not key.isupper():
-        # Each upper-case run begins a part of its own: `X-Rate-Limit`, `API_KEY_ID`.
+        # Each run of upper-case letters begins a part: `X-Rate-Limit`, `API_KEY_ID`.
         return all(len(_RUNS.findall(part)) <= 1 for part in re.split(r"[-_:]+", key))
     return all(len(word) <= 24 for word in _WORDS.findall(key))  # Longer words are tokens.

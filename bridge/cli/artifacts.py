@@ -45,7 +45,7 @@ async def list_kept(
     """List artifacts, the newest first."""
     store = store_for(settings)
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, run))
-    artifacts = await anyio.to_thread.run_sync(partial(store.listed, None, run_id))
+    artifacts = await anyio.to_thread.run_sync(partial(store.find_all, None, run_id))
     now = time.time()
     # An output's URI holds its run's id, so the table shows the shorter digest.
     columns: dict[str, Callable[[Artifact], str]] = {
@@ -145,7 +145,7 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
     """Return the id of the one run with artifacts that begins so; "" without a beginning."""
     if beginning is None:
         return ""
-    runs = {each.run_id for each in store.listed(None) if each.run_id.startswith(beginning)}
+    runs = {each.run_id for each in store.find_all(None) if each.run_id.startswith(beginning)}
     if beginning in runs:
         return beginning
     if not beginning or len(runs) != 1:

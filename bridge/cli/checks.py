@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from bridge.catalog.prose import joined
+from bridge.catalog.prose import join_names
 from bridge.cli.output import visible, write_json, write_list, write_prose
 from bridge.cli.servers import SERVER_UNREACHABLE
 from bridge.cli.status import waiting
@@ -109,13 +109,13 @@ def _write(document: dict[str, Any]) -> None:
     texts = []
     if deferring:
         texts.append(
-            f"\n{joined(deferring, 400)}: tools load on demand, so definitions cost little. "
+            f"\n{join_names(deferring, 400)}: tools load on demand, so definitions cost little. "
             f"The bridge's cost about {bridge['briefTokens']:,} tokens in every conversation; "
             "the gain is that results stay out of it.\n"
         )
     if loading or not deferring:
         texts.append(
-            f"\n{joined(loading, 400) or 'Clients that load all tools'}: about {directly:,} "
+            f"\n{join_names(loading, 400) or 'Clients that load all tools'}: about {directly:,} "
             "tokens for all these tools in every conversation; through the bridge about "
             f"{through:,}.\n"
         )

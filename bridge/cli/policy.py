@@ -17,8 +17,8 @@ from bridge.catalog.program.expected_calls import (
     ExpectedCall,
     expected_calls,
 )
-from bridge.catalog.program.findings import Unread
-from bridge.catalog.program.names import NameTable
+from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.references import NameTable
 from bridge.catalog.prose import clip
 from bridge.cli.options import AsJson, Code, Server, Yes, arg, complete_tools, flag
 from bridge.cli.output import visible, write_err, write_json, write_out, write_warning

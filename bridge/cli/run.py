@@ -24,12 +24,12 @@ from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest
 from bridge.model.results import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.render.text import (
     files_section,
     finding_lines,
+    list_calls,
     missing_section,
-    named,
     receipt_line,
     session_section,
     shown_line,
@@ -67,10 +67,10 @@ async def run_program(
     except BridgeError as error:
         if not as_json:
             raise
-        write_json(structured(error_run(error)))
+        write_json(to_structured(error_run(error)))
         return error.exit_status
     if as_json:
-        document = structured(result)
+        document = to_structured(result)
         if result.plan is not None and result.plan.plan_id:
             document["plan"] = {
                 **{name: of for name, of in document["plan"].items() if name not in _OF_PLANS},
@@ -308,7 +308,7 @@ def describe_interruption(tally: Tally | None) -> str:
     if tally is None or not (sent := tally.sent):
         return "Interrupted. No call went out."
     total = sum(each.count for each in sent)
-    text = f"Interrupted. {counted(total, 'call')} had gone out: {named(sent)}."
+    text = f"Interrupted. {counted(total, 'call')} had gone out: {list_calls(sent)}."
     if tally.unknown:
-        text += f" Not known whether carried out: {named(tally.unknown)}."
+        text += f" Not known whether carried out: {list_calls(tally.unknown)}."
     return text

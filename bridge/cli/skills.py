@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
     """List skills."""
     async with open_engine(settings) as engine:
-        shelf = engine.skills.shelf
-        skills = await shelf.all()
-        approved = await shelf.approved()
+        index = engine.skills.index
+        skills = await index.all()
+        approved = await index.approvals()
         rows = [_fields(engine, skill, approved) for skill in skills.values()]
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "NAME": lambda each: each["name"],
@@ -34,7 +34,7 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         "STATE": _state,
         "DESCRIPTION": lambda each: each["description"],
     }
-    folder = visible(str(shelf.folder))
+    folder = visible(str(index.folder))
     below = f"\n{counted(len(rows), 'skill')} in {folder}\n"
     return write_list(rows, columns, f"No skills in {folder}.", as_json=as_json, below=below)
 
@@ -48,7 +48,7 @@ async def show(
     """Print a skill."""
     async with open_engine(settings) as engine:
         skill = await _skill(engine, name)
-        approved = await engine.skills.shelf.approved()
+        approved = await engine.skills.index.approvals()
         fields = _fields(engine, skill, approved)
     if as_json:
         write_json({**fields, "source": skill.source}, indent=2)
@@ -75,8 +75,8 @@ async def approve(
     """
     refused, person = False, Person()
     async with open_engine(settings) as engine:
-        shelf = engine.skills.shelf
-        approved = await shelf.approved()
+        index = engine.skills.index
+        approved = await index.approvals()
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)
@@ -92,7 +92,7 @@ async def approve(
             ):
                 refused = True
                 continue
-            if not await shelf.approve(skill):
+            if not await index.approve(skill):
                 raise UsageError(f"{name} has changed since it was shown, and was not approved.")
             if skill.problem:
                 write_warning(f"{name} cannot be used: {skill.problem}")
@@ -107,16 +107,16 @@ async def remove(
 ) -> int:
     """Remove skills, with all their versions."""
     async with open_engine(settings) as engine:
-        shelf = engine.skills.shelf
+        index = engine.skills.index
         for name in names:
             await _skill(engine, name)
-            await shelf.remove(name)
+            await index.remove(name)
             write_err(f"Removed {name}.\n")
     return 0
 
 
 async def _skill(engine: Engine, name: str) -> Skill:
-    skills = await engine.skills.shelf.all()
+    skills = await engine.skills.index.all()
     if name not in skills:
         from bridge.saved_functions.files import unknown
 
@@ -138,7 +138,7 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
         "digest": skill.digest,
         "approved": (skill.name, skill.digest) in approved,
         "edited": skill.edited,
-        "stale": engine.skills.shelf.stale(skill),
+        "stale": engine.skills.index.stale(skill),
         "problem": skill.problem,
     }
 

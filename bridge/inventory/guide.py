@@ -15,7 +15,7 @@ from bridge.catalog.docs import (
     Detail,
     Offers,
     capabilities,
-    outdated,
+    is_outdated,
     root_names,
     server_docs,
     tool_description,
@@ -43,7 +43,7 @@ BRIEF_TOKENS = 450  # Of the description for clients that defer all other tools.
 class SkillDocs(Protocol):
     """The saved skills as a source of search results."""
 
-    async def indexed(self) -> tuple[Tool, ...]:
+    async def search_entries(self) -> tuple[Tool, ...]:
         """Return the skills as tools of `SKILLS_SERVER`."""
 
     def docs(self, name: str) -> dict[str, Json] | None:
@@ -72,7 +72,7 @@ class GuestGuide:
         if self._described[0] != revision:
             servers = self._servers.inventory.initial_entries()
             described = self._described_servers
-            if described is None or outdated(described, servers):
+            if described is None or is_outdated(described, servers):
                 describe = partial(
                     tool_description,
                     servers,
@@ -197,11 +197,11 @@ class GuestGuide:
 
     async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
         entry = self._entry(server)
-        candidate = entry.named(tool)
+        candidate = entry.find_tool(tool)
         if candidate is None:
             await self._servers.ask_again([server])
             entry = self._entry(server)
-            candidate = entry.named(tool)
+            candidate = entry.find_tool(tool)
         if candidate is not None:
             return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
         near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
@@ -255,7 +255,7 @@ class GuestGuide:
         async with self._searching:
             tools = {name: inventory.tools(name) or () for name in self._servers.names()}
             if skills and self._skills is not None:
-                tools[SKILLS_SERVER] = await self._skills.indexed()
+                tools[SKILLS_SERVER] = await self._skills.search_entries()
             matches = await anyio.to_thread.run_sync(find)
         poor = bool(matches) and matches[0].fit < GOOD_FIT
         documents: list[dict[str, Any]] = []

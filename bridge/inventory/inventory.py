@@ -21,7 +21,7 @@ from bridge.catalog.entries import (
     to_call,
     tool_entries,
 )
-from bridge.catalog.program.names import SERVER_METHODS
+from bridge.catalog.program.symbols import SERVER_METHODS
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_tools
 from bridge.model import Json, ServerSpec, Tool

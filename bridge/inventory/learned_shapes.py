@@ -28,9 +28,9 @@ from bridge.catalog.shapes import (
     SAMPLED_ITEMS,
     Shape,
     from_schema,
-    merged,
+    merge_shapes,
     outline,
-    pruned,
+    prune_shape,
     schema,
     shape_of,
     shown,
@@ -74,13 +74,13 @@ class ShapeRecord:
 
     def with_shape(self, shape: Shape) -> ShapeRecord:
         """Return this record with `shape` merged into it, within the bounds."""
-        depth, found = self.depth, merged(self.shape, shape)
+        depth, found = self.depth, merge_shapes(self.shape, shape)
         if depth < MAX_DEPTH:
-            found = pruned(found, depth)
+            found = prune_shape(found, depth)
         while depth > 0 and len(json.dumps(schema(found))) > MAX_SCHEMA_BYTES:
             # A removed level stays out, or the shape would change after each call.
             depth -= 1
-            found = pruned(found, depth)
+            found = prune_shape(found, depth)
         return replace(self, shape=found, depth=depth)
 
 
@@ -186,7 +186,7 @@ class _Tool:
             return False
         if (shape := self._new_shape(wire["parts"])) is None:
             return False
-        if merged(self.record.shape, shape) == self.record.shape:
+        if merge_shapes(self.record.shape, shape) == self.record.shape:
             return False
         found = self.record.with_shape(shape)
         if found.shape == self.record.shape:
@@ -217,7 +217,7 @@ class _Tool:
         if self.parsed and outline(self.parsed[0]) != outline(shape):
             self.parsed.clear()
         self.parsed.append(shape)
-        return merged(*self.parsed) if len(self.parsed) >= 3 else None
+        return merge_shapes(*self.parsed) if len(self.parsed) >= 3 else None
 
 
 @dataclass(eq=False)

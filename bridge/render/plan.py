@@ -1,8 +1,7 @@
-"""Renders a plan as a list that a person or a model reads before its calls are made.
+"""Renders a plan as a list of its calls, for a person or a model.
 
-Consecutive calls of one tool form a group: their common arguments once, the others in a table, the
-first few calls in full. Values come from programs and servers, so invisible and misleading
-characters are escaped.
+A group of consecutive calls of one tool shows the common arguments once, the others in a table, and
+the first calls in full. Values come from programs and servers, so `printable` escapes them.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from itertools import groupby
 from bridge.model import HeldCall, Json, Plan
 from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
 
-# A program holds any number of calls, with any arguments.
-MAX_CHARACTERS = 16_000  # Characters of the list; calls beyond it are only counted.
-MAX_VALUE = 1_000  # Characters of an argument of a call in full.
+# A program makes any number of calls, with any arguments.
+MAX_CHARACTERS = 16_000  # Characters of the list; it only counts the calls beyond.
+MAX_VALUE = 1_000  # Characters of an argument in full.
 MAX_NAME = 80  # Characters of a tool's or an argument's name.
 MAX_ROWS = 40  # Rows of a table.
 MAX_COLUMNS = 6
 MAX_CELL = 48  # Characters of a cell.
 
 DIGEST = "sha256"
-DIGEST_CHARS = 16  # Of the digest of a call's arguments; the audit log has all of it.
+DIGEST_CHARS = 16  # Of an arguments' digest; the audit log has the whole.
 
 UNLISTED = " (the tool describes no such argument)"
 
@@ -39,20 +38,20 @@ def plan_summary(plan: Plan) -> str:
         return f"{text} The program stopped there." if plan.stopped else text
     if not count:
         if plan.stopped:
-            return "No call is held: the program stopped before."
+            return "No call is held: the program stopped before any."
         return "No call had to be held back: the program would change nothing."
     return f"{held}, and there is nothing to apply."
 
 
 def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
-    """Return the list of a plan's calls, and with `how` the way to apply it."""
+    """Return the list of a plan's calls. With `how` it says how to apply the plan."""
     return "\n".join(_list_calls(plan, how, characters).lines)
 
 
 def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
-    """Return the list for a question, and the last line of each call that is shown in full."""
+    """Return the list for a question, and the last line of each call that it shows in full."""
     page = _list_calls(plan, how=False, characters=characters)
-    # The question's first line has the number of calls.
+    # The question itself has the number of calls.
     head = 2 if plan.calls and not page.lines[1] else 1
     return "\n".join(page.lines[head:]), [end - head for end in page.whole]
 
@@ -78,8 +77,8 @@ def _list_calls(plan: Plan, how: bool, characters: int) -> _PlanPage:
         page.add_apart(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
     if plan.stale:
         page.add_apart(
-            "Read after calls to the same server had been held, so without what those will "
-            f"change: {printable(plan.stale)[:MAX_VALUE]}."
+            "Read after held calls to the same server, so without their changes: "
+            f"{printable(plan.stale)[:MAX_VALUE]}."
         )
     if how and (why := unknown_effects(plan.calls)):
         page.add_apart(why)
@@ -93,7 +92,7 @@ def _list_calls(plan: Plan, how: bool, characters: int) -> _PlanPage:
         if asking and not plan.askable:
             more = f" and {len(asking) - 5:,} more" if asking[5:] else ""
             page.add(
-                f"That is refused until the user's rules allow {', '.join(asking[:5])}"
+                f"The bridge refuses that until the user's rules allow {', '.join(asking[:5])}"
                 f"{more}: no user can be asked over HTTP without authentication."
             )
     elif how and plan.calls and not plan.stopped:
@@ -107,35 +106,34 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
     rules = {call.rule for call in calls}
     if "no policy" in rules:
         return (
-            "There is no policy, so a plan makes only calls that a server of the user's marks as "
-            "read-only, and holds all others. The user can run `mcp-code-bridge policy init`."
+            "Without a policy, a plan makes only calls that the user's servers mark as read-only, "
+            "and holds all others. The user can run `mcp-code-bridge policy init`."
         )
     if any(rule.startswith("default for untrusted") for rule in rules):
         return (
-            'Calls held by "default for untrusted tools" may only read: no one whom the policy '
-            "believes says what they do. The user can, as `mcp-code-bridge policy explain SERVER "
-            "TOOL` shows."
+            'Calls held by "default for untrusted tools" may only read: no trusted server marks '
+            "their effect. The user can, as `mcp-code-bridge policy explain SERVER TOOL` shows."
         )
     return ""
 
 
 def printable(text: str) -> str:
-    """Return text with what hides, turns, breaks or misleads written out, newlines included."""
+    """Return text with escapes for invisible, bidirectional, control and look-alike characters."""
     if text.isascii() and text.isprintable():
         return text
     alike = look_alikes(text)
     return "".join(
         character
-        if not (is_hidden(character) or place in alike)
+        if not (is_hidden(character) or index in alike)
         else character.encode("unicode_escape").decode("ascii")
-        for place, character in enumerate(text)
+        for index, character in enumerate(text)
     )
 
 
 _GAP = re.compile(" {9,}")
 
 
-def _heading(calls: Sequence[HeldCall]) -> str:
+def _group_title(calls: Sequence[HeldCall]) -> str:
     first, count = calls[0], len(calls)
     start, end = first.number, calls[-1].number
     between = "to" if end - start == count - 1 else "…"
@@ -166,17 +164,17 @@ class _PlanPage:
         return True
 
     def add_group(self, calls: Sequence[HeldCall]) -> int:
-        """Add a group as far as there is room; return how many of its calls are there."""
+        """Add as many calls of a group as fit; return their number."""
         first, common = calls[0], dict(calls[0].arguments)
         for call in calls[1:]:
-            # As JSON, since to Python 1, 1.0 and True are the same.
+            # As JSON, since Python's 1, 1.0 and True are equal.
             common = {
                 key: value
                 for key, value in common.items()
                 if key in call.arguments and _dump(call.arguments[key]) == _dump(value)
             }
         lead = "  each with " if len(calls) > 1 else "  "
-        head = ["", _heading(calls)]
+        head = ["", _group_title(calls)]
         head += [f"{lead}{line.strip()}" for line in _in_full(common, first.unlisted)]
         alike = all(len(call.arguments) == len(common) for call in calls)
         alike = alike and len({call.digest for call in calls}) == 1
@@ -210,7 +208,7 @@ class _PlanPage:
             self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
         for number, (call, (_, is_cut, unseen)) in enumerate(zip(calls, rows, strict=False)):
-            # And the first that has something which no other has shown.
+            # Each hidden column appears in one call.
             if (is_cut and number < 3) or not seen.issuperset(unseen):
                 seen.update(unseen)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
@@ -222,7 +220,7 @@ class _PlanPage:
 
 
 def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[str]]:
-    """Return the cells of a call, whether one is cut, and its columns that are not shown."""
+    """Return the cells of a call, whether one is cut, and its hidden columns."""
     hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
     cells, cut = [f"#{call.number}"], bool(hidden)
     cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
@@ -268,7 +266,7 @@ def _title(column: str, unlisted: Sequence[str]) -> str:
 
 
 def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
-    """Return a name on its line, in quotes unless it is plain, without look-alikes of letters."""
+    """Return a name on one line, in quotes unless it is plain, with look-alikes escaped."""
     if _PLAIN.fullmatch(name):
         return name
     return escape_look_alikes(_json(name), all_letters=name in unlisted)
@@ -276,7 +274,7 @@ def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
 
 def _groups(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:
     runs = [list(run) for _, run in groupby(calls, _kind)]
-    # When tools take turns, all calls of a tool are one group.
+    # If tools alternate, a group has all calls of a tool.
     return runs if len(runs) <= 25 else _by_kind(calls)
 
 
@@ -311,7 +309,7 @@ def _decision_text(call: HeldCall) -> str:
 
 
 def _json(value: Json) -> str:
-    # Behind a gap it would begin a line where it is wrapped.
+    # A wide gap could wrap the text behind it onto a line of its own.
     return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dump(value)))
 
 
@@ -322,6 +320,6 @@ def _dump(value: Json) -> str:
 def _cut(text: str, size: int) -> str:
     if len(text) <= size:
         return text
-    # With its end: what matters may stand behind much that does not.
+    # Keep the end too: a program can hide an argument's relevant part behind filler.
     tail = size // 4
     return f"{text[: size - tail]}… ({len(text) - size:,} more) …{text[-tail:]}"

@@ -1,7 +1,6 @@
-"""A `RunResult` or a `CommandResult` as structured content: JSON that any client can read.
+"""Renders a `RunResult` or a `CommandResult` as structured content: JSON that any client can read.
 
-The record has no lone surrogates, no NaN and no nesting that makes a serialiser give up. Output is
-bounded where it is captured. `noFinalNewline` names the streams whose last line has no newline.
+The JSON has no lone surrogates, no NaN and no nesting that is too deep for serialisers.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from bridge.model import (
 from bridge.text import valid_text
 
 MAX_DEPTH = 64
-"""Deepest nesting handed on as such; what is below becomes a string of JSON. pydantic gives up at
-255 levels and other clients' parsers earlier."""
+"""Levels of nesting; deeper values become strings of JSON. pydantic fails at 255 levels, and other
+clients' parsers earlier."""
 
 TOO_DEEP = "(nested too deep to be written)"
 
-MAX_PLAN_CHARACTERS = 64 * 1024  # A plan's calls as JSON; a program holds any number.
+MAX_PLAN_CHARACTERS = 64 * 1024  # A plan's calls as JSON; a program makes any number.
 
 _OUTCOME = ("run_id", "status", "summary", "exit_code")
 
 
-def structured(result: RunResult) -> dict[str, Any]:
-    """Return the contract's fields; those that are empty are left out.
+def to_structured(result: RunResult) -> dict[str, Any]:
+    """Return the contract's fields without the empty ones.
 
     Keys:
         noFinalNewline: Streams whose last line has no newline.
-        whole: Stream to where all of it is kept, if it is not shown in full.
-        isolation.unverified: Those of `layers` that were not seen from inside.
-        plan.callsOmitted: How many calls are not listed.
-        shown.uri: Where the original is kept.
+        whole: By stream, the URI of the whole output if the result has only a part.
+        isolation.unverified: Those of `layers` that the sandbox did not see from inside.
+        plan.callsOmitted: Number of calls that are not listed.
+        shown.uri: URI of the original.
     """
     streams = {"stdout": result.stdout, "stderr": result.stderr}
     fields: dict[str, Json] = {
@@ -91,15 +90,15 @@ def structured(result: RunResult) -> dict[str, Any]:
 
 
 def stream_lines(text: str) -> list[str]:
-    """Return the lines of `text`, parted at "\\n" and nowhere else."""
+    """Return the lines of `text`; only "\\n" separates lines."""
     return text.removesuffix("\n").split("\n") if text else []
 
 
 def to_json(value: Json, depth: int = 0) -> Json:
-    """Return `value` as JSON that every client can take, losing nothing that can be written.
+    """Return `value` as JSON that every client can read.
 
-    Non-finite numbers become their names, other types their `repr`, and what is nested more than
-    `MAX_DEPTH` levels deep a string of compact JSON.
+    Non-finite numbers become their names, other types their `repr`, and values nested more than
+    `MAX_DEPTH` levels deep a string of JSON.
     """
     if not isinstance(value, (Mapping, list, tuple)):
         return _scalar(value)
@@ -133,7 +132,7 @@ def _scalar(value: object) -> Json:
         try:
             str(value)
         except ValueError:
-            # Past the interpreter's limit on decimal digits.
+            # It exceeds the interpreter's limit on decimal digits.
             return hex(value)
         return value
     if isinstance(value, float):
@@ -146,19 +145,18 @@ def _plain_number(number: float) -> int | float:
 
 
 def contract_fields(value: object, *names: str, always: Collection[str] = ()) -> dict[str, Json]:
-    """Return attributes of a value under the names that the contract has for them.
+    """Return attributes under their names in the contract: `exit_code` becomes "exitCode".
 
     Args:
-        names: Of attributes: `exit_code` becomes "exitCode".
-        always: Those that are there even if they are empty, as long as they are known.
+        always: The attributes that appear even if they are empty, unless they are None.
     """
-    found: dict[str, Json] = {}
+    fields: dict[str, Json] = {}
     for name in names:
-        own = getattr(value, name)
-        if own or (own is not None and name in always):
+        attribute = getattr(value, name)
+        if attribute or (attribute is not None and name in always):
             head, *rest = name.split("_")
-            found[head + "".join(map(str.capitalize, rest))] = own
-    return found
+            fields[head + "".join(map(str.capitalize, rest))] = attribute
+    return fields
 
 
 def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
@@ -214,7 +212,7 @@ def artifact_fields(artifact: Artifact) -> dict[str, Json]:
 
 
 def output_links(result: RunResult) -> dict[str, Json]:
-    """Return the address of each stream that is not shown in full."""
+    """Return the URI of each stream that the result shows only in part."""
     return {one.kind: one.uri for one in result.artifacts if one.kind in ("stdout", "stderr")}
 
 
@@ -235,10 +233,10 @@ def held_fields(held: Iterable[Variable]) -> list[Json]:
 
 
 def structured_command(result: CommandResult) -> dict[str, Any]:
-    """Return the fields; those that are empty are left out.
+    """Return the contract's fields without the empty ones.
 
     Keys:
-        stages.command: Its words, as a line.
+        stages.command: The words, as a line.
     """
     stderr = "".join(stage.stderr for stage in result.stages)
     named = ("run_id", "status", "summary", "profile", "reason", "exit_code")
@@ -261,6 +259,6 @@ def _stage(stage: StageResult, *, many: bool) -> dict[str, Json]:
         **contract_fields(stage, "exit_code", always=("exit_code",)),
         **signal,
         **contract_fields(stage, "cut_short", "not_started"),
-        # One command's is the result's own.
+        # The result itself has the output of a single command.
         **({"stderr": stream_lines(stage.stderr)} if many and stage.stderr else {}),
     }

@@ -1,7 +1,7 @@
-"""A result as plain text for a model, part by part.
+"""Renders a result as plain text for a model.
 
-The text has standard output exactly as it was written, then a labelled section for each other part.
-It says nothing about what succeeded. It is not meant to be parsed: a program can print any label.
+The text has the unchanged standard output, then a labelled section for each other part. No code
+may parse it, since a program can print any label.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def value_text(value: Json, mode: OutputMode = "compact") -> str:
     """Return a value as text that has a UTF-8 form.
 
     Args:
-        mode: "compact" is JSON, except for a text of several lines; "auto" is "compact", or TOON
-            where that costs less.
+        mode: "compact" is JSON, except for strings of several lines; "auto" is "compact", or TOON
+            if that costs fewer tokens.
     """
     plain = to_json(value)
     if isinstance(plain, str) and "\n" in plain and mode in ("compact", "auto"):
@@ -39,16 +39,16 @@ def value_text(value: Json, mode: OutputMode = "compact") -> str:
     as_json = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
     if mode in ("compact", "json") or (mode == "auto" and not isinstance(plain, dict | list)):
         return as_json
-    # Only the modes that ask for it pay for its import: 5 ms of the bridge's first answer.
+    # The import takes 5 ms, which only these modes need.
     import toon_format
 
     try:
         as_toon = toon_format.dumps(plain)
     except (TypeError, ValueError, RecursionError):
-        # `to_json` leaves nothing that it refuses, but this must not fail.
+        # Not known to happen with values from `to_json`, but a result must not fail.
         return as_json
     share = len(as_toon.encode()) / len(as_json.encode())
-    # To tokenizers JSON's rows of marks are one token: TOON that is hardly shorter costs more.
+    # Tokenizers read rows of JSON's punctuation as one token, so TOON must be much shorter.
     return as_toon if mode == "toon" or share <= 0.8 else as_json
 
 
@@ -60,10 +60,9 @@ def session_section(result: RunResult) -> str:
         return f'[session "{report.name}"] ended.'
     label = f'[session "{report.name}", run {report.run}]'
     if report.state == "lost":
-        # What that means is in the error.
         lines = [f"{label} lost its state."]
     else:
-        # What went wrong may have left less than was meant; else the rest has been told before.
+        # After a success, the model knows the other variables; a failed run may have lost some.
         brief = result.status == "success" and report.fresh is not None
         lines = [f"{label} holds {_describe_change(report) if brief else _held(report)}."]
         if report.note:
@@ -112,16 +111,12 @@ def size_text(size: int) -> str:
 
 
 def shown_line(shown: ShownContent, *, where: bool = False) -> str:
-    """Return a line on something that was shown.
-
-    Args:
-        where: Whether the line has the address of unchanged pictures too.
-    """
+    """Return a line on what the program displayed; `where` adds the URI of unchanged pictures."""
     size = f"{shown.width}x{shown.height}" if shown.data else ""
-    # A picture that is shown unchanged needs no second copy.
+    # A client has an unchanged picture already, so it needs no URI.
     uri = shown.artifact.uri if shown.artifact is not None and (where or shown.note) else ""
-    told = [shown.mime_type, size, f"({visible(shown.note, keep='')})" if shown.note else "", uri]
-    return " ".join(part for part in told if part)
+    parts = [shown.mime_type, size, f"({visible(shown.note, keep='')})" if shown.note else "", uri]
+    return " ".join(part for part in parts if part)
 
 
 def files_section(result: RunResult) -> str:
@@ -138,7 +133,7 @@ def missing_section(result: RunResult) -> str:
 
 
 def _section(label: str, lines: list[str]) -> str:
-    """Return at most 25 lines under a label; a single line follows it. Empty without lines."""
+    """Return at most 25 lines under a label, or a single line behind it."""
     if not lines:
         return ""
     lines = [*lines[:25], *([f"and {len(lines) - 25:,} more"] if lines[25:] else ())]
@@ -150,7 +145,7 @@ NOTHING = (
     "its value."
 )
 
-SHORT_ID = 8  # Characters of a run's id that tell it from the others of two weeks.
+SHORT_ID = 8  # Characters of a run's id that are unique within two weeks.
 
 _SOURCES: tuple[tuple[str, FindingSource], ...] = (
     ("[guard: advice; nothing was stopped]", "guard"),
@@ -159,21 +154,15 @@ _SOURCES: tuple[tuple[str, FindingSource], ...] = (
 
 
 def compact(result: RunResult, mode: OutputMode = "compact") -> str:
-    """Return the text; of a run that succeeded and only printed, exactly what it printed.
-
-    Of a run with a record another line follows, with its short id.
-
-    Args:
-        mode: How the value of its last expression is written.
-    """
-    # First what was cut: of a text that is too long, clients show their model the beginning.
+    """Return a result as text: the standard output alone if there is nothing else to say."""
+    # First, since clients show their model only the beginning of a long text.
     cut = f"[truncated] {_cuts(result)}" if result.truncated else ""
     text = _join_lines([cut, result.stdout, *_sections(result, mode)]) or NOTHING
     return f"{text}\n[run {result.run_id[:SHORT_ID]}]" if result.recorded else text
 
 
 def _join_lines(parts: Iterable[str]) -> str:
-    """Return the parts that are not empty, each on lines of its own."""
+    """Join the parts that are not empty, each on lines of its own."""
     *others, last = [part for part in parts if part] or [""]
     return valid_text("".join(one if one.endswith("\n") else f"{one}\n" for one in others) + last)
 
@@ -212,63 +201,60 @@ def _cuts(result: RunResult) -> str:
     whole = output_links(result)
     kept = {name: count for name, count in result.truncated.items() if name in whole}
     lost = {name: count for name, count in result.truncated.items() if name not in whole}
-    told = []
+    sentences = []
     if kept:
         cuts = "; ".join(f"{count:,} bytes of {name} are not shown" for name, count in kept.items())
         stream = "" if "stdout" in kept else ', "stderr"'
-        told.append(
+        sentences.append(
             f'{cuts}. Another run reads it: await runtime.read_output("{result.run_id}"{stream}, '
             'find="..."), or lines=(1, 50).'
         )
     if lost:
         cuts = "; ".join(f"{count:,} bytes of {name} were dropped" for name, count in lost.items())
-        told.append(
+        sentences.append(
             f"{cuts}. Run again and let the program filter, count or slice before it prints."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 def finding_lines(result: RunResult, source: FindingSource = "guard") -> list[str]:
-    """Return what one reader found, a line each, except what the result says elsewhere.
-
-    Findings that were left out of the list count as the guard's.
-    """
+    """Return a source's findings as lines, without those that the result shows elsewhere."""
     if result.status == "validation_error":
-        # The refusal names them.
+        # The error names them.
         return []
-    found = [
+    findings = [
         item
         for item in result.findings
         # The program's own traceback shows the line.
         if item.source == source and (item.rule != "syntax" or result.reason != "exception")
     ]
-    lines = [str(item) for item in found[:5]]  # More would bury the output.
-    more = len(found) - len(lines) + (result.findings_omitted if source == "guard" else 0)
+    lines = [str(item) for item in findings[:5]]  # More would bury the output.
+    more = len(findings) - len(lines) + (result.findings_omitted if source == "guard" else 0)
     return [*lines, f"and {more} more"] if more else lines
 
 
 def _status(result: RunResult) -> str:
     label: str = result.status
     if result.reason is not None and result.reason != result.status:
-        # That the engine could not is less than what the error calls itself.
-        told = result.code if result.reason == "engine" and result.code else result.reason
-        label = f"{result.status}: {told}"
+        # The error's code says more than "engine".
+        reason = result.code if result.reason == "engine" and result.code else result.reason
+        label = f"{result.status}: {reason}"
     if result.exit_code:
         label = f"{label}, exit code {result.exit_code}"
-    # A traceback ends with what the summary says, and a refusal begins so; once is enough.
-    said = result.summary.removeprefix("The program raised ")
+    # Tracebacks and refusals already have the summary's text.
+    ending = result.summary.removeprefix("The program raised ")
     refused = result.status == "validation_error" and result.error
-    summary = "" if refused or said in result.error else result.summary
+    summary = "" if refused or ending in result.error else result.summary
     return f"[{label}] {summary}".rstrip()
 
 
-MAX_KINDS = 5  # Kinds of calls named in a line; a program can call any number.
+MAX_KINDS = 5  # Kinds of calls in one line; a program can call any number.
 
 
 def receipt_line(result: RunResult) -> str:
-    """Return for example "3 tool calls (1 refused), 0.41 s"."""
+    """Return a line like "3 tool calls (1 refused), 0.41 s"."""
     calls = result.usage.tool_calls
-    said = counted(calls, "tool call") if calls else "no tool calls"
+    text = counted(calls, "tool call") if calls else "no tool calls"
     account = result.receipt or Receipt()
     others = [
         f"{count:,} {word}"
@@ -282,13 +268,13 @@ def receipt_line(result: RunResult) -> str:
         if count
     ]
     if others:
-        said = f"{said} ({', '.join(others)})"
+        text = f"{text} ({', '.join(others)})"
     seconds = f"{result.usage.wall_ms / 1000:.2f} s"
     if account.waiting_ms:
-        # A plan is asked about before its time begins.
+        # A question on a plan comes before the run's time starts.
         when = "of it" if account.waiting_ms <= result.usage.wall_ms else "after"
         seconds = f"{seconds}, {when} {account.waiting_ms / 1000:.2f} s waiting for an answer"
-    return f"{said}, {seconds}"
+    return f"{text}, {seconds}"
 
 
 def _call_lines(result: RunResult) -> list[str]:
@@ -296,32 +282,32 @@ def _call_lines(result: RunResult) -> list[str]:
 
     def tell(counts: Sequence[CallCount], text: str) -> None:
         if counts:
-            count = counted(sum(found.count for found in counts), "call")
-            lines.append(text.format(count, named(counts)))
+            count = counted(sum(each.count for each in counts), "call")
+            lines.append(text.format(count, list_calls(counts)))
 
     retry = f'retry_of="{result.run_id}"'
     failed = result.status in ("error", "timeout")
-    # Reads can be made again. The error on a plan says so in its own words.
+    # Reads may be repeated. The error on a plan has advice of its own.
     changed = failed and result.receipt and result.receipt.changing and retry not in result.error
     if result.receipt and (changed or result.silent):
-        # Nowhere else does the model see the run's id.
+        # The model sees the whole id of the run only here.
         lines.append(
             f"[retry] {counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
             f"code with {retry} does not repeat what was done."
         )
     tell(result.replayed, "[retry] {} answered from the journal: {}")
-    # A program that ended early may have come to them later.
+    # A program that ended early might have made them later.
     tell(
         result.unused if result.status == "success" else (),
-        "[retry] {} of the run before not asked for again, with the same arguments: {}. What was "
-        "done stands.",
+        "[retry] {} of the previous run not repeated with the same arguments: {}. Their effects "
+        "remain.",
     )
     tell(result.refused, "[gate] {} not made: {}")
     if result.receipt and (names := result.receipt.masked):
         more = [f"and {len(names) - MAX_KINDS:,} more"] if len(names) > MAX_KINDS else []
         lines.append(
             f"[secrets] masked: {', '.join([*map(_plain, names[:MAX_KINDS]), *more])}. Pass a mark "
-            "on as it is: the server that returned the secret gets it back."
+            "on unchanged: the server that returned the secret gets the secret."
         )
     if result.unsent:
         lines.append(
@@ -330,13 +316,13 @@ def _call_lines(result: RunResult) -> list[str]:
         )
     tell(
         result.unknown,
-        "[gate] {} of unknown outcome: {}. It may have happened: look before you make it again.",
+        "[gate] {} of unknown outcome: {}. Check what happened before you repeat a call.",
     )
     return lines
 
 
 def bytes_returned(result: RunResult) -> int:
-    """Return how many bytes the program passed on: its output, value and error; no pictures."""
+    """Return the bytes of the program's output, value, error and shown texts."""
     shown = [result.stdout, result.stderr, result.error, result.result_repr]
     shown += [item.text for item in result.shown]
     if result.has_result:
@@ -344,26 +330,25 @@ def bytes_returned(result: RunResult) -> int:
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in shown)
 
 
-def named(counts: Sequence[CallCount]) -> str:
-    """Return for example "6 × github.create_issue, 1 × github.push (deny: rule 'no force')"."""
-    ordered = sorted(counts, key=lambda found: -found.count)
+def list_calls(counts: Sequence[CallCount]) -> str:
+    """Return a list like "6 × github.create_issue, 1 × github.push (deny: rule 'no force')"."""
+    ordered = sorted(counts, key=lambda call: -call.count)
     parts = []
-    for found in ordered[:MAX_KINDS]:
-        name = _plain(f"{found.server}.{found.tool}") if found.server else "other tools"
-        parts.append(f"{found.count:,} × {name}" + (f" ({_plain(found.why)})" if found.why else ""))
-    if left := sum(found.count for found in ordered[MAX_KINDS:]):
+    for call in ordered[:MAX_KINDS]:
+        name = _plain(f"{call.server}.{call.tool}") if call.server else "other tools"
+        parts.append(f"{call.count:,} × {name}" + (f" ({_plain(call.why)})" if call.why else ""))
+    if left := sum(call.count for call in ordered[MAX_KINDS:]):
         parts.append(f"and {left:,} more")
     return ", ".join(parts)
 
 
 def _plain(text: str) -> str:
-    """Return a text without characters that leave its line or turn its direction."""
+    """Return a text without control and bidirectional characters."""
     cut = text if len(text) <= 120 else f"{text[:120]}…"
     return "".join(one if one.isprintable() else "?" for one in cut)
 
 
 def compact_command(result: CommandResult) -> str:
-    """Return the text; of a command that succeeded and only printed, exactly what it printed."""
     sections = [result.stdout] if result.stdout else []
     for number, stage in enumerate(result.stages, 1):
         if stage.stderr:

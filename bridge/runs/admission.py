@@ -13,9 +13,9 @@ from dataclasses import replace
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.findings import NOTHING, Unread, apply_edits
-from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.server_references import References
+from bridge.catalog.program.guard import NOTHING
+from bridge.catalog.program.parsing import Unread, apply_edits
+from bridge.catalog.program.references import NameTable, References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
@@ -115,7 +115,7 @@ class Admission:
             UnknownError: The run to retry does not exist.
         """
         skills = await self._skills.of_program(request, program.survey, caller)
-        servers, tolerant = self._servers_to_load(request, skills.widened(program.references))
+        servers, tolerant = self._servers_to_load(request, skills.extend(program.references))
         check = await self._check(request, program, servers)
         request, program, check = await self._apply_fixes(request, program, check)
         run_id = request.run_id

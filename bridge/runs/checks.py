@@ -18,11 +18,9 @@ import anyio.to_thread
 
 from bridge.catalog.program.advice import SIGNATURE
 from bridge.catalog.program.checks import find_lost_value
-from bridge.catalog.program.findings import NOTHING, SYNTAX, Unread, Verdict, lines_of
-from bridge.catalog.program.guard import check
-from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.repairs import read_program
-from bridge.catalog.program.server_references import References, references
+from bridge.catalog.program.guard import NOTHING, Verdict, check
+from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of, read_program
+from bridge.catalog.program.references import NameTable, References, references
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
 from bridge.model import Finding, Limits, RunResult

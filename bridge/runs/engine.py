@@ -80,7 +80,7 @@ class Engine:
             policy=lambda: self.gate.policy().spec.skills,
             note=self.gate.audit.later,
         )
-        self.guide = GuestGuide(servers, settings, self.skills.shelf)
+        self.guide = GuestGuide(servers, settings, self.skills.index)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
         parts = Parts(
@@ -114,7 +114,7 @@ class Engine:
                 self.sandboxes.opened(),
                 self.sessions,
                 self.suspended.opened(),
-                background_task(self.artifacts.tidying),
+                background_task(self.artifacts.tidy_periodically),
             ):
                 await stack.enter_async_context(part)
             yield self

@@ -48,6 +48,7 @@ from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
+from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.skills import Skills, SkillUse
 from bridge.sessions import Turn
 from bridge.settings import Settings
@@ -149,7 +150,7 @@ def run_frame(
         name=run.request.name,
         state=state,
         files=frame_files(run.request.files) if run.request.files else [],
-        skills=run.skills.sent(),
+        skills=run.skills.payload(),
         packages=guide.allowed_packages,
         names=dict(run.program.names),
     )
@@ -366,15 +367,15 @@ class Execution(Program):
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
         parts, run = self._parts, self._run
         outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
-        skills = parts.skills.answers(
-            run.request,
-            run.caller,
-            run.skills,
+        kept = KeptRequests(
+            parts.skills,
             gate=gate,
             tracker=self._provenance,
             own=BridgeCalls(run.gate.context, gate),
+            review=run.skills.review or parts.skills.review(run.request, run.caller),
+            request=run.request,
         )
-        return {"read_output": outputs.read_output, **skills}
+        return {"read_output": outputs.read_output, **kept.methods}
 
 
 def _unlabelled(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import NoReturn, cast
 import anyio
 
 from bridge.catalog.docs import Detail
-from bridge.catalog.program.names import NameTable
+from bridge.catalog.program.references import NameTable
 from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.held_calls import HeldPlaceholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate

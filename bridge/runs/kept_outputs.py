@@ -100,7 +100,7 @@ class KeptOutputs:
 
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
         try:
-            listed = await anyio.to_thread.run_sync(self._store.listed, self._owner)
+            listed = await anyio.to_thread.run_sync(self._store.find_all, self._owner)
         except BridgeError:
             listed = ()
         kept = [one for one in listed if one.kind in STREAMS]

@@ -1,1 +1,1 @@
-"""Saved skills in runs: which a program gets, who has reviewed them, and how they are saved."""
+"""Skills and memories that programs save, and the reviews of skills."""

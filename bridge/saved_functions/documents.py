@@ -1,8 +1,7 @@
-"""Documents in the store: memories, and what the runs that changed memories or skills had read.
+"""Documents in the store: memories, and the provenance of runs that changed memories or skills.
 
-A memory's document is named by its key's digest, under its owner's. Whether an entry exists depends
-on each run that ever saved or removed one. So a run that asks for any entry counts as having read
-what all of these had read. Blocks: call it in threads.
+Whether an entry exists depends on each run that ever saved or removed one. A run that asks for any
+entry therefore gets the provenance of all these runs. Blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bridge.errors import InvalidRequestError, LibraryError
 from bridge.model import MEBIBYTE, Json, Provenance
 from bridge.store import Store, Transaction, owner_digest
 
-MAX_NAMES = 200  # Entries of their own, which can be removed: programs make names without end.
+MAX_NAMES = 200  # Entries with a record of their own; a program can use any number of names.
 
 SKILLS = "skills"
 
@@ -27,35 +26,35 @@ _READ = "read"
 
 
 def read_by_writers(store: Store, of: str) -> Provenance | None:
-    """Return all of it as one; None if there is none. A damaged record counts as the worst."""
+    """Return the joint provenance; None without records. A damaged record means "anything"."""
     try:
         documents = _decode(store.documents(_READ, [""], of).get(""))
     except OSError:
         return Provenance(anything=True)
-    found: Provenance | None = None
+    joint: Provenance | None = None
     for document in documents.values():
-        one = Provenance.of(document)
-        found = one if found is None or one is None else found.together(one)
-    return found
+        provenance = Provenance.of(document)
+        joint = provenance if joint is None or provenance is None else joint.together(provenance)
+    return joint
 
 
 def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
     if provenance is None or not is_known_to_flow_rules(provenance):
         return
-    found = _decode(kept.get(_READ, of, ""))
-    if name not in found and len(found) >= MAX_NAMES:
+    records = _decode(kept.get(_READ, of, ""))
+    if name not in records and len(records) >= MAX_NAMES:
         name = ""
-    before = Provenance.of(found.get(name))
+    before = Provenance.of(records.get(name))
     document = provenance.together(before).document()
     if before is None or before.document() != {**document, "run": before.run_id}:
-        _write(kept, of, {**found, name: document})
+        _write(kept, of, {**records, name: document})
 
 
 def forget_read(kept: Transaction, of: str, name: str) -> None:
-    """Remove an entry's record: a person has seen the entry, or removed it."""
-    found = _decode(kept.get(_READ, of, ""))
-    if name and found.pop(name, None) is not None:
-        _write(kept, of, found)
+    """Remove an entry's record after a person approved or removed the entry."""
+    records = _decode(kept.get(_READ, of, ""))
+    if name and records.pop(name, None) is not None:
+        _write(kept, of, records)
 
 
 def is_known_to_flow_rules(provenance: Provenance | None) -> bool:
@@ -64,25 +63,25 @@ def is_known_to_flow_rules(provenance: Provenance | None) -> bool:
     )
 
 
-def _write(kept: Transaction, of: str, found: dict[str, Json]) -> None:
-    kept.put(_READ, of, "", json.dumps(found).encode("ascii"))
+def _write(kept: Transaction, of: str, records: dict[str, Json]) -> None:
+    kept.put(_READ, of, "", json.dumps(records).encode("ascii"))
 
 
 def _decode(data: bytes | None) -> dict[str, Json]:
     if data is None:
         return {}
     try:
-        found = json.loads(data)
+        records = json.loads(data)
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"": {"anything": True}}
+        records = None
+    return records if isinstance(records, dict) else {"": {"anything": True}}
 
 
-# Programs may save without end.
-MAX_VALUE_BYTES = 64 * 1024  # Of one value, as JSON.
-MAX_TOTAL_BYTES = 1 * MEBIBYTE  # Of all values of an owner: what a list of them has to read.
-MAX_OWNERS = 500  # Most owners: over HTTP anybody can use a new credential, and be a new owner.
-VERSIONS = "memory-old"  # Documents of what was replaced or deleted.
+# Programs can save any number of values.
+MAX_VALUE_BYTES = 64 * 1024  # One value, as JSON.
+MAX_TOTAL_BYTES = 1 * MEBIBYTE  # All values of an owner: `all` reads them at once.
+MAX_OWNERS = 500  # Over HTTP, each new credential is a new owner.
+VERSIONS = "memory-old"  # The kind of replaced and deleted memories.
 
 _KIND = "memory"
 _NAME_DIGITS = 40
@@ -90,12 +89,12 @@ _NAME_DIGITS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What is remembered under a key.
+    """A value that a program saved under a key.
 
     Attributes:
         created, updated: ISO 8601, in UTC.
-        revision: Differs after each change.
-        provenance: What the run that saved it had read; None if that was not recorded.
+        revision: Changes with each save.
+        provenance: The provenance of the run that saved it; None if it was not recorded.
     """
 
     key: str
@@ -108,35 +107,35 @@ class Memory:
 
 
 class Memories:
-    """What one owner's programs remember, if it is one of at most `most_owners`."""
+    """The memories of one owner. Only `most_owners` owners may have any."""
 
     def __init__(self, store: Store, owner: str, *, most_owners: int | None = None) -> None:
         self._store = store
         self._most_owners = most_owners
         self._owner = owner_digest(owner)
-        # What the runs had read that changed something here; see there.
         self._writers = f"memories/{self._owner}"
 
     def read_by_writers(self) -> Provenance | None:
-        """Return what all runs that saved or deleted something had read."""
         return read_by_writers(self._store, self._writers)
 
     def get(self, key: str) -> Memory | None:
         name = _name(key)
-        with _told(), self._store.reading() as kept:
+        with _translate_errors(), self._store.reading() as kept:
             return _read(kept, self._owner, name)
 
     def all(self) -> list[Memory | str]:
-        """Return all memories in the order of the keys; for a damaged one its document's name."""
-        found: list[Memory | str] = []
-        with _told(), self._store.reading() as kept:
+        """Return all memories by key; for a damaged memory, the name of its document."""
+        memories: list[Memory | str] = []
+        with _translate_errors(), self._store.reading() as kept:
             entries = kept.all(_KIND, self._owner)
         for name, data in entries:
             try:
-                found.append(_memory(data))
+                memories.append(_memory(data))
             except (ValueError, RecursionError):
-                found.append(name)
-        return sorted(found, key=lambda one: (isinstance(one, str), getattr(one, "key", one)))
+                memories.append(name)
+        return sorted(
+            memories, key=lambda memory: (isinstance(memory, str), getattr(memory, "key", memory))
+        )
 
     def put(
         self,
@@ -147,26 +146,26 @@ class Memories:
         unless_after: str | None = None,
         provenance: Provenance | None = None,
     ) -> Memory | None:
-        """Remember a value; return it, or None if it has changed since the revision given.
+        """Save a value; return the memory, or None if its revision is not the expected one.
 
         Args:
-            metadata: None keeps the previous.
-            unless_after: The expected revision; empty for a new key.
+            metadata: None keeps the previous metadata.
+            unless_after: The expected revision; empty for a new key, None for any.
         """
         name = _name(key)
         size = _size(value, "value", MAX_VALUE_BYTES)
         if metadata is not None:
             _size(metadata, "metadata", 4 * 1024)
-        with _told(key), self._store.writing(durable=True) as kept:
+        with _translate_errors(key), self._store.writing(durable=True) as kept:
             try:
                 before = _read(kept, self._owner, name)
             except LibraryError:
-                # Saving again is how a damaged one is fixed.
+                # A save replaces a damaged memory.
                 before = None
             if metadata is None:
                 metadata = before.metadata if before else {}
                 if metadata and before and before.provenance is not None:
-                    # What stays of it is still from there.
+                    # The metadata stays, so its provenance does too.
                     provenance = (provenance or before.provenance).together(before.provenance)
             if unless_after is not None and unless_after != (before.revision if before else ""):
                 return None
@@ -182,14 +181,14 @@ class Memories:
             }
             add_read(kept, self._writers, "", provenance)
             self._keep(kept, name)
-            # Every character that is none is escaped, so that any key can be written.
+            # ASCII escapes lone surrogates, which UTF-8 cannot encode.
             data = json.dumps(document).encode("ascii")
             kept.put(_KIND, self._owner, name, data)
         return _memory(data)
 
     def delete(self, key: str, *, provenance: Provenance | None = None) -> bool:
         name = _name(key)
-        with _told(key), self._store.writing(durable=True) as kept:
+        with _translate_errors(key), self._store.writing(durable=True) as kept:
             if kept.get(_KIND, self._owner, name) is None:
                 return False
             add_read(kept, self._writers, "", provenance)
@@ -197,7 +196,7 @@ class Memories:
             return kept.delete(_KIND, self._owner, name)
 
     def _keep(self, kept: Transaction, name: str) -> None:
-        """Copy a memory, if there is one, to the replaced ones, of which the last stay."""
+        """Copy the current memory to its old versions, and remove the oldest of these."""
         data = kept.get(_KIND, self._owner, name)
         if data is None:
             return
@@ -209,7 +208,7 @@ class Memories:
             size += each.size
             own = each.name.startswith(f"{name}-")
             of_key += own
-            # A program can replace values without end.
+            # A program can replace a value any number of times.
             if size > 2 * MEBIBYTE or (own and of_key > 5):
                 kept.delete(VERSIONS, self._owner, each.name)
 
@@ -221,18 +220,18 @@ class Memories:
                 f"All memories together would take {others + size:,} bytes; the limit is "
                 f"{MAX_TOTAL_BYTES:,}."
             )
-            raise InvalidRequestError(message, remedy="Forget some: delete_memory(key).")
+            raise InvalidRequestError(message, remedy="Delete some with delete_memory(key).")
         if self._most_owners is None or sizes:
             return
         owners = kept.owners(_KIND) | kept.owners(VERSIONS)
         if self._owner not in owners and len(owners) >= self._most_owners:
-            message = f"{len(owners):,} callers have memories here, which is all there is room for."
-            remedy = "The person who runs the bridge can have some of them forgotten."
+            message = f"{len(owners):,} callers have memories here, which is the limit."
+            remedy = "The person who runs the bridge can delete some of them."
             raise LibraryError(message, remedy=remedy)
 
 
 @contextmanager
-def _told(key: str = "") -> Iterator[None]:
+def _translate_errors(key: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -258,7 +257,7 @@ def _name(key: str) -> str:
 def _memory(data: bytes) -> Memory:
     document = json.loads(data)
     if not isinstance(document, dict) or not isinstance(document.get("key"), str):
-        raise ValueError("it is not what a bridge writes")
+        raise ValueError("no bridge wrote it")
     metadata = document.get("metadata")
     return Memory(
         key=document["key"],
@@ -275,8 +274,8 @@ def _size(value: Json | Mapping[str, Json], what: str, most: int) -> int:
     try:
         size = len(json.dumps(value, allow_nan=False, ensure_ascii=True))
     except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidRequestError(f"The {what} is no JSON: {error}.") from None
+        raise InvalidRequestError(f"The {what} is not JSON: {error}.") from None
     if size > most:
         message = f"The {what} takes {size:,} bytes as JSON; the limit is {most:,}."
-        raise InvalidRequestError(message, remedy="Keep less, or in several keys.")
+        raise InvalidRequestError(message, remedy="Save less, or use several keys.")
     return size

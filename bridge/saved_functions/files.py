@@ -1,8 +1,8 @@
-"""Skills as plain files in a folder, which may be a git repository. Blocks: call it in threads.
+"""Skills as plain files in a folder, which may be a git repository, and their index.
 
-`NAME.py` is the current skill, `NAME/1.py` and so on are its saved versions. A person may edit, add
-and remove files at any time; bridges take turns by the store. Approvals are in the store, by
-digest: a file that gets into the folder, for example by `git pull`, brings none along.
+`NAME.py` is the current skill; `NAME/1.py` and so on are its versions. A person may edit the folder
+at any time; bridges lock it by the store. The store has the approvals, by digest: a file from a
+`git pull` has none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from bridge.atomic_files import read_regular, replace_file
 from bridge.catalog.program.expected_calls import expected_calls
-from bridge.catalog.program.server_references import References, references
+from bridge.catalog.program.references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, LibraryError, UnknownError
 from bridge.gate.bridge_calls import ProvenanceTracker
@@ -60,13 +60,13 @@ from bridge.store import Store, Transaction
 
 logger = logging.getLogger(__name__)
 
-# Programs may save without end.
+# Programs can save any number of skills.
 MAX_SKILLS = 500
-MAX_VERSIONS = 50  # Of one skill that stay; the oldest go.
+MAX_VERSIONS = 50  # Versions of one skill; the oldest are removed.
 
 _APPROVED = "approved"
 
-State = tuple[int, int, int]  # What tells a file from what it was before: time, size, number.
+State = tuple[int, int, int]  # A file's modification time, size and inode.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,24 +82,24 @@ class SkillFiles:
         self._store = store
 
     def states(self) -> dict[str, State]:
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         try:
             with os.scandir(self.folder) as entries:
                 for entry in entries:
                     name, dot, end = entry.name.rpartition(".")
-                    if len(found) >= MAX_SKILLS:
+                    if len(states) >= MAX_SKILLS:
                         break
                     if not dot or end != "py" or not NAME.fullmatch(name):
                         continue
                     with suppress(OSError):
                         status = entry.stat(follow_symlinks=False)
                         if stat.S_ISREG(status.st_mode):
-                            found[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
+                            states[name] = (status.st_mtime_ns, status.st_size, status.st_ino)
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise LibraryError(f"The folder of skills cannot be read: {_why(error)}.") from None
-        return dict(sorted(found.items()))
+        return dict(sorted(states.items()))
 
     def text(self, name: str) -> str | None:
         try:
@@ -111,13 +111,13 @@ class SkillFiles:
         return data.decode("utf-8", "surrogateescape")
 
     def texts(self, names: Mapping[str, State]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for name in names:
             with suppress(LibraryError):
                 text = self.text(name)
                 if text is not None:
-                    found[name] = text
-        return found
+                    texts[name] = text
+        return texts
 
     def save(
         self,
@@ -130,15 +130,10 @@ class SkillFiles:
         *,
         only_if: str | None = None,
     ) -> SavedSkill:
-        """Save a source as a skill. The previous text stays as a version.
+        """Save a source as a skill, and the previous text as a version.
 
         Args:
-            only_if: The digest of the previous text; empty for no text, None for any.
-
-        Raises:
-            InvalidRequestError: There is no room, or another of nearly that name, or the text is
-                not what `only_if` says.
-            LibraryError: It cannot be written. The skill is unchanged.
+            only_if: The expected digest of the previous text; empty for no text, None for any.
         """
         with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,36 +148,36 @@ class SkillFiles:
     def _changing(
         self, name: str, doing: str, provenance: Provenance | None = None
     ) -> Iterator[Transaction]:
-        """Lock the skills against other bridges; record first what the run had read."""
+        """Lock the skills against other bridges, after the run's provenance is recorded."""
         try:
             if is_known_to_flow_rules(provenance):
                 with self._store.writing(durable=True) as kept:
                     add_read(kept, SKILLS, name, provenance)
             with self._store.writing(durable=True) as kept:
                 yield kept
-                # The previous text may have been approved meanwhile: forget that.
+                # An approval since then has removed the record.
                 add_read(kept, SKILLS, name, provenance)
         except (OSError, ValueError, TypeError, RecursionError) as error:
             why = _why(error) if isinstance(error, OSError | ValueError) else str(error)
             raise LibraryError(f"Skill {name!r} cannot be {doing}: {why}.") from None
 
     def approve(self, name: str, digest: str) -> bool:
-        """Approve a skill if its text is still the one that was shown; return whether it is."""
+        """Approve a skill; return False if its text has another digest now."""
         with self._changing(name, "approved of") as kept:
             text = self.text(name)
             if text is None or text_digest(text) != digest:
                 return False
-            found = [*_approvals(kept.get(_APPROVED, SKILLS, "")), [name, digest]]
-            kept.put(_APPROVED, SKILLS, "", json.dumps(found).encode())
+            approvals = [*_approvals(kept.get(_APPROVED, SKILLS, "")), [name, digest]]
+            kept.put(_APPROVED, SKILLS, "", json.dumps(approvals).encode())
             forget_read(kept, SKILLS, name)
             return True
 
-    def approved(self) -> set[tuple[str, str]]:
+    def approvals(self) -> set[tuple[str, str]]:
         try:
-            found = self._store.documents(_APPROVED, [""], SKILLS).get("")
-            return {(name, digest) for name, digest in _approvals(found)}
+            data = self._store.documents(_APPROVED, [""], SKILLS).get("")
+            return {(name, digest) for name, digest in _approvals(data)}
         except (OSError, ValueError, TypeError, RecursionError) as error:
-            logger.warning("approvals of skills cannot be read, and do not count: %s", error)
+            logger.warning("approvals of skills cannot be read, so none counts: %s", error)
             return set()
 
     def _check_unchanged(self, name: str, digest: str | None) -> None:
@@ -204,7 +199,7 @@ class SkillFiles:
                 if (header.description, header.tools) == (new.description, dict(new.tools)):
                     return SavedSkill(text=old, version=number, changed=False)
                 if header.provenance is not None:
-                    # The source is still from there, also if its description changed.
+                    # Only the description changed, so the source has its old provenance.
                     theirs = header.provenance
                     new = replace(new, provenance=(new.provenance or theirs).together(theirs))
             self._keep_text(name, old)
@@ -225,37 +220,37 @@ class SkillFiles:
         """Remove a skill; return whether it existed.
 
         Args:
-            versions: Whether its versions go too. Otherwise the last text stays as one.
-            only_if: The digest of the text; the error is that of `save`.
+            versions: Whether to remove its versions too. Otherwise the last text becomes one.
+            only_if: The expected digest of the text; see `save`.
         """
         if not self.folder.is_dir():
             return False
         with self._changing(name, "removed", provenance) as kept:
             self._check_unchanged(name, only_if)
-            there = self._path(name).is_file()
-            if there and not versions:
+            existed = self._path(name).is_file()
+            if existed and not versions:
                 self._keep_text(name, self.text(name) or "")
             self._path(name).unlink(missing_ok=True)
             if versions:
                 forget_read(kept, SKILLS, name)
-                return self._remove_versions(name) or there
-            if there:
+                return self._remove_versions(name) or existed
+            if existed:
                 self._forget_removed(name)
-            return there
+            return existed
 
     def _remove_versions(self, name: str) -> bool:
         numbers = self._versions(name)
         for number in numbers:
             self._version(name, number).unlink(missing_ok=True)
         with suppress(OSError):
-            # Fails if other files are in it, which are the user's.
+            # Fails if the user has other files in it.
             (self.folder / name).rmdir()
         return bool(numbers)
 
     def _forget_removed(self, last: str) -> None:
         folder = self.folder / last
         if folder.is_dir() and not folder.is_symlink():
-            # The time of removal.
+            # The folder's time is the time of removal.
             os.utime(folder)
         removed: list[tuple[int, str]] = []
         with os.scandir(self.folder) as entries:
@@ -264,18 +259,18 @@ class SkillFiles:
                     continue
                 if not self._path(entry.name).exists():
                     removed.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
-        # A program may save one and remove it under one name after the other.
+        # A program can save and remove skills under any number of names.
         for _, name in sorted(removed)[:-100]:
             self._remove_versions(name)
 
     def _check_room(self, name: str) -> None:
         names = self.states()
         if name not in names and len(names) >= MAX_SKILLS:
-            message = f"{MAX_SKILLS:,} skills are saved, which is all there is room for."
-            raise InvalidRequestError(message, remedy="Remove some that are not used.")
+            message = f"{MAX_SKILLS:,} skills are saved, which is the limit."
+            raise InvalidRequestError(message, remedy="Remove unused ones.")
         for other in names:
             if other != name and other.lower() == name.lower():
-                message = f"There is a skill {other!r}, which some systems cannot tell from {name}."
+                message = f"{name!r} differs only by case from the skill {other!r}."
                 raise InvalidRequestError(message, remedy="Give it another name.")
 
     def _keep_text(self, name: str, text: str) -> None:
@@ -304,12 +299,13 @@ class SkillFiles:
             names = [entry.name for entry in folder.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = (each.removesuffix(".py") for each in names if each.endswith(".py"))
-        return [int(each) for each in found if each.isascii() and each.isdigit() and len(each) < 9]
+        numbers = (each.removesuffix(".py") for each in names if each.endswith(".py"))
+        return [
+            int(each) for each in numbers if each.isascii() and each.isdigit() and len(each) < 9
+        ]
 
     def _path(self, name: str) -> Path:
         if not NAME.fullmatch(name):
-            # Names of files come from here alone.
             raise InvalidRequestError(f"{name!r:.80} cannot be the name of a skill.")
         return self.folder / f"{name}.py"
 
@@ -365,7 +361,7 @@ class SkillIndex:
             raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
         return skill
 
-    async def as_it_is(self, name: str) -> Skill | None:
+    async def read(self, name: str) -> Skill | None:
         text = await in_thread(self.files.text, name)
         return None if text is None else read_skill(name, text)
 
@@ -386,20 +382,19 @@ class SkillIndex:
     async def approve(self, skill: Skill) -> bool:
         return await in_thread(self.files.approve, skill.name, skill.digest)
 
-    async def approved(self) -> set[tuple[str, str]]:
-        return await in_thread(self.files.approved)
+    async def approvals(self) -> set[tuple[str, str]]:
+        return await in_thread(self.files.approvals)
 
     async def remove(self, name: str) -> bool:
-        """Remove a skill with all its versions, for a person."""
         return await in_thread(partial(self.files.remove, name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
-        """Remove a skill for a program, if it is unchanged; a version of it stays."""
+        """Remove a skill if it is unchanged; its text stays as a version."""
         remove = partial(self.files.remove, skill.name, provenance, versions=False)
         return await in_thread(partial(remove, only_if=skill.digest))
 
     async def add_provenance(self, tracker: ProvenanceTracker) -> None:
-        """Add to a run's labels those of the runs that saved or removed skills.
+        """Add the provenance of all runs that saved or removed skills.
 
         Call it before a program learns which skills exist.
         """
@@ -410,39 +405,39 @@ class SkillIndex:
         return references(Survey(code.tree), self._servers.aliases)
 
     def tools_of(self, code: SkillCode) -> Tools:
-        known = self._servers.inventory
-        entries = [known.entry(name) for name in self.references(code).servers]
-        found: dict[str, dict[str, str]] = {}
+        inventory = self._servers.inventory
+        entries = [inventory.entry(name) for name in self.references(code).servers]
+        used: dict[str, dict[str, str]] = {}
         for call in expected_calls(Survey(code.tree), entries).calls[:200]:
             if call.definition is not None:
-                found.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
-        return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
+                used.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
+        return {server: dict(sorted(tools.items())) for server, tools in sorted(used.items())}
 
     def stale(self, skill: Skill) -> str:
-        """Return which tools of a skill have changed, as far as is known; empty if none has."""
-        known = self._servers.inventory
-        found: list[str] = []
+        """Return which inventory tools of a skill have changed since it was saved; "" for none."""
+        inventory = self._servers.inventory
+        changes: list[str] = []
         for server, tools in skill.header.tools.items():
-            if server not in known.aliases:
-                found.append(f"there is no server {server!r:.80} any more")
+            if server not in inventory.aliases:
+                changes.append(f"there is no server {server!r:.80} any more")
                 continue
-            if known.tools(server) is None:
+            if inventory.tools(server) is None:
                 continue
             for name, digest in tools.items():
-                tool = known.tool(server, name)
+                tool = inventory.tool(server, name)
                 if tool is None:
-                    found.append(f"{server}.{name:.80} is gone")
+                    changes.append(f"{server}.{name:.80} is gone")
                 elif tool_digest(tool) != digest:
-                    found.append(f"{server}.{name:.80} has changed")
-        if len(found) > 5:
-            found = [*found[:5], f"and {len(found) - 5} more"]
+                    changes.append(f"{server}.{name:.80} has changed")
+        if len(changes) > 5:
+            changes = [*changes[:5], f"and {len(changes) - 5} more"]
         since = f"since it was saved (version {skill.version}): "
-        return f"{since}{'; '.join(found)}" if found else ""
+        return f"{since}{'; '.join(changes)}" if changes else ""
 
-    def at_hand(self, name: str) -> Skill | None:
+    def peek(self, name: str) -> Skill | None:
         return self._read[name][1] if name in self._read else None
 
-    async def indexed(self) -> tuple[Tool, ...]:
+    async def search_entries(self) -> tuple[Tool, ...]:
         try:
             skills = await self.all()
         except LibraryError:
@@ -458,7 +453,7 @@ class SkillIndex:
         )
 
     def docs(self, name: str) -> dict[str, Json] | None:
-        skill = self.at_hand(name)
+        skill = self.peek(name)
         if skill is None:
             return None
         stale = self.stale(skill)
@@ -476,7 +471,7 @@ class SkillIndex:
 
 def unknown(name: str, names: Mapping[str, object]) -> UnknownError:
     near = difflib.get_close_matches(name[:100], list(names), n=1)
-    told = f"No skill is called {name!r:.80}."
+    message = f"No skill is called {name!r:.80}."
     listed = ", ".join(list(names)[:10]) or "none yet; runtime.save_skill(function) saves one"
     hint = f"Did you mean {near[0]!r}?" if near else f"Saved: {listed}."
-    return UnknownError(f"{told} {hint}", code="unknown_skill")
+    return UnknownError(f"{message} {hint}", code="unknown_skill")

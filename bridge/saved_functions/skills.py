@@ -1,7 +1,7 @@
-"""Skills as runs use them: which a program gets, by its text, and whether they may be used.
+"""The skills that a program gets, and the review that they need before it uses them.
 
-The policy decides, or the approvals of a person, or a question to one. What the caller itself saved
-while this bridge runs needs no review, unless a person has approved anything under its name.
+The policy, the approvals of a person or an answer to a question decide. A skill that the caller
+saved since this bridge started needs no review, unless a person has approved one of its name.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import anyio
 
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.findings import Unread
 from bridge.catalog.program.guard import check
-from bridge.catalog.program.server_references import References
+from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import (
     ApprovalNeededError,
@@ -25,27 +25,24 @@ from bridge.errors import (
     LibraryError,
     RefusedError,
 )
-from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
+from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.gate.decision import Decision
-from bridge.gate.pipeline import Gate
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, Provenance, RunRequest, RunResult
 from bridge.model.requests import principal_of
 from bridge.model.results import error_run
-from bridge.rpc.dispatcher import Answer
 from bridge.saved_functions.files import SkillIndex
-from bridge.saved_functions.requests import KeptRequests
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, PACKAGE, Skill, named_skills
 from bridge.settings import Settings, store_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkillUse:
-    """The skills that one program names, and those that these name.
+    """The skills that one program names, directly or through other skills.
 
     Attributes:
-        dynamic: Whether one of them picks servers in a way that its text does not show.
+        dynamic: Whether one of them chooses servers by computed names.
     """
 
     skills: tuple[Skill, ...] = ()
@@ -54,15 +51,15 @@ class SkillUse:
     review: Review | None = None
     stale: Callable[[Skill], str] = lambda _: ""
 
-    def widened(self, references: References) -> References:
-        """Return the servers that a program or its skills refer to."""
+    def extend(self, references: References) -> References:
+        """Return a program's references with those of its skills."""
         if not self.servers and not self.dynamic:
             return references
         servers = tuple(dict.fromkeys((*references.servers, *self.servers)))
         return replace(references, servers=servers, dynamic=references.dynamic or self.dynamic)
 
-    def sent(self) -> list[dict[str, str]]:
-        # Now the servers are connected, and `stale` knows their tools.
+    def payload(self) -> list[dict[str, str]]:
+        # The servers are connected now, so `stale` knows their tools.
         return [
             {"name": skill.name, "source": skill.text, "warning": self.stale(skill)}
             for skill in self.skills
@@ -82,22 +79,21 @@ class Skills:
         self.servers = servers
         self._policy = policy
         self._note = note
-        self.shelf = SkillIndex(settings, servers)
-        # Where the guard may refuse programs, it may refuse skills.
+        self.index = SkillIndex(settings, servers)
         self.guard, self.denied = settings.guard, settings.guard_denies
-        # Caller, name and digest of what was saved since the bridge started.
+        # Caller, name and digest of each skill saved since the bridge started.
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def note(self, run_id: str, facts: Mapping[str, Json]) -> None:
         self._note({"kind": "skill", "run": run_id, **facts})
 
-    def saved(self, caller: str, skill: Skill) -> None:
+    def add_own(self, caller: str, skill: Skill) -> None:
         self._own[caller, skill.name, skill.digest] = None
         while len(self._own) > 1000:
             self._own.popitem(last=False)
 
     def is_own(self, caller: str, skill: Skill, approved: Set[str]) -> bool:
-        """Return whether the caller itself saved the skill's text, and no person approved any."""
+        """Return whether the caller saved this text, and no person approved one of its name."""
         return bool(caller) and not approved and (caller, skill.name, skill.digest) in self._own
 
     async def of_program(
@@ -109,28 +105,28 @@ class Skills:
         if named is None:
             return SkillUse()
         if not self.may_list(request.principal):
-            # The error does not say which skills there are.
+            # The error must not tell which skills exist.
             return SkillUse(review=self.review(request, run))
-        there = await self.shelf.all()
-        found: dict[str, Skill] = {}
+        saved = await self.index.all()
+        skills: dict[str, Skill] = {}
         left = list(named)
-        while left and len(found) < 50:
+        while left and len(skills) < 50:
             name = left.pop(0)
-            skill = there.get(name)
-            if skill is None or name in found:
+            skill = saved.get(name)
+            if skill is None or name in skills:
                 continue
             if skill.problem:
                 raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
-            found[name] = skill
+            skills[name] = skill
             assert skill.code is not None
             left += named_skills(skill.code.tree) or ()
-        uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
+        uses = [self.index.references(skill.code) for skill in skills.values() if skill.code]
         return SkillUse(
-            skills=tuple(found.values()),
+            skills=tuple(skills.values()),
             servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
             dynamic=any(use.dynamic for use in uses),
             review=self.review(request, run),
-            stale=self.shelf.stale,
+            stale=self.index.stale,
         )
 
     def may_list(self, principal: str) -> bool:
@@ -157,10 +153,10 @@ class Skills:
     async def add_provenance(self, use: SkillUse, tracker: ProvenanceTracker) -> None:
         if use.review is None:
             return
-        # Of all skills: a later refusal names each.
+        # A later refusal may name any of the skills.
         seen = [await use.review.add_provenance(skill, tracker) for skill in use.skills]
         if not all(seen):
-            await self.shelf.add_provenance(tracker)
+            await self.index.add_provenance(tracker)
 
     async def show(
         self,
@@ -170,28 +166,13 @@ class Skills:
         tracker: ProvenanceTracker,
         names: Sequence[str],
     ) -> None:
-        """Add to a run's labels those of skills that a search shows it, or would show."""
-        await self.shelf.add_provenance(tracker)
+        """Add the provenance of the skills that a search may show to the run."""
+        await self.index.add_provenance(tracker)
         review = use.review or self.review(request, run)
-        # All at once: while one is looked at, another may be saved again.
-        for skill in [self.shelf.at_hand(name) for name in names]:
+        # Collect them without an `await`, since another run may save one of them again.
+        for skill in [self.index.peek(name) for name in names]:
             if skill is not None:
                 await review.add_provenance(skill, tracker)
-
-    def answers(
-        self,
-        request: RunRequest,
-        run: RunCaller,
-        use: SkillUse,
-        *,
-        gate: Gate,
-        tracker: ProvenanceTracker,
-        own: BridgeCalls,
-    ) -> dict[str, Answer]:
-        review = use.review or self.review(request, run)
-        return KeptRequests(
-            self, gate=gate, tracker=tracker, own=own, review=review, request=request
-        ).methods
 
 
 class Review:
@@ -212,20 +193,20 @@ class Review:
             remedy = 'The user can change it: [policy] skills = "ask" in config.toml.'
             raise CallDeniedError(message, remedy=remedy)
         if not self._caller and self._policy != "allow":
-            message = f"The run's caller is not identified: it may not {doing} the user's skills."
+            message = f"An unidentified caller may not {doing} the user's skills."
             remedy = 'The user can allow it: [policy] skills = "allow" in config.toml.'
             raise CallDeniedError(message, remedy=remedy)
 
     async def admit(self, skill: Skill) -> None:
-        """Check that a skill may be used in this run; ask a person if the policy says so."""
+        """Check that this run may use a skill; ask the user if the policy requires it."""
         self.check("use")
         scan = None if skill.code is None else check(Survey(skill.code.tree), self._skills.denied)
         if scan is not None and scan.certain and self._skills.guard == "enforce":
-            # The file may have changed since it was checked and saved.
+            # Someone may have edited the file since it was saved.
             message = (
                 f"The static guard does not allow the skill {skill.name!r}: {scan.certain[0]}."
             )
-            raise CallDeniedError(message, remedy="Do without it.")
+            raise CallDeniedError(message, remedy="Write the program without it.")
         if self._policy == "allow":
             return
         key = (skill.name, skill.digest)
@@ -244,7 +225,7 @@ class Review:
             self._answers[key] = True
 
     async def _find_digests(self, skill: Skill) -> Set[str]:
-        approved = await self._skills.shelf.approved()
+        approved = await self._skills.index.approvals()
         return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
@@ -252,11 +233,7 @@ class Review:
         return skill.digest in digests or self._skills.is_own(self._caller, skill, digests)
 
     async def add_provenance(self, skill: Skill, tracker: ProvenanceTracker) -> bool:
-        """Add to a run's labels those of the run that saved a skill, unless a person reviewed it.
-
-        Returns:
-            Whether a person has reviewed it: then it counts as written by them.
-        """
+        """Add the provenance of the run that saved a skill; return True if a person reviewed it."""
         seen = (skill.name, skill.digest) in self._seen
         if seen or skill.digest in await self._find_digests(skill):
             return True
@@ -264,36 +241,36 @@ class Review:
         return False
 
     async def protection(self, skill: Skill, doing: str) -> Decision | None:
-        """Return what is asked before a program replaces or removes a skill; None for its own."""
+        """Return the decision on a replacement or removal; None for the caller's own skill."""
         digests = await self._find_digests(skill)
         if self._skills.is_own(self._caller, skill, digests):
             return None
         reason = f"{doing} {skill.name!r}, which a person may have written"
-        # An answer counts only from an identified caller.
+        # Only an identified caller can be asked.
         action: Action = "ask" if self._caller else "deny"
         return Decision(action=action, rule="a skill that is there", reason=reason)
 
     async def _ask(self, skill: Skill, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
         choices = offered_answers(skill)
-        asked = question(skill, self._skills.shelf.stale(skill), findings)
+        asked = question(skill, self._skills.index.stale(skill), findings)
         try:
             answer = await self._run.elicit(asked)
         except CannotAskError as error:
-            needed = f"The skill {skill.name!r} has to be reviewed by a person before it is used."
+            needed = f"A person must review the skill {skill.name!r} before it is used."
             allow = f"`mcp-code-bridge skills approve {skill.name}`"
             raise ApprovalNeededError(
-                f"{needed} {error.why}", remedy=f"The user can look at it and allow it: {allow}."
+                f"{needed} {error.why}", remedy=f"The user can review and allow it: {allow}."
             ) from None
         decision = read_answer(answer, choices, "once")
         if decision not in choices:
             self._answers[key] = False
-            what = "declined" if decision else "gave no answer"
-            raise _refusal(skill, f"was not used: the client, asked for a review, {what}")
+            what = "the user declined it" if decision else "the client gave no answer to the review"
+            raise _refusal(skill, f"was not used: {what}")
         self._seen.add(key)
         if decision == "always":
             try:
-                await self._skills.shelf.approve(skill)
+                await self._skills.index.approve(skill)
             except LibraryError:
                 # The answer holds for this run only.
                 return
@@ -301,7 +278,7 @@ class Review:
 
 def _refusal(skill: Skill, what: str) -> RefusedError:
     message = f"The skill {skill.name!r} {what}."
-    remedy = "Do without it, or write the code into the program."
+    remedy = "Write the code into the program."
     return ApprovalRefusedError(message, remedy=remedy)
 
 
@@ -311,16 +288,16 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
     changed = ", edited by hand since it was saved" if skill.edited else ""
     lines.append(f"    version {skill.version}{changed}")
     if skill.description:
-        # Not cut: it counts as seen.
-        told = one_line(skill.description, 5 * MAX_DESCRIPTION_CHARS)
-        lines.append(f"    described as: {told}")
+        # In full, since it counts as reviewed.
+        description = one_line(skill.description, 5 * MAX_DESCRIPTION_CHARS)
+        lines.append(f"    described as: {description}")
     tools = [
         f"{safe_name(server)}.{safe_name(tool)}"
         for server, found in skill.header.tools.items()
         for tool in found
     ]
     more = f" and {len(tools) - 12} more" if len(tools) > 12 else ""
-    # Anyone who writes to the file can change that; the source below is what is approved.
+    # The header is not approved, only the source below: a writer of the file can change it.
     lines.append(f"    its file names as called: {', '.join(tools[:12]) or 'no tool'}{more}")
     if skill.header.provenance is not None:
         lines.append(f"    saved by {_saver(skill.header.provenance)}")
@@ -338,7 +315,7 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
 
 
 def offered_answers(skill: Skill) -> Sequence[str]:
-    """Return the possible answers; "always" only if the question shows the whole source."""
+    """Return the possible answers. "always" needs a question that shows the whole source."""
     _, rest = _source(skill)
     return ("once",) if rest else ("once", "always")
 

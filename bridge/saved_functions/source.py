@@ -1,6 +1,6 @@
-"""A skill as text: the rules for its source, and the header in its file. Pure.
+"""A skill as text: the rules for its source, and the header of its file. Pure.
 
-A skill is checked for its form. The sandbox, the gate and its reviewer judge its effects.
+These rules cover only the form. The sandbox, the gate and the reviewer judge a skill's effects.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from bridge.catalog.program.findings import Unread, parse
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Provenance
 from bridge.text import valid_text
 
-# A program may save any text; to parse or walk more takes the better part of a second.
+# A program can save any text; parsing more takes most of a second.
 MAX_SOURCE_BYTES = 64 * 1024
-MAX_NODES = 15_000  # Of its syntax tree; Python's own modules of 64 KiB have fewer than 10,000.
+MAX_NODES = 15_000  # Syntax nodes; Python's own modules of 64 KiB have fewer than 10,000.
 
 MAX_DESCRIPTION_CHARS = 500
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-"""Also the name of a file, on systems that know neither other letters nor small from large."""
+"""A valid name of a file on every system."""
 
-Tools = Mapping[str, Mapping[str, str]]  # Server to tool to the digest of the tool's definition.
+Tools = Mapping[str, Mapping[str, str]]  # Server, tool, digest of the tool's definition.
 
-PACKAGE = "skills"  # What programs import skills from.
+PACKAGE = "skills"  # Programs import skills from this package.
 
 _LIBRARY = sys.stdlib_module_names
 
 _OPEN = "# /// mcp-code-bridge-skill\n"
 _CLOSE = "# ///\n"
 
-_SMALLER = "Split it, or leave data out of it."
+_SMALLER = "Split it, or leave out data."
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LITERALS = (
@@ -49,7 +49,7 @@ _LITERALS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SkillCode:
-    """A source that may be a skill; the signature has its `await`."""
+    """The code of a skill. The signature starts with `await` if the function is async."""
 
     name: str
     source: str = field(repr=False)
@@ -63,9 +63,8 @@ class Header:
     """The head of a skill's file.
 
     Attributes:
-        version: From 1.
         created, updated: ISO 8601, in UTC.
-        provenance: What the run that saved it had read; None if that was not recorded.
+        provenance: The provenance of the run that saved it; None if it was not recorded.
     """
 
     description: str = ""
@@ -79,12 +78,12 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Skill:
-    """A skill as its file has it.
+    """A skill that was read from its file.
 
     Attributes:
-        text: The whole file, whose lines tracebacks show.
+        text: The whole file; tracebacks show its lines.
         version: One more than the saved one if the file was edited.
-        problem: Why it cannot be used; empty if it can.
+        problem: Why it cannot be used; empty if it is valid.
     """
 
     name: str
@@ -98,13 +97,13 @@ class Skill:
 
     @property
     def digest(self) -> str:
-        """The digest of what a person approves: the whole text that programs get."""
+        """The digest of the whole text, which a person approves."""
         return source_digest(self.text)
 
     @property
     def description(self) -> str:
-        told = self.header.description or (self.code.docstring if self.code else "")
-        return " ".join(told.split())[:MAX_DESCRIPTION_CHARS]
+        text = self.header.description or (self.code.docstring if self.code else "")
+        return " ".join(text.split())[:MAX_DESCRIPTION_CHARS]
 
     @property
     def signature(self) -> str:
@@ -116,19 +115,12 @@ def source_digest(source: str) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Return the digest of the skill that a file's text is read as."""
+    """Return `Skill.digest` for the text of a file."""
     return source_digest(_lines(text))
 
 
 def read_code(source: str, name: str = "") -> SkillCode:
-    """Return a source as the code of a skill.
-
-    Args:
-        name: The skill's name; if empty, that of the only function.
-
-    Raises:
-        InvalidRequestError: The source is no skill; the text says what to change.
-    """
+    """Check a source against the rules for skills; without a name, take the only function."""
     source = _lines(source)
     size = len(source.encode("utf-8", "surrogatepass"))
     if size > MAX_SOURCE_BYTES:
@@ -149,14 +141,14 @@ def read_code(source: str, name: str = "") -> SkillCode:
         name = functions[0].name
     if not name:
         message = f"The source defines {len(functions)} functions at its top level."
-        remedy = "Say by `name` which of them is the skill."
+        remedy = "Pass the name of the skill's function as `name`."
         raise InvalidRequestError(message, remedy=remedy)
     taken = keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in _LIBRARY
     if taken or not NAME.fullmatch(name):
         raise InvalidRequestError(
-            f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
-            "digits and underscores, beginning with a letter; no keyword and no module of "
-            "Python's library."
+            f"{name!r:.80} cannot be the name of a skill. A name has up to 64 English letters, "
+            "digits and underscores, and starts with a letter. Keywords and modules of Python's "
+            "library are not allowed."
         )
     own = [node for node in functions if node.name == name]
     if len(own) != 1:
@@ -183,9 +175,9 @@ def _check_top_level(tree: ast.Module) -> None:
         if not _is_definition(node, defined):
             text = ast.unparse(node).splitlines()[0][:60]
             message = (
-                f"Line {node.lineno} of the skill's source, {text!r}, would do something whenever "
-                "the skill is imported; only imports, constants, functions and classes may stand "
-                "outside of functions."
+                f"Line {node.lineno} of the skill's source, {text!r}, would run whenever the skill "
+                "is imported. Only imports, constants, functions and classes are allowed outside "
+                "functions."
             )
             raise InvalidRequestError(message, remedy="Move it into the function.")
         if isinstance(node, _DEFINITIONS):
@@ -219,7 +211,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def encode_skill(header: Header, source: str) -> str:
-    told: dict[str, Json] = {
+    head: dict[str, Json] = {
         "description": valid_text(header.description[:MAX_DESCRIPTION_CHARS]),
         "version": header.version,
         "created": header.created,
@@ -228,7 +220,7 @@ def encode_skill(header: Header, source: str) -> str:
         "tools": header.tools,
         **({} if header.provenance is None else {"provenance": header.provenance.document()}),
     }
-    lines = json.dumps(told, indent=1, ensure_ascii=False).split("\n")
+    lines = json.dumps(head, indent=1, ensure_ascii=False).split("\n")
     return "".join((_OPEN, *(f"# {line}\n" for line in lines), _CLOSE, source))
 
 
@@ -242,26 +234,28 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
         return None, text
     lines = head.removesuffix("\n").split("\n")
     if not all(line.startswith("#") for line in lines):
-        # Some of it would be executed, so it belongs to the reviewed source.
+        # Python executes a line without `#`, so it belongs to the reviewed source.
         return None, text
     return _header("\n".join(line[1:] for line in lines)), source
 
 
 def _header(text: str) -> Header | None:
     try:
-        found = json.loads(text)
-        texts = {name: str(found[name]) for name in ("description", "created", "updated", "digest")}
-        version, tools = int(found["version"]), found["tools"]
-        read = {
+        document = json.loads(text)
+        texts = {
+            name: str(document[name]) for name in ("description", "created", "updated", "digest")
+        }
+        version, tools = int(document["version"]), document["tools"]
+        digests = {
             str(server): {str(tool): str(digest) for tool, digest in entries.items()}
             for server, entries in tools.items()
         }
-        provenance = Provenance.of(found.get("provenance"))
+        provenance = Provenance.of(document.get("provenance"))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     if not 0 < version < 10**9:
         return None
-    return Header(version=version, tools=read, provenance=provenance, **texts)
+    return Header(version=version, tools=digests, provenance=provenance, **texts)
 
 
 def version_of(header: Header | None, source: str) -> tuple[int, bool]:
@@ -274,11 +268,11 @@ def version_of(header: Header | None, source: str) -> tuple[int, bool]:
 
 
 def read_skill(name: str, text: str) -> Skill:
-    """Return the skill of a file. Call it in the event loop's thread, as `parse`."""
+    """Read a skill from the text of its file. Call it in the event loop's thread, like `parse`."""
     header, source = decode_skill(text)
     version, edited = version_of(header, source)
     code, problem = None, ""
-    # Of a damaged header, the worst is assumed.
+    # A damaged header may hide any provenance.
     damaged = Provenance(anything=True) if _lines(text).startswith(_OPEN) else None
     try:
         code = read_code(source, name)
@@ -297,9 +291,9 @@ def read_skill(name: str, text: str) -> Skill:
 
 
 def named_skills(tree: ast.Module) -> tuple[str, ...] | None:
-    """Return the names of the skills that a program names; None if it imports no skills."""
+    """Return the skills that a program names; None if it does not import the package."""
     nodes = list(ast.walk(tree))
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     modules: set[str] = set()
     imports = False
     for node in nodes:
@@ -312,7 +306,7 @@ def named_skills(tree: ast.Module) -> tuple[str, ...] | None:
         for (top, *rest), asname in paths:
             imports |= top == PACKAGE
             if top == PACKAGE and rest and rest[0] != "*":
-                found[rest[0]] = None
+                names[rest[0]] = None
             if top == PACKAGE and (not rest or not asname):
                 modules.add(asname or PACKAGE)
     for node in nodes:
@@ -322,6 +316,6 @@ def named_skills(tree: ast.Module) -> tuple[str, ...] | None:
             and node.value.id in modules
             and not node.attr.startswith("_")
         ):
-            found[node.attr] = None
-    # The program asks for more when it runs.
-    return tuple(found)[:50] if imports else None
+            names[node.attr] = None
+    # The guest requests further skills during the run.
+    return tuple(names)[:50] if imports else None

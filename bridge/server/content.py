@@ -17,7 +17,7 @@ from bridge.errors import BridgeError
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_value
 from bridge.model import Artifact, RunResult, ShownContent, Status
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
 from bridge.server.known_clients import KnownClient
@@ -129,7 +129,7 @@ def to_result(
     links = _links(result.artifacts) if protocol_version >= LINKS_SINCE else ()
     return tool_result(
         [text, *_shown(result.shown), *links],
-        structured(result),
+        to_structured(result),
         engine.settings.structured,
         is_error=result.status not in ("success", "running"),
     )

@@ -232,7 +232,7 @@ def _kept_contents(
         contents.append(_text(uri, mime_type, redactor.text(part.text)))
     if not part.whole:
         following = f"{whole}?{part.more}" if part.more else whole
-        contents.append(_text(following, "text/plain", part.told(whole)))
+        contents.append(_text(following, "text/plain", part.describe(whole)))
     return contents
 
 

@@ -160,7 +160,7 @@ def test_lines_are_where_a_text_says_whatever_the_pieces(
 
 
 @given(text=TEXTS, start=st.integers(0, 80), wanted=st.integers(1, 30))
-def test_a_text_is_cut_between_characters_and_always_goes_on(
+def test_a_text_is_cut_between_characters_and_always_advances(
     text: str, start: int, wanted: int
 ) -> None:
     data = text.encode()
@@ -183,7 +183,7 @@ def read(kept: ArtifactStore, uri: str, query: str) -> PartialContent:
         return read_part(content, parse_part(query))
 
 
-def followed(kept: ArtifactStore, uri: str, query: str) -> tuple[bytes, int]:
+def follow(kept: ArtifactStore, uri: str, query: str) -> tuple[bytes, int]:
     data, count = b"", 0
     while True:
         found = read(kept, uri, query)
@@ -191,7 +191,7 @@ def followed(kept: ArtifactStore, uri: str, query: str) -> tuple[bytes, int]:
         count += 1
         if not found.more:
             return data, count
-        assert found.told(uri).endswith(f"Read on with {uri}?{found.more}")
+        assert found.describe(uri).endswith(f"Read on with {uri}?{found.more}")
         query = found.more
 
 
@@ -202,8 +202,8 @@ def test_following_the_answers_gives_the_whole_in_bytes_and_in_lines(
 ) -> None:
     data = text.encode()
     artifact = kept.of_run("me", f"run{abs(hash(text))}").add("x.txt", data)
-    assert followed(kept, artifact.uri, f"length={length}")[0] == data
-    assert followed(kept, artifact.uri, f"lines=1-{lines}")[0] == data
+    assert follow(kept, artifact.uri, f"length={length}")[0] == data
+    assert follow(kept, artifact.uri, f"lines=1-{lines}")[0] == data
     found = read(kept, artifact.uri, "")
     assert (found.text, found.whole, found.more) == (text, True, "")
 
@@ -216,28 +216,30 @@ def test_one_answer_is_bounded_and_tells_how_to_read_on(kept: ArtifactStore) -> 
     assert found.text is not None
     assert found.end == len(found.text.encode())
     assert MAX_ANSWER - 4 < found.end <= MAX_ANSWER
-    assert found.told("URI") == (
+    assert found.describe("URI") == (
         f"These are bytes 0-{found.end:,} of 3,000,000. Read on with URI?offset={found.end}"
     )
     for query in ("", "length=99999999", "lines=1-", "lines=1-30000"):
-        assert followed(kept, artifact.uri, query) == (data, 3)
+        assert follow(kept, artifact.uri, query) == (data, 3)
     some = read(kept, artifact.uri, "lines=100-200")
     assert some.text == line.decode() * 101
-    assert some.told("URI") == "These are lines 100-200 of 30,000. Read on with URI?lines=201-301"
+    assert (
+        some.describe("URI") == "These are lines 100-200 of 30,000. Read on with URI?lines=201-301"
+    )
     last = read(kept, artifact.uri, "lines=-2")
     assert (last.text, last.first, last.last, last.more) == (line.decode() * 2, 29_999, 30_000, "")
     none = read(kept, artifact.uri, "lines=40000-")
-    assert (none.text, none.told("URI")) == ("", "These are no lines: there are 30,000.")
+    assert (none.text, none.describe("URI")) == ("", "These are no lines: there are 30,000.")
 
 
-def test_a_line_that_is_longer_than_an_answer_goes_on_in_bytes(kept: ArtifactStore) -> None:
+def test_a_line_that_is_longer_than_an_answer_continues_in_bytes(kept: ArtifactStore) -> None:
     data = b"short\n" + "€".encode() * 700_000 + b"\nlast\n"
     artifact = kept.of_run("me", RUN).add("x.log", data)
     found = read(kept, artifact.uri, "lines=2-3")
     assert found.text is not None
     assert set(found.text) == {"€"}
     assert re.fullmatch(r"offset=\d+", found.more)
-    rest, _ = followed(kept, artifact.uri, found.more)
+    rest, _ = follow(kept, artifact.uri, found.more)
     assert b"short\n" + found.text.encode() + rest == data
 
 
@@ -245,13 +247,13 @@ def test_bytes_that_are_no_text_come_as_they_are(kept: ArtifactStore) -> None:
     data = bytes(range(256)) * 5000
     artifact = kept.of_run("me", RUN).add("x.bin", data)
     assert read(kept, artifact.uri, "offset=10&length=3").data == b"\x0a\x0b\x0c"
-    assert followed(kept, artifact.uri, "") == (data, 2)
+    assert follow(kept, artifact.uri, "") == (data, 2)
     with pytest.raises(InvalidRequestError, match="offset=BYTES"):
         read(kept, artifact.uri, "lines=1-2")
     # Nor is a text that is in another encoding from somewhere on.
     odd = kept.of_run("me", RUN).add("x.txt", b"a" * 5000 + b"\xff" * 5000)
     assert read(kept, odd.uri, "").data == b"a" * 5000 + b"\xff" * 5000
-    assert followed(kept, odd.uri, "length=999")[0] == b"a" * 5000 + b"\xff" * 5000
+    assert follow(kept, odd.uri, "length=999")[0] == b"a" * 5000 + b"\xff" * 5000
     assert read(kept, odd.uri, "offset=20000").end == 10_000
 
 

@@ -11,12 +11,7 @@ import pytest
 from bridge.errors import ArtifactStoreError
 from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
-from tests.artifacts.rig import (
-    OTHER_RUN,
-    RUN,
-    check,
-    store,
-)
+from tests.artifacts.rig import OTHER_RUN, RUN, check, store
 from tests.raised import raises_code
 
 

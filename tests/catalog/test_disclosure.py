@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog import docs
-from bridge.catalog.docs import Level, choose_levels, describe_servers, outdated
+from bridge.catalog.docs import Level, choose_levels, describe_servers, is_outdated
 from bridge.catalog.entries import ServerEntry
 from bridge.model import Tool
 from bridge.tokens import count_tokens
@@ -172,23 +172,23 @@ def test_the_budget_holds_although_lines_together_cost_more_than_each(
 def test_a_description_is_outdated_by_what_changed_and_by_news_once_all_is_known() -> None:
     before = servers(3, None)
     for now in (servers(3, None, 1), servers(3), servers(4, None)):
-        assert outdated(before, now)
-    assert outdated(before, servers(3, None, description="For something else."))
+        assert is_outdated(before, now)
+    assert is_outdated(before, servers(3, None, description="For something else."))
     first = servers(3, None, None)
     for now in (first, servers(3, 2, None)):
-        assert not outdated(first, now)
-    assert outdated(first, servers(3, 2, 1))
+        assert not is_outdated(first, now)
+    assert is_outdated(first, servers(3, 2, 1))
 
 
 def test_a_server_that_introduces_itself_is_learnt_of_and_not_changed() -> None:
     silent = tuple(replace(entry, description="") for entry in servers(None, None))
     first = (replace(silent[0], description="Hello.", known=True), silent[1])
-    assert not outdated(silent, first)
-    assert outdated(silent, tuple(replace(entry, known=True) for entry in first))
+    assert not is_outdated(silent, first)
+    assert is_outdated(silent, tuple(replace(entry, known=True) for entry in first))
 
 
 def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
-    heading = docs._heading(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
+    heading = docs._list_header(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
     assert count_tokens(heading) <= docs._HEADING_TOKENS
 
 

@@ -26,7 +26,7 @@ from bridge.catalog.docs import (
     tool_description,
     tool_docs,
 )
-from bridge.catalog.entries import ServerEntry, run_discovered, run_server
+from bridge.catalog.entries import Observation, ServerEntry, run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
 from bridge.tokens import count_tokens
 from tests.catalog.nasty_servers import server_entries
@@ -94,7 +94,7 @@ CODEX_SHOWS = 247
 
 def test_texts_are_as_the_file_says() -> None:
     create, listing = GITHUB.tools
-    seen = replace(listing, observed={"type": "array"}, observations=3)
+    seen = replace(listing, observed=Observation(schema={"type": "array"}, count=3))
     entries = server_entries({"git-hub": "Issues."}, {"git-hub": [CREATE]})
     texts = {
         "few servers": tool_description(SERVERS, Limits()).splitlines(),
@@ -285,18 +285,17 @@ def test_the_packages_that_programs_find_are_told_with_the_versions_that_matter(
     )
 
 
-def test_twenty_packages_are_named_in_the_description_and_the_others_are_counted() -> None:
-    installed = tuple((f"package-{number}", "1.0") for number in range(50))
-    line = offers_line(Offers(installed=installed))
+@pytest.mark.parametrize(
+    "offers",
+    [
+        Offers(installed=tuple((f"package-{number}", "1.0") for number in range(50))),
+        Offers(packages=tuple(f"package-{number}" for number in range(500))),
+    ],
+)
+def test_long_lists_are_counted(offers: Offers) -> None:
+    line = offers_line(offers)
     assert line.endswith(" more.")
     assert len(line) < 400
-
-
-def test_long_lists_are_counted() -> None:
-    many = Offers(packages=tuple(f"package-{number}" for number in range(500)))
-    line = offers_line(many)
-    assert len(line) < 400
-    assert line.endswith(" more.")
 
 
 def test_roots_are_names_that_cannot_write_into_the_guide() -> None:

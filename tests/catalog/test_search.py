@@ -23,6 +23,7 @@ from bridge.catalog.search import (
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
 
+QUERIES = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())
 RECORDED = Path(__file__).parents[1] / "testdata"
 
 
@@ -95,29 +96,7 @@ CATALOG = (
 )
 
 
-@pytest.mark.parametrize(
-    ("query", "best"),
-    [
-        ("create issue", "create_issue"),
-        ("creating issues", "create_issue"),
-        ("open a pull request", "createPullRequest"),
-        ("createPullRequest", "createPullRequest"),
-        ("create_pull_request", "createPullRequest"),
-        ("issues listed", "list_issues"),
-        ("remove branches", "delete_branch"),
-        ("send message", "post_message"),
-        ("publish text to channel", "post_message"),
-        ("what time is it now", "get_current_time"),
-        ("timezone", "convert_time"),
-        ("conv", "convert_time"),
-        ("mesage", "post_message"),
-        ("isue create", "create_issue"),
-        ("save file", "write_file"),
-        ("fetch file", "read_file"),
-        ("s3", "put_object"),
-        ("buckets", "put_object"),
-    ],
-)
+@pytest.mark.parametrize(("query", "best"), QUERIES["catalog"].items())
 def test_the_tool_that_was_meant_comes_first(query: str, best: str) -> None:
     assert search(CATALOG, query)[0].name == best
 
@@ -126,18 +105,7 @@ REAL = ToolIndex()
 REAL.update(real_tools())
 
 
-@pytest.mark.parametrize(
-    ("query", "best"),
-    [
-        ("add numbers", "everything.get-sum"),
-        ("remember a fact", "memory.add_observations"),
-        ("what facts are remembered", "memory"),
-        ("run a SQL query", "sqlite"),
-        ("download a web page", "fetch.fetch"),
-        ("rename a file", "filesystem.move_file"),
-        ("list tables", "sqlite.list_tables"),
-    ],
-)
+@pytest.mark.parametrize(("query", "best"), QUERIES["real"].items())
 def test_among_real_servers_the_tool_that_was_meant_comes_first(query: str, best: str) -> None:
     found = REAL.search(query)[0]
     assert f"{found.tool.server}.{found.tool.name}".startswith(best)
@@ -157,7 +125,7 @@ def test_where_no_tool_does_it_none_is_a_good_match(query: str) -> None:
 def test_most_queries_find_their_tool_among_the_first_three_of_810(name: str, least: int) -> None:
     (index := ToolIndex()).update(listed_tools())
     assert len(index) == 810
-    queries = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())[name]
+    queries = QUERIES[name]
     missed = [
         query
         for query, right in queries.items()
@@ -178,14 +146,7 @@ BYSTANDERS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("query", "best"),
-    [
-        ("read a file from disk", "read_file"),
-        ("what does this service cost", "get_pricing"),
-        ("compute an arithmetic expression", "calculate"),
-    ],
-)
+@pytest.mark.parametrize(("query", "best"), QUERIES["bystanders"].items())
 def test_a_rare_word_does_not_outweigh_what_is_to_be_done(query: str, best: str) -> None:
     assert search(BYSTANDERS, query)[0].name == best
 

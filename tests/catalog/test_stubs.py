@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from bridge.catalog.entries import (
     MAX_SIGNATURE_CHARS,
     MAX_STUB_CHARS,
+    Observation,
     ServerEntry,
     ToolEntry,
     call_signature,
@@ -67,7 +68,7 @@ def test_a_tool_becomes_a_typed_function_with_its_units_and_limits() -> None:
 
 def test_what_was_only_observed_is_said_to_be() -> None:
     tool = a_tool("get", {"properties": {}})
-    entry = ToolEntry(tool=tool, alias="get", observed=CREATED, observations=3)
+    entry = ToolEntry(tool=tool, alias="get", observed=Observation(schema=CREATED, count=3))
     stub = tool_stub(entry)
     assert "-> GetResult:" in stub
     assert "Observed in 3 calls; may differ." in stub
@@ -199,9 +200,6 @@ def tool(
     )
 
 
-STRING = {"type": "string"}
-
-
 def test_an_argument_has_one_spelling_in_every_text() -> None:
     made = tool(
         properties={"a": STRING, "x-y": {"type": "integer"}, "from": STRING, "ﬁ": STRING},
@@ -229,7 +227,9 @@ def test_a_program_that_only_calls_gets_only_what_calling_takes() -> None:
 
 
 def test_the_guest_learns_what_was_observed() -> None:
-    document = tool_data(ToolEntry(tool=tool(), alias="x", observed={"a": 1}, observations=2))
+    document = tool_data(
+        ToolEntry(tool=tool(), alias="x", observed=Observation(schema={"a": 1}, count=2))
+    )
     assert (document["observed"], document["observations"]) == ({"a": 1}, 2)
     assert "outputSchema" not in document
 
@@ -273,7 +273,7 @@ MANY = {"a": STRING, **{f"option{n}": STRING for n in range(90)}, "b": STRING}
 FEW = {name: MANY[name] for name in ("a", *[f"option{n}" for n in range(30)], "b")}
 STATE = {"enum": ["open", "closed"], "default": "open"}
 LABELS = {"type": "array", "items": STRING}
-OBSERVED = ToolEntry(tool=tool(), alias="x", observed=SEEN, observations=2)
+OBSERVED = ToolEntry(tool=tool(), alias="x", observed=Observation(schema=SEEN, count=2))
 
 ENTRIES: dict[str, Tool | ToolEntry] = {
     "types and defaults": tool(
@@ -295,7 +295,7 @@ ENTRIES: dict[str, Tool | ToolEntry] = {
     "wrapped": tool(output=WRAPPED),
     "observed": OBSERVED,
     "observed and declared": replace(OBSERVED, tool=tool(output={"type": "string"})),
-    "much observed": replace(OBSERVED, observed=MANY),
+    "much observed": replace(OBSERVED, observed=Observation(schema=MANY, count=2)),
 }
 
 

@@ -127,12 +127,12 @@ def test_some_are_removed_or_those_of_a_run_or_all(commands: Commands) -> None:
     commands.left("other", b"other", run=OTHER_RUN)
     # One wrong id removes nothing.
     assert commands("rm", kept[0].uri, "0" * 20)[0] == 2
-    assert len(commands.store.listed(None)) == 5
+    assert len(commands.store.find_all(None)) == 5
     status, _, err = commands("rm", kept[0].uri, kept[1].digest[:12], kept[0].uri)
     assert (status, err) == (0, "Removed 2 artifacts.\n")
     assert commands("rm", "--run", "0123")[2] == "Removed 2 artifacts.\n"
     for unclear in ((), (kept[2].uri, "--all"), ("--run", "0", "--all"), ("--run", "")):
         assert commands("rm", *unclear)[0] == 2
-    assert len(commands.store.listed(None)) == 1
+    assert len(commands.store.find_all(None)) == 1
     assert commands("rm", "--all")[2] == "Removed 1 artifact.\n"
-    assert commands.store.listed(None) == ()
+    assert commands.store.find_all(None) == ()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.catalog.entries import Observation, result_schema
+from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import schema, shape_of
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.learned_shapes import (
@@ -232,8 +232,7 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
     known.learn_result("shop", "no such tool", {"parts": {"value": {"id": 1}}})
     known.learn_result("nowhere", "find", {"parts": {"value": {"id": 1}}})
     entry = known.entry("shop").tools[0]
-    assert result_schema(entry) == (ROW, True)
-    assert entry.observations == 1
+    assert entry.observed == Observation(schema=ROW, count=1)
     assert (known.shape_revision, known.revision) == (1, revision)
     assert known.initial_entries() is settled
     assert settled[0].tools[0].observed is None

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bridge.catalog.entries import Observation
 from bridge.model import RunRequest, RunResult, ServerSpec
 from bridge.runs import Engine
 from bridge.settings import Settings
@@ -237,12 +238,11 @@ except MCPError:
         before = engine.servers.inventory.initial_entries()
         await _run(engine, code)
         tools = {one.tool.name: one for one in engine.servers.inventory.entry("work-shop").tools}
-        assert tools["rows"].observed == rows
-        assert tools["rows"].observations == 3
-        assert tools["image"].observed == {"title": "Blob"}
+        assert tools["rows"].observed == Observation(schema=rows, count=3)
+        assert tools["image"].result_schema == {"title": "Blob"}
         assert tools["fail"].observed is None
         assert engine.servers.inventory.initial_entries() == before
     async with engine_on(backend, settings, finder=finder) as engine:
         entries = {entry.name: entry for entry in engine.servers.inventory.initial_entries()}
-        found = {one.tool.name: one.observed for one in entries["work-shop"].tools}
+        found = {one.tool.name: one.result_schema for one in entries["work-shop"].tools}
         assert found["rows"] == rows

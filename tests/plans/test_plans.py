@@ -14,7 +14,7 @@ from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError
 from bridge.gate.audit import AuditLog
 from bridge.model import ApplyRequest, Json, RunRequest
 from bridge.plans.executor import PlanExecutor, Times
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
 from bridge.settings import Settings
@@ -81,7 +81,7 @@ await mcp_log.big(size=9999)
     assert [line["number"] for line in done.result[:3]] == [1, 2, 3]
     assert done.result[-2]["to"] == 300
     assert 9999 <= done.result[-1]["valueCharacters"] < 10_100
-    assert len(json.dumps(structured(done))) < 40_000
+    assert len(json.dumps(to_structured(done))) < 40_000
     assert len(recorded(bench.log)) == 301
 
 
@@ -254,7 +254,7 @@ print((await mcp_log.read_note(topic="a")).text)
 """
     result, made = await planned(planner, code)
     assert (result.stdout, made.stale) == ("note a\n", "1 × log.read_note")
-    assert "without what those will change: 1 × log.read_note." in compact(result)
+    assert "so without their changes: 1 × log.read_note." in compact(result)
     _, made = await planned(planner, 'await mcp_log.read_note(topic="a")')
     assert made.stale == ""
 

@@ -26,7 +26,7 @@ from bridge.model import (
     Usage,
 )
 from bridge.model.results import error_run
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.render.text import compact, receipt_line, value_text
 from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.settings import OutputMode
@@ -300,7 +300,7 @@ def test_results_are_told_as_the_file_says() -> None:
         name: {
             "text": compact(result).splitlines(keepends=True),
             "receipt": receipt_line(result),
-            "structured": structured(result),
+            "structured": to_structured(result),
         }
         for name, result in CASES.items()
     }
@@ -317,7 +317,7 @@ def test_the_value_alone_is_written_as_the_mode_says() -> None:
 
 
 def test_the_record_is_as_the_schema_says() -> None:
-    document = json.loads(json.dumps(structured(CALLS)))
+    document = json.loads(json.dumps(to_structured(CALLS)))
     schema = json.loads(json.dumps(OUTPUT_SCHEMA))
     for name in ("replayed", "unused", "refused", "unknown"):
         items = schema["properties"][name]["items"]
@@ -327,5 +327,5 @@ def test_the_record_is_as_the_schema_says() -> None:
     jsonschema.validate(document, schema)
     assert document["receipt"]["calls"] == {"github": 2}
     everything = replace(ACCOUNT, held=1, masked=("TOKEN of shop",), unsent=("beat (line 3)",))
-    shown = structured(replace(OK, receipt=everything))["receipt"]
+    shown = to_structured(replace(OK, receipt=everything))["receipt"]
     assert shown.keys() == schema["properties"]["receipt"]["properties"].keys()

@@ -8,18 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.model import RunResult
-from bridge.render.structured import (
-    MAX_DEPTH,
-    TOO_DEEP,
-    stream_lines,
-    structured,
-    to_json,
-)
+from bridge.render.structured import MAX_DEPTH, TOO_DEEP, stream_lines, to_json, to_structured
 
 ANY_TEXT = st.text(st.characters(codec=None))
 
 
-def nested(levels: int) -> Any:
+def nest(levels: int) -> Any:
     value: Any = "core"
     for level in range(levels):
         value = {"a": value, "b": level} if level % 2 else [value, level]
@@ -49,7 +43,7 @@ def stream_text(lines: list[str], *, final_newline: bool = True) -> str:
 
 @given(stdout=st.text(), stderr=st.text())
 def test_structured_content_gives_back_both_streams(stdout: str, stderr: str) -> None:
-    made = structured(
+    made = to_structured(
         RunResult(run_id="r", status="success", summary="s", stdout=stdout, stderr=stderr)
     )
     for name, text in (("stdout", stdout), ("stderr", stderr)):
@@ -81,7 +75,7 @@ def test_digits_past_the_interpreters_limit_and_keys_of_lone_surrogates_are_told
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, 300])
 def test_deep_nesting_becomes_a_string_of_json_and_loses_nothing(levels: int) -> None:
-    value = to_json(nested(levels))
+    value = to_json(nest(levels))
     depth = 0
     probe = value
     while not isinstance(probe, str):
@@ -89,8 +83,8 @@ def test_deep_nesting_becomes_a_string_of_json_and_loses_nothing(levels: int) ->
         depth += 1
     assert depth == min(levels, MAX_DEPTH)
     rest = levels - MAX_DEPTH
-    assert probe == "core" if rest <= 0 else json.loads(probe) == nested(rest)
-    assert TOO_DEEP in json.dumps(to_json(nested(50_000)))
+    assert probe == "core" if rest <= 0 else json.loads(probe) == nest(rest)
+    assert TOO_DEEP in json.dumps(to_json(nest(50_000)))
 
 
 @given(

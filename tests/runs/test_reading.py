@@ -7,7 +7,7 @@ import dataclasses
 import anyio
 import pytest
 
-from bridge.catalog.program.findings import MAX_SCANNED_CHARS
+from bridge.catalog.program.parsing import MAX_SCANNED_CHARS
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
 from tests.engine_rig import Opener

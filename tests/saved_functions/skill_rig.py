@@ -1,4 +1,4 @@
-"""A function to save, and runs of the person at the terminal who saves it."""
+"""A function to save, and runs of the user at the terminal."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ runtime.save_skill(shout, description="Shout in the work-shop")
 '''
 
 
-def answering(*decisions: str) -> FakeClient:
-    """Return a client whose person answers in this order, the last answer for ever."""
+def answer_with(*decisions: str) -> FakeClient:
+    """Return a client that answers in this order, and repeats the last answer."""
     left = list(decisions)
 
     async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -1,4 +1,4 @@
-"""The folder of skills, and the approvals beside it."""
+"""The folder of skills, and the approvals in the store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.saved_functions.files import (
-    MAX_SKILLS,
-    MAX_VERSIONS,
-    SkillFiles,
-)
+from bridge.saved_functions.files import MAX_SKILLS, MAX_VERSIONS, SkillFiles
 from bridge.saved_functions.source import read_skill, text_digest
 from tests.postgresql import store_at
 
@@ -81,7 +77,7 @@ def test_other_things_in_the_folder_are_left_alone(files: SkillFiles, tmp_path: 
     for name in ("../good", "a/b", "", "x\0"):
         with pytest.raises(InvalidRequestError):
             files.text(name)
-    with pytest.raises(InvalidRequestError, match="cannot tell from"):
+    with pytest.raises(InvalidRequestError, match="differs only by case"):
         files.save("Good", "", "", {}, "")
     for number in range(MAX_SKILLS):
         (files.folder / f"s{number}.py").touch()
@@ -153,14 +149,14 @@ def test_approvals_are_of_one_source_and_what_is_damaged_approves_nothing(
             kept.put("approved", "skills", "", data.encode())
 
     digest = text_digest(files.save("f", source(1), "", {}, "").text)
-    assert files.approved() == set()
+    assert files.approvals() == set()
     for _ in range(2):
         assert files.approve("f", digest)
     assert not files.approve("f", "other")
     assert not files.approve("g", digest)
-    assert files.approved() == {("f", digest)}
+    assert files.approvals() == {("f", digest)}
     for damage in ("{", "[1]", '{"form": 2}', "[" * 100_000):
         put(damage)
-        assert files.approved() == set()
+        assert files.approvals() == set()
         with pytest.raises(LibraryError):
             files.approve("f", digest)

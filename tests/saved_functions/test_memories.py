@@ -1,4 +1,4 @@
-"""Memories against a dict, and what else may happen to their files."""
+"""Memories against a dict, and damaged documents."""
 
 from __future__ import annotations
 
@@ -11,19 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, LibraryError
-from bridge.saved_functions.documents import (
-    MAX_TOTAL_BYTES,
-    MAX_VALUE_BYTES,
-    Memories,
-    Memory,
-)
+from bridge.saved_functions.documents import MAX_TOTAL_BYTES, MAX_VALUE_BYTES, Memories, Memory
 from bridge.store import owner_digest
 from tests.postgresql import store_at
 
 pytestmark = [pytest.mark.usefixtures("each_database"), pytest.mark.every_case]
 
 
-# Few, so that they meet; hostile, so that they would hurt.
+# Few, so that they collide, and hostile.
 KEYS = st.sampled_from(
     ["a", "A", "../../etc/passwd", "a/b", "a\x00b", "\udc80", ".lock", "ä", "a "]
 )
@@ -39,7 +34,7 @@ STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, number=st.integers(0, 10**12))
-def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int) -> None:
+def test_memories_are_a_persistent_dict(tmp_path: Path, steps: Any, number: int) -> None:
     folder = tmp_path / str(number)
     mine, other = Memories(store_at(folder), "me"), Memories(store_at(folder), "you")
     model: dict[str, Any] = {}
@@ -67,7 +62,7 @@ def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int)
         assert mine.delete(key)
 
 
-def test_metadata_and_the_first_moment_stay_unless_they_are_given_anew(tmp_path: Path) -> None:
+def test_metadata_and_the_first_moment_stay_unless_new_ones_are_given(tmp_path: Path) -> None:
     memories = Memories(store_at(tmp_path), "me")
     first = memories.put("k", 1, {"why": "test"})
     second = memories.put("k", 2)
@@ -112,7 +107,7 @@ def test_there_are_only_so_many_owners(tmp_path: Path) -> None:
     assert Memories(store_at(tmp_path), "c").put("k", 1)
 
 
-def test_a_damaged_one_is_told_and_mended_by_saving(tmp_path: Path) -> None:
+def test_a_damaged_memory_is_reported_and_replaced_by_saving(tmp_path: Path) -> None:
     memories = Memories(store_at(tmp_path), "me")
     memories.put("good", 1)
     memories.put("bad", 1)

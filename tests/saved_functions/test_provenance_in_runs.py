@@ -1,4 +1,4 @@
-"""What a program keeps of what it has read cannot be sent out by the next one."""
+"""Data that one run saves cannot leave by the next run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bridge.saved_functions.skills import question
 from bridge.settings import Settings
 from tests.plans.plan_rig import audited, log, opened
 from tests.recorder_rig import recorded, recorder
-from tests.saved_functions.skill_rig import answering, run
+from tests.saved_functions.skill_rig import answer_with, run
 
 __all__ = ["log"]
 
@@ -41,14 +41,12 @@ async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator
 
 
 async def keep(engine: Engine, code: str) -> RunResult:
-    """Run a program that has read what it should not pass on."""
     result = await run(engine, READ + code)
     assert result.status == "success", (result.error, result.stderr)
     return result
 
 
-def stopped(result: RunResult, *said: str) -> None:
-    """See that a program was kept from sending, for a reason that names where the label is from."""
+def assert_stopped(result: RunResult, *said: str) -> None:
     assert result.status == "error", (result.stdout, result.result)
     for text in ("lethal-combination", *said):
         assert text in result.error
@@ -83,40 +81,40 @@ runtime.save_skill(passed_on, description="What the note says")
     }
     for way, named in ways.items():
         found = await run(engine, f"found = {way}" + SEND.format(what="found"))
-        stopped(found, f"{named} (saved by run {run_id})")
+        assert_stopped(found, f"{named} (saved by run {run_id})")
     imported = "from skills import passed_on" + SEND.format(what="passed_on()")
-    stopped(await run(engine, imported), f"skill 'passed_on' (saved by run {run_id})")
+    assert_stopped(await run(engine, imported), f"skill 'passed_on' (saved by run {run_id})")
     for kind in kinds:
         given = (InputFile(name="given", uri=kinds[kind]),)
         found = await run(engine, SEND.format(what="open('given').read()"), files=given)
-        stopped(found, f"{kinds[kind]} (saved by run {run_id})")
+        assert_stopped(found, f"{kinds[kind]} (saved by run {run_id})")
     assert [tool for tool, _ in recorded(log) if tool == "send"] == []
 
     changed = "found = update_memory('notes', lambda old: old)" + SEND.format(what="found")
-    stopped(await run(engine, changed), "memory 'notes'")
+    assert_stopped(await run(engine, changed), "memory 'notes'")
     plain = await run(engine, "save_memory('own', 1)" + SEND.format(what="1"))
     assert plain.status == "success", plain.error
     # That it is there as it was says that no other run removed it.
     own = await run(engine, "found = load_memory('own')" + SEND.format(what="found"))
-    stopped(own, f"the memories (saved by run {run_id})")
+    assert_stopped(own, f"the memories (saved by run {run_id})")
     assert "4711" not in str([given for tool, given in recorded(log) if tool == "send"])
 
 
 async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings: Settings) -> None:
     await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
     use = "from skills import f" + SEND.format(what="f()")
-    stopped(await run(engine, use), "skill 'f'")
-    skill = await engine.skills.shelf.get("f")
+    assert_stopped(await run(engine, use), "skill 'f'")
+    skill = await engine.skills.index.get("f")
     assert skill.header.provenance is not None
     asked = str(question(skill, "", ())["message"])
     assert "saved by a run that had called log, and read what is private-data, untrusted" in asked
-    assert await engine.skills.shelf.approve(skill)
+    assert await engine.skills.index.approve(skill)
     sent = await run(engine, use)
     assert sent.status == "success", sent.error
     # The same source, and what it says of itself is another's.
     other = READ + "def f():\n    return 'hello'\nruntime.save_skill(f, description=said)"
     assert "needs a person's approval" in (await run(engine, other)).error
-    assert (await run(engine, other, answering("call"))).status == "success"
+    assert (await run(engine, other, answer_with("call"))).status == "success"
     assert (await run(engine, use)).reason == "policy"
 
 
@@ -126,7 +124,7 @@ async def test_a_person_who_is_asked_and_says_yes_has_seen_a_skill(
     specs = [recorder("log", log, notes={"a": "4711"}), recorder("chat", log)]
     async with opened(settings, specs, policy=POLICY, tmp_path=tmp_path) as engine:
         await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
-    person = answering("once", "once", "always")
+    person = answer_with("once", "once", "always")
     use = "from skills import f" + SEND.format(what="f()")
     async with opened(settings, specs, policy=POLICY, tmp_path=tmp_path) as engine:
         for _ in range(4):
@@ -147,7 +145,7 @@ async def test_a_directory_with_labels_is_read_by_every_run_that_has_it(
     own = replace(settings, directories=(mail,))
     specs = [recorder("log", log), recorder("chat", log)]
     async with opened(own, specs, policy=POLICY, tmp_path=tmp_path) as engine:
-        stopped(await run(engine, SEND.format(what="1")), "directory 'mail'")
+        assert_stopped(await run(engine, SEND.format(what="1")), "directory 'mail'")
     assert '"what":"directory \'mail\'"' in audited(settings)
     strict = replace(own, strict=True)
     async with opened(strict, specs, policy=POLICY, tmp_path=tmp_path) as engine:

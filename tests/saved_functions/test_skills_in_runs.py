@@ -18,7 +18,7 @@ from tests.engine_rig import ListFinder, workshop
 from tests.saved_functions.skill_rig import SAVE, run, value
 
 
-def test_whoever_has_the_terminal_and_the_agent_is_one_person() -> None:
+def test_the_users_of_the_terminal_and_of_the_agent_are_one_principal() -> None:
     known = ((STDIO, STDIO), (TERMINAL, ""), ("", ""), ("", "#x"), ("me", "me#x"))
     asking = [RunRequest(code="", principal=name, owner=owner) for name, owner in known]
     assert list(map(owner_of, asking)) == ["user", "user", "", "#x", "me#x"]
@@ -32,7 +32,7 @@ async def test_a_function_is_kept_with_what_it_needs_and_imported_later(engine: 
     assert kept["tools"] == ["work-shop.echo"]
     assert kept["signature"] == "await shout(text: str, *, times: int=2) -> Any"
     assert (kept["version"], kept["changed"], kept["stale"]) == (1, True, "")
-    file = engine.skills.shelf.folder / "shout.py"
+    file = engine.skills.index.folder / "shout.py"
     assert "# A remark that stays.\n" in file.read_text()
     assert "import os.path\n" in file.read_text()
 
@@ -66,7 +66,7 @@ async def test_a_function_is_kept_with_what_it_needs_and_imported_later(engine: 
     twice = "from skills import shout\nasync def twice(t):\n    return [await shout(t), 1]\n"
     await value(engine, twice + "await runtime.save_skill(twice)")
     assert await value(engine, "from skills import twice\nlen(await twice('x'))") == 2
-    assert sorted(path.name for path in (engine.skills.shelf.folder / "shout").iterdir()) == [
+    assert sorted(path.name for path in (engine.skills.index.folder / "shout").iterdir()) == [
         "1.py",
         "2.py",
     ]
@@ -99,9 +99,9 @@ REFUSED: Mapping[str, str] = {
         "def g(n):\n    def f():\n        return n\n    return f\nsave_tool(g(1))"
     ),
     "`gone`, which is defined nowhere": "def f():\n    return gone\nsave_tool(f)",
-    "no module of Python's library": "def json():\n    pass\nsave_tool(json)",
+    "modules of Python's library": "def json():\n    pass\nsave_tool(json)",
     "cannot be the name": "def _f():\n    pass\nsave_tool(_f)",
-    "would do something": "save_tool('print(1)\\ndef f():\\n    pass')",
+    "would run whenever": "save_tool('print(1)\\ndef f():\\n    pass')",
     "takes 70": "def f():\n    return X\nX = 'x' * 70000\nsave_tool(f)",
     "SyntaxError": "save_tool('def f(:')",
     "or its source, not the text 'f'": "save_tool('f', 'def f(): return 1', 'does f')",
@@ -134,13 +134,13 @@ async def test_a_skill_whose_tool_has_changed_is_stale_and_still_runs(
     engine: Engine, finder: ListFinder
 ) -> None:
     await value(engine, SAVE)
-    file = engine.skills.shelf.folder / "shout.py"
+    file = engine.skills.index.folder / "shout.py"
     text = file.read_text()
     head, mark, rest = text.partition('"echo": "sha256:')
     file.write_text(f"{head}{mark}0{rest[1:]}")
     # The text is another, which no one has seen.
     assert (await run(engine, "from skills import shout")).reason == "policy"
-    assert await engine.skills.shelf.approve(await engine.skills.shelf.get("shout"))
+    assert await engine.skills.index.approve(await engine.skills.index.get("shout"))
     result = await run(engine, "from skills import shout\nawait shout('b')")
     assert result.result == '{"x/b": 2}'
     assert "work-shop.echo has changed" in result.stderr

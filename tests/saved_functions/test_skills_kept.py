@@ -1,4 +1,4 @@
-"""What a person wrote or approved is neither replaced nor removed nor passed off by a program."""
+"""A program neither replaces nor removes nor imitates a skill that a person wrote or approved."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DELETE = "runtime.delete_skill('hello')"
 
 
 def write(engine: Engine, text: str = WRITTEN) -> Path:
-    folder = engine.skills.shelf.folder
+    folder = engine.skills.index.folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hello.py").write_text(text)
     return folder / "hello.py"
 
 
 async def approve(engine: Engine) -> None:
-    assert await engine.skills.shelf.approve(await engine.skills.shelf.get("hello"))
+    assert await engine.skills.index.approve(await engine.skills.index.get("hello"))
 
 
 @pytest.mark.parametrize("code", [HELLO.format("other"), DELETE])
@@ -86,7 +86,7 @@ async def test_what_a_program_made_itself_it_replaces_and_removes_unasked(engine
 
 
 @pytest.mark.parametrize("session", ["", "s"])
-async def test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unreviewed(
+async def test_a_skill_replaced_under_an_approved_name_needs_a_review(
     engine: Engine, session: str
 ) -> None:
     write(engine)
@@ -109,7 +109,7 @@ async def test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unrevie
 
 async def test_an_approval_is_of_the_whole_text(engine: Engine) -> None:
     await value(engine, HELLO.format("x").replace("(hello)", "(hello, 'It greets')"))
-    file = engine.skills.shelf.folder / "hello.py"
+    file = engine.skills.index.folder / "hello.py"
     approved = file.read_text()
     other = file.read_text().replace("It greets", "It greets and pays")
     for text in (other, approved + "# Note.\n", approved.replace('"version": 1', '"version": 2')):
@@ -120,7 +120,7 @@ async def test_an_approval_is_of_the_whole_text(engine: Engine) -> None:
         assert (await run(engine, USE)).reason == "policy"
 
 
-async def test_nobody_known_replaces_or_removes_anything(
+async def test_an_unidentified_caller_replaces_and_removes_nothing(
     settings: Settings, tmp_path: Path
 ) -> None:
     policy = '[policy]\nskills = "allow"\n[policy.defaults]\nuntrusted = "allow"\n'

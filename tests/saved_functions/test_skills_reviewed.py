@@ -17,7 +17,7 @@ from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
-from tests.saved_functions.skill_rig import answering, run, value
+from tests.saved_functions.skill_rig import answer_with, run, value
 
 REVIEWED = "from skills import hello\nhello()"
 
@@ -26,8 +26,7 @@ REVIEWED = "from skills import hello\nhello()"
 async def other(
     settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine
 ) -> AsyncIterator[Engine]:
-    """Another bridge of the same user, who has a skill that the first one saved."""
-
+    """Another bridge of the same user, with a skill that the first one saved."""
     hello = "def hello():\n    '''Greet.\\x1b[31m'''\n    return 'hello'\n"
     await value(engine, hello + "runtime.save_skill(hello)")
     async with engine_on(backend, settings, finder=finder) as opened:
@@ -52,17 +51,17 @@ async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     assert "return 'hello'" in asked["message"]
     assert "\x1b" not in asked["message"]
 
-    client = answering("once")
+    client = answer_with("once")
     dynamic = "import skills\n[getattr(skills, 'hel' + 'lo')() for _ in range(2)]"
     assert await value(other, dynamic, client) == ["hello", "hello"]
     assert await value(other, REVIEWED, client) == "hello"
     assert len(client.asked) == 2
-    client = answering("always")
+    client = answer_with("always")
     assert await value(other, REVIEWED, client) == "hello"
     assert await value(other, REVIEWED) == "hello"
 
     # Whatever gets into the file has to be reviewed again; the approval is kept elsewhere.
-    file = other.skills.shelf.folder / "hello.py"
+    file = other.skills.index.folder / "hello.py"
     file.write_text(file.read_text().replace("return 'hello'", "return 'bye'"))
     assert (await run(other, REVIEWED)).reason == "policy"
     assert (await run(engine, REVIEWED)).reason == "policy"
@@ -79,7 +78,7 @@ async def test_the_policy_and_an_unknown_caller_decide_who_has_skills(
     settings: Settings, backend: FakeBackend, finder: ListFinder, other: Engine
 ) -> None:
     unknown = await run(other, REVIEWED, principal="")
-    assert "caller is not identified" in unknown.error
+    assert "unidentified caller" in unknown.error
     saving = "def f():\n    pass\nsave_tool(f)"
     assert "may not save the user's skills" in (await run(other, saving, principal="")).error
     assert "it has no memories" in (await run(other, "list_memories()", principal="")).error
@@ -102,12 +101,12 @@ async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
     settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine, code: str
 ) -> None:
     await value(engine, "def hello():\n    return 1\nruntime.save_skill(hello)")
-    file = engine.skills.shelf.folder / "hello.py"
+    file = engine.skills.index.folder / "hello.py"
     file.write_text("import ctypes\n" + file.read_text())
 
     enforcing = replace(settings, guard="enforce")
     async with engine_on(backend, enforcing, finder=finder) as opened:
-        client = answering("always")
+        client = answer_with("always")
         result = await run(opened, code, client)
         assert "guard does not allow the skill 'hello'" in result.error
         assert client.asked == []
@@ -122,7 +121,7 @@ def test_a_question_has_the_whole_description() -> None:
 
 
 @pytest.mark.parametrize("source", ["    pass\n" * 120, f"    {'x' * 9000!r}\n"])
-def test_what_is_not_shown_whole_is_not_approved_for_good(source: str) -> None:
+def test_a_source_that_is_not_shown_whole_is_approved_for_one_run(source: str) -> None:
     header = Header(description="", version=1)
     skill = read_skill("f", encode_skill(header, f"def f():\n{source}"))
     asked: Any = question(skill, "", ())

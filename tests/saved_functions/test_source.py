@@ -55,10 +55,10 @@ def test_a_function_with_what_it_needs_may_be_a_skill() -> None:
         ("class f: pass", "f", "defines 'f' 0 times"),
         ("def f(:", "f", "cannot be read: line 1"),
         ("def f(): pass\nprint(1)", "f", "Line 2 of the skill's source, 'print(1)'"),
-        ("X = open('x')\ndef f(): pass", "f", "would do something"),
-        ("X = [y for y in z]\ndef f(): pass", "f", "would do something"),
-        ("a.b = 1\ndef f(): pass", "f", "would do something"),
-        ("from x import *\ndef f(): pass", "f", "would do something"),
+        ("X = open('x')\ndef f(): pass", "f", "would run whenever"),
+        ("X = [y for y in z]\ndef f(): pass", "f", "would run whenever"),
+        ("a.b = 1\ndef f(): pass", "f", "would run whenever"),
+        ("from x import *\ndef f(): pass", "f", "would run whenever"),
         ("if 1:\n    def f(): pass", "f", "defines 'f' 0 times"),
         ("def f(): pass\nX = '" + "x" * 65536 + "'", "f", "the limit is 65,536"),
         ("def f(a):\n    return [" + "a," * 15_000 + "]", "f", "more than 15,000 syntax nodes"),
@@ -67,7 +67,7 @@ def test_a_function_with_what_it_needs_may_be_a_skill() -> None:
         ("x = " + "(" * 5000, "f", "cannot be read"),
         ("def f(): return '\ud800'", "f", "cannot be read"),
         ("def match(): pass", "match", "cannot be the name"),
-        ("def os(): pass", "os", "no module of Python's library"),
+        ("def os(): pass", "os", "modules of Python's library"),
         ("def ä(): pass", "ä", "cannot be the name"),
         ("def f(): pass", "../f", "cannot be the name"),
         ("def f(): pass", "f" * 65, "cannot be the name"),
@@ -124,7 +124,7 @@ def test_a_file_that_somebody_edited_or_wrote_is_another_version() -> None:
     broken = read_skill("f", "def f(:")
     assert broken.code is None
     assert "cannot be read" in broken.problem
-    # Only what stands first is the head; a second one is the source's own affair.
+    # Only the first header counts; a second one belongs to the source.
     twice = read_skill("f", text.replace("def f", "# /// mcp-code-bridge-skill\n# ///\ndef f"))
     assert (twice.version, twice.edited) == (4, True)
 

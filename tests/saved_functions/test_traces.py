@@ -1,4 +1,4 @@
-"""What the writers of a store had read stays with the store, and what they replaced stays, too."""
+"""The store keeps the provenance of its writers, and the versions that they replaced."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MORE = Provenance(run_id="r2", labels=frozenset({"untrusted-input"}))
 WRITTEN = "def f():\n    return 'by hand'\n"
 
 
-def test_what_was_read_adds_up_and_goes_only_by_name(tmp_path: Path) -> None:
+def test_provenance_adds_up_and_is_forgotten_only_by_name(tmp_path: Path) -> None:
     store = store_at(tmp_path / "state")
     assert read_by_writers(store, SKILLS) is None
     assert not store.directory.exists()

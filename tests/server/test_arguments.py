@@ -13,7 +13,7 @@ import pytest
 
 from bridge.errors import InvalidRequestError
 from bridge.model import ApplyRequest, InputFile, RunRequest, RunResult
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
 from bridge.server.command_tool import command_tool
 from bridge.server.search_tool import search_tool
@@ -148,7 +148,7 @@ def test_schemas_stay_within_what_strict_clients_convert() -> None:
 def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None:
     full = sample(RunResult)
     result = replace(full, plan=replace(full.plan, calls=full.plan.calls * 1_000))
-    document = structured(result)
+    document = to_structured(result)
     jsonschema.validate(document, OUTPUT_SCHEMA)
     known = OUTPUT_SCHEMA["properties"]
     assert document.keys() == known.keys()

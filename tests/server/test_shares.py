@@ -52,11 +52,11 @@ async def _leave_much(engine: Engine, ada: Client, eve: Client) -> None:
     for number in range(6):
         await _run(eve, code=_leave(f"{number}", 30_000))
     assert len((await ada.read_resource(old["uri"])).contents) == 1
-    kept = [each.name for each in engine.artifacts.listed(None)]
+    kept = [each.name for each in engine.artifacts.find_all(None)]
     assert kept == ["5", "4", "old"]
     [missing] = (await _run(eve, code=_leave("huge", 90_000)))["missing"]
     assert "more than your share" in missing["why"]
-    assert [each.name for each in engine.artifacts.listed(None)] == kept
+    assert [each.name for each in engine.artifacts.find_all(None)] == kept
 
 
 @pytest.mark.guarantee("shares")

@@ -331,4 +331,4 @@ async def test_a_client_that_cancels_ends_its_run(
 async def test_a_result_that_its_client_got_is_not_kept(engine: Engine) -> None:
     async with web(engine) as url, connected(url, "mine") as mine:
         assert "42" in text_of(await call(mine, "6 * 7"))
-    assert engine.artifacts.listed(None) == ()
+    assert engine.artifacts.find_all(None) == ()

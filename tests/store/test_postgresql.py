@@ -190,7 +190,7 @@ def test_a_database_without_an_encoding_has_every_text(tmp_path: Path, postgresq
     store = ServerStore(tmp_path, ServerUrl(postgresql.url(database="plain")))
     kept = artifacts_at(store)
     artifact = kept.of_run("me", "run").add("übersicht.txt", b"x")
-    assert (artifact.name, kept.listed("me")) == ("übersicht.txt", (artifact,))
+    assert (artifact.name, kept.find_all("me")) == ("übersicht.txt", (artifact,))
     store.close()
 
 
@@ -247,9 +247,9 @@ async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path:
         assert read.connection is not None
         assert [row.number for row in read.connection.execute(migrations.select())] == [1]
     kept = artifacts_at(store)
-    names = [(one.run_id, one.name) for one in kept.listed("me")]
+    names = [(one.run_id, one.name) for one in kept.find_all("me")]
     assert sorted(names) == sorted((f"run-{me}", f"{n}") for me in "ab" for n in range(15))
-    assert all(kept.read("me", one.uri) for one in kept.listed("me"))
+    assert all(kept.read("me", one.uri) for one in kept.find_all("me"))
     memory = Memories(store, "me").get("n")
     assert memory is not None
     assert memory.value == 30

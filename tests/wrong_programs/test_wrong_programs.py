@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.findings import Unread, parse
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 from tests.golden_texts import assert_golden

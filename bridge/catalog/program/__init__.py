@@ -1,4 +1,4 @@
-"""Reads a program's text before it runs: `findings`, `survey` (one walk), then rules. Pure.
+"""Reads a program's text before it runs: `parsing`, `survey` (one walk), then rules. Pure.
 
 No module here executes the program.
 """

@@ -1,6 +1,6 @@
-"""Words the advice on a program's mistakes: what is wrong, and what to write instead. Pure.
+"""Writes the messages on a program's mistakes, with the fix. Pure.
 
-The guest has advice of its own on what only the run shows (`bridge.guest.api.hints`).
+`bridge.guest.api.hints` has the advice on mistakes that only the run shows.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bridge.catalog.entries import ServerEntry, call_signature
-from bridge.catalog.program.findings import NOTHING, SYNTAX, Unread, Verdict, lines_of
-from bridge.catalog.program.names import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
+from bridge.catalog.program.guard import NOTHING, Verdict
+from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of
 from bridge.catalog.program.survey import Survey
+from bridge.catalog.program.symbols import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
 from bridge.catalog.prose import clip, one_line
 from bridge.guest.schema.binding import Wrong
 from bridge.guest.schema.names import NAME_CHARS, nearest
@@ -33,7 +34,7 @@ FOREIGN: Mapping[str, str] = {
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
 }
-"""Names of other languages and libraries, and what to write here."""
+"""Names of other languages and libraries, with what to write instead."""
 
 _COMMENT = "Comments begin with `#` in Python."
 _NEW_TYPES = (
@@ -86,14 +87,14 @@ _BY_LINE = tuple(
 
 
 def explain_syntax(code: str, why: Unread) -> Verdict:
-    """Return the verdict on a program without a tree: a note, as the sandbox's Python decides."""
+    """Return a note on a program without a tree; the sandbox's Python decides on it."""
     finding = why.finding
     if finding.rule != SYNTAX:
         return NOTHING
     lines, problem = lines_of(code), finding.message
     line = lines[finding.line - 1][:640] if 0 < finding.line <= len(lines) else ""
-    found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
-    advice = next((match.expand(advice) for match, advice in found if match), "")
+    matches = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
+    advice = next((match.expand(advice) for match, advice in matches if match), "")
     if not advice and "expected an indented block" in problem:
         advice = "Indent the block's lines, or write `pass`."
     message = f"{problem}. {advice}" if advice else problem
@@ -109,7 +110,7 @@ def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> 
     if name in servers:
         return f"{problem} The server's object is `mcp_{name}`."
     near = nearest(name, [*sorted(survey.names), *sorted(OWN_GLOBALS)])
-    # Among so many builtins one is always a little similar.
+    # There are so many builtins that one is always slightly similar.
     near = near or nearest(name, sorted(BUILTINS - {"_"}), cutoff=0.78)
     if near:
         return f"{problem} Did you mean {quote(near)}?"
@@ -152,7 +153,6 @@ def wrong_argument(label: str, one: Wrong, signature: Callable[[], str]) -> str:
 
 
 def quote(name: str) -> str:
-    """Return a name from the program or from a server, cut, in backquotes."""
     return f"`{one_line(name, NAME_CHARS)}`"
 
 

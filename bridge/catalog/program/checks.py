@@ -24,18 +24,21 @@ from bridge.catalog.program.advice import (
     undefined_name,
     wrong_argument,
 )
-from bridge.catalog.program.expected_calls import CallReader, CallText, helper_parameters
-from bridge.catalog.program.findings import AWAIT, Edit, Report, Verdict
-from bridge.catalog.program.names import (
+from bridge.catalog.program.guard import Report, Verdict
+from bridge.catalog.program.parsing import AWAIT, Edit
+from bridge.catalog.program.references import CallReader, CallText, helper_parameters
+from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import (
     BUILTINS,
     BY_NAME,
     DATA_BUILTINS,
     DATA_MEMBERS,
     OWN_GLOBALS,
     SHOWING,
+    Kind,
+    Symbol,
+    SymbolResolver,
 )
-from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.guest.schema.binding import Parameters
 from bridge.model import Finding, Severity
 
@@ -50,14 +53,13 @@ def check_program(
 
     Args:
         servers: The servers of the run; those whose tools are known count.
-        aliases: Name and alias of every configured server.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
     return _Preflight(survey, servers, frozenset(aliases.values()), more_names).verdict()
 
 
 def find_lost_value(survey: Survey) -> tuple[Finding, ...]:
-    """Return a note on the last line of a last loop, whose value goes nowhere."""
+    """Return a note if the last line of a last loop drops its value."""
     last = survey.tree.body[-1] if survey.tree.body else None
     loops = False
     while isinstance(last, ast.For | ast.AsyncFor | ast.While | ast.If):
@@ -78,7 +80,7 @@ _INTROSPECTIVE = frozenset(
     query_tool_docs_sync describe_server search_tool_docs search_tool_docs_sync TOOLS TOOL_MAP
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""With these names a program can use only the tools that exist."""
+"""A program with one of these names can check which tools exist."""
 
 
 _SHOWN = "is shown"
@@ -123,7 +125,7 @@ class _Preflight:
         self._in_session = session
         self._report = Report()
         self._reader = CallReader(survey, self._symbols)
-        # Only hostile schemas take so long; the guest checks all values again before each call.
+        # Only hostile schemas take longer; the guest checks all values again before each call.
         self._seconds_left = 0.2
         self._called: dict[str, tuple[int, int]] = {}  # Where each server is called first.
         names = [node.id for node, _ in survey.each(ast.Name)]
@@ -148,7 +150,7 @@ class _Preflight:
         return self._report.verdict()
 
     def _check_names(self) -> None:
-        """Report names that nothing binds; `server_references` reports those with `mcp_`."""
+        """Report names that nothing binds; `references` reports those with `mcp_`."""
         survey = self._survey
         known = survey.names | survey.made | BUILTINS | OWN_GLOBALS | survey.given.keys()
         last = survey.tree.body[-1] if survey.tree.body else None
@@ -195,7 +197,7 @@ class _Preflight:
     def _import_from(self, node: ast.ImportFrom, context: Context) -> None:
         for item in node.names if node.module and not node.level else ():
             if item.name != "*":
-                symbol = self._symbols.imported(f"{node.module}.{item.name}")
+                symbol = self._symbols.resolve_import(f"{node.module}.{item.name}")
                 self._name(node, context, symbol, "ImportError")
 
     def _name(
@@ -210,7 +212,7 @@ class _Preflight:
             return
         looked_for = name in self._survey.words and raised != "MissingKeyError"
         if looked_for or self._introspects or self._may_appear(server, node):
-            # The program tests whether the tool exists, or adds it.
+            # The program checks whether the tool exists, or adds the tool.
             severity = "note"
         self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
 
@@ -256,7 +258,7 @@ class _Preflight:
         raised = "ArgumentsError" if call.entry else "MCPError"
         severity = self._survey.raises(context, raised, later=later)
         if symbol.name.endswith("_raw") or (self._introspects and not call.entry):
-            # It may return the error instead, or the program finds out what there is.
+            # The call may return the error, or the program checks which tools exist.
             severity = "note"
         if call.entry is None:
             severity = "note" if self._may_appear(call.server, node) else severity
@@ -470,7 +472,7 @@ class _Preflight:
             )
         elif isinstance(value, ast.Call) and (
             self._symbols.is_builtin(value.func, SHOWING)
-            or not DATA_MEMBERS.isdisjoint(self._symbols.dotted(value.func, context))
+            or not DATA_MEMBERS.isdisjoint(self._symbols.dotted_names(value.func, context))
         ):
             name = quote(f"{ast.unparse(value.func)}(...)")
             message, edits = f"{name} is not awaited; leave out `await`", (Edit("bare", node),)
@@ -559,7 +561,6 @@ _RULES: tuple[tuple[Any, ...], ...] = (
     (_Preflight._block, ast.AsyncFor, ast.AsyncWith),
     (_Preflight._return, ast.Return),
 )
-"""Each rule, and the kinds of nodes that it checks."""
 
 
 def _in_generator(context: Context) -> bool:

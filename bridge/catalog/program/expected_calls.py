@@ -1,7 +1,7 @@
-"""Reads the calls in a program's text: of what, with which arguments; and lists them. Pure.
+"""Lists the calls in a program: of tools, resources and prompts, with literal arguments. Pure.
 
-The list has calls of tools, resources and prompts with their literal arguments. It is complete only
-if `ExpectedCalls.open` is empty. A listed call may be made any number of times, or never.
+The list is complete only if `ExpectedCalls.open` is empty. A listed call may be made any number of
+times, or never.
 """
 
 from __future__ import annotations
@@ -11,179 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.names import BY_NAME, Helper
+from bridge.catalog.program.references import COMPUTED, CallReader, CallText
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
+from bridge.catalog.program.symbols import BY_NAME, Kind, Symbol, SymbolResolver
 from bridge.catalog.prose import clip
 from bridge.guest.protocol.placeholders import WHOLE
-from bridge.guest.schema.binding import Parameters
-from bridge.guest.schema.names import split_target
 from bridge.model import Json, Tool
 from bridge.text import valid_text
-
-COMPUTED: Json = {WHOLE: ""}
-"""Stands for a value that the text does not show."""
-
-
-def helper_parameters(helper: Helper) -> Parameters:
-    names = (*helper.positional, *helper.keywords)
-    schema = {
-        "properties": {name: {} for name in names},
-        "required": list(names[: helper.required]),
-        "additionalProperties": helper.open,
-    }
-    return Parameters(schema, len(helper.positional))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallText:
-    """What the text of a call shows.
-
-    Attributes:
-        args: Empty if some are unpacked.
-        starred, unpacked: Whether lists and dicts are unpacked that the text does not show.
-        scalar: Whether the first argument is certainly no dict.
-    """
-
-    args: Sequence[Json] = ()
-    kwargs: Mapping[str, Json]
-    starred: bool = False
-    unpacked: bool = False
-    scalar: bool = False
-
-    def may_be_all(self, parameters: Parameters) -> bool:
-        """Whether there are arguments that the text does not show: unpacked, or in one dict."""
-        whole = parameters.whole(self.args, self.kwargs) == COMPUTED and not self.scalar
-        return self.starred or self.unpacked or whole
-
-
-@dataclass(frozen=True, kw_only=True)
-class HelperCall:
-    """A call of a helper for a server.
-
-    Attributes:
-        values: The arguments by the helper's own names.
-        server: None if it is computed, or there is none of that name.
-        given: The tool's arguments; None if the text does not show a dict.
-    """
-
-    values: Mapping[str, Json]
-    server: ServerEntry | None = None
-    tool: str | None = None
-    entry: ToolEntry | None = None
-    given: CallText | None = None
-
-
-class CallReader:
-    def __init__(self, survey: Survey, symbols: SymbolResolver) -> None:
-        self._survey = survey
-        self._symbols = symbols
-        self._parameters: dict[int, Parameters] = {}
-
-    def parameters(self, entry: ToolEntry) -> Parameters:
-        if id(entry) not in self._parameters:
-            self._parameters[id(entry)] = Parameters(entry.tool.input_schema)
-        return self._parameters[id(entry)]
-
-    def text(self, node: ast.Call, context: Context) -> CallText:
-        starred = any(isinstance(item, ast.Starred) for item in node.args)
-        kwargs: dict[str, Json] = {}
-        unpacked = False
-        for keyword in node.keywords:
-            value = self.value(keyword.value, context)
-            if keyword.arg is not None:
-                kwargs[keyword.arg] = value
-            elif value == COMPUTED or not isinstance(value, dict):
-                unpacked = True
-            else:
-                kwargs.update(value)
-        args = [] if starred else [self.value(item, context) for item in node.args]
-        values: list[object] = [*node.args[:1]]
-        if node.args and isinstance(first := node.args[0], ast.Name):
-            values = [value for value, _ in self._survey.bound(first.id, context)] or values
-        scalar = bool(values) and all(isinstance(v, ast.Constant | ast.JoinedStr) for v in values)
-        return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
-
-    def helper(self, node: ast.Call, context: Context, symbol: Symbol) -> HelperCall | None:
-        helper, text = symbol.helper, self.text(node, context)
-        assert helper is not None
-        if text.starred or text.unpacked:
-            return None
-        values = dict(zip(helper.positional, text.args, strict=False))
-        by_name = helper.name in BY_NAME
-        if by_name:
-            values = self._target(dict.fromkeys(helper.positional) | values, text.kwargs)
-        else:
-            values.update(text.kwargs)
-        if by_name and symbol.server is None and len(values.keys() & {"server", "tool"}) == 1:
-            # One text may name both; see `NameTable.resolve`.
-            whole = values.get("server", values.get("tool"))
-            path = self._survey.given.get(whole, "") if isinstance(whole, str) else ""
-            if "." in path:
-                values["server"], _, values["tool"] = path.partition(".")
-        server, name, tool = symbol.server, values.get("server"), values.get("tool")
-        if server is None and isinstance(name, str):
-            server = self._symbols.named_server(name)
-        if not by_name or server is None or not isinstance(tool, str):
-            return HelperCall(values=values, server=server)
-        given = values.get("arguments") or {}
-        shown = isinstance(given, dict) and given != COMPUTED
-        return HelperCall(
-            values=values,
-            server=server,
-            tool=tool,
-            entry=server.named(tool),
-            given=CallText(kwargs=given) if shown else None,
-        )
-
-    def _target(self, target: dict[str, Json], named: Mapping[str, Json]) -> dict[str, Json]:
-        own = split_target(target, named)
-        if isinstance(tool := target["tool"], dict) and tool != COMPUTED:
-            target["tool"], target["arguments"] = None, tool
-        if own and target["arguments"] is None:
-            target["arguments"] = own
-        return {name: value for name, value in target.items() if value is not None}
-
-    def value(self, node: ast.expr, context: Context) -> Json:
-        """Return the value of an expression; `COMPUTED` for what the text does not show of it.
-
-        A name counts that is bound once, to a constant.
-        """
-        if isinstance(node, ast.Name):
-            bound = self._survey.bound(node.id, context)
-            value = bound[0][0] if len(bound) == 1 else None
-            fixed = not self._survey.tricky and node.id not in self._survey.shared
-            if not fixed or not isinstance(value, ast.Constant):
-                return COMPUTED
-            node = value
-        return _literal(node)
-
-
-def _literal(node: ast.expr) -> Json:
-    match node:
-        case ast.Constant(value=str() | int() | float() | None):
-            return node.value
-        case ast.List() | ast.Tuple():
-            starred = any(isinstance(item, ast.Starred) for item in node.elts)
-            return COMPUTED if starred else [_literal(item) for item in node.elts]
-        case ast.Dict():
-            keys = [getattr(key, "value", None) for key in node.keys]
-            if all(isinstance(key, str) for key in keys):
-                return dict(zip(keys, map(_literal, node.values), strict=True))
-        case ast.UnaryOp(op=ast.USub()):
-            inner = _literal(node.operand)
-            if isinstance(inner, int | float) and not isinstance(inner, bool):
-                return -inner
-        case _:
-            pass
-    return COMPUTED
-
-
-def is_computed(value: Json) -> bool:
-    if isinstance(value, dict):
-        return WHOLE in value or any(map(is_computed, value.values()))
-    return isinstance(value, list) and any(map(is_computed, value))
-
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
@@ -223,7 +57,6 @@ class ExpectedCall:
     deferred: bool = False
 
     def may_follow(self, other: ExpectedCall) -> bool:
-        """Return whether this call may be made after `other` in the same run."""
         if self.deferred or other.deferred or set(self.loops) & set(other.loops):
             return True
         return (other.line, other.column) < (self.line, self.column)
@@ -273,14 +106,14 @@ class _ExpectedCallReader:
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
                 self._mention(node, context)
         if self._survey.tricky:
-            self._open(1, "it can call things by computed names (eval, importlib, …)")
+            self._add_unnamed(1, "it can call things by computed names (eval, importlib, …)")
         for node, _ in self._survey.each(ast.ImportFrom):
             module = node.module or ""
             if module.startswith("mcp") and any(item.name == "*" for item in node.names):
-                self._open(node.lineno, f"it imports every name of {module}")
+                self._add_unnamed(node.lineno, f"it imports every name of {module}")
         return ExpectedCalls(
             calls=tuple(sorted(self.calls, key=lambda call: (call.line, call.column))),
-            open=tuple(sorted(set(self.open), key=lambda found: (found.line, found.why))),
+            open=tuple(sorted(set(self.open), key=lambda call: (call.line, call.why))),
         )
 
     def _call(self, node: ast.Call, context: Context) -> None:
@@ -314,13 +147,13 @@ class _ExpectedCallReader:
             return
         call = self._reader.helper(node, context, symbol)
         if call is None:
-            self._open(node.lineno, f"{symbol.name} with arguments that cannot be seen")
+            self._add_unnamed(node.lineno, f"{symbol.name} with arguments that cannot be seen")
         elif name == "read_resource" and "uri" not in call.values:
-            self._open(node.lineno, "a resource whose server depends on its address")
+            self._add_unnamed(node.lineno, "a resource whose server depends on its address")
         elif call.server is None:
-            self._open(node.lineno, f"{symbol.name} with a server that is computed")
+            self._add_unnamed(node.lineno, f"{symbol.name} with a server that is computed")
         elif name == "complete":
-            self._open(node.lineno, "it completes an argument of a prompt", call.server)
+            self._add_unnamed(node.lineno, "it completes an argument of a prompt", call.server)
         elif name in _REQUESTS:
             method, first = _REQUESTS[name]
             values = {key: call.values[key] for key in (first, "arguments") if key in call.values}
@@ -330,7 +163,7 @@ class _ExpectedCallReader:
             text = CallText(kwargs=values, unpacked=name == "watch_resource")
             self._add(node, context, call.server, method, text)
         elif call.tool is None:
-            self._open(node.lineno, "the tool's name is computed", call.server)
+            self._add_unnamed(node.lineno, "the tool's name is computed", call.server)
         else:
             text = call.given or CallText(kwargs={}, unpacked=True)
             self._add(node, context, call.server, call.entry or call.tool, text)
@@ -344,7 +177,7 @@ class _ExpectedCallReader:
         text: CallText,
     ) -> None:
         values = {valid_text(name): value for name, value in text.kwargs.items()}
-        unseen = tuple(name for name, value in values.items() if is_computed(value))
+        unseen = tuple(name for name, value in values.items() if _is_computed(value))
         self.calls.append(
             ExpectedCall(
                 line=node.lineno,
@@ -384,15 +217,21 @@ class _ExpectedCallReader:
             text = CallText(kwargs={}, unpacked=True)
             self._add(node, context, symbol.server, symbol.tool, text)
         elif symbol.kind == Kind.SERVER:
-            self._open(node.lineno, "the server is used as a whole", symbol.server)
+            self._add_unnamed(node.lineno, "the server is used as a whole", symbol.server)
         elif symbol.kind == Kind.NO_TOOL and not isinstance(node, ast.Name):
-            self._open(node.lineno, f"it has no known tool {symbol.name!r}", symbol.server)
+            self._add_unnamed(node.lineno, f"it has no known tool {symbol.name!r}", symbol.server)
         elif symbol.helper is not None and symbol.helper.name in _CALLING:
-            self._open(node.lineno, f"{symbol.name} is passed on")
+            self._add_unnamed(node.lineno, f"{symbol.name} is passed on")
         elif symbol.kind in (Kind.SERVERS, Kind.PACKAGE, Kind.RUNTIME):
-            self._open(node.lineno, "it chooses among the servers at run time")
+            self._add_unnamed(node.lineno, "it chooses among the servers at run time")
 
-    def _open(self, line: int, why: str, server: ServerEntry | None = None) -> None:
+    def _add_unnamed(self, line: int, why: str, server: ServerEntry | None = None) -> None:
         why = valid_text(clip(why, 110))
         name = None if server is None else server.name
         self.open.append(UnnamedCall(line=line, why=why, server=name))
+
+
+def _is_computed(value: Json) -> bool:
+    if isinstance(value, dict):
+        return WHOLE in value or any(map(_is_computed, value.values()))
+    return isinstance(value, list) and any(map(_is_computed, value))

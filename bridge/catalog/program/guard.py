@@ -9,14 +9,95 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any
 
-from bridge.catalog.program.findings import Report, Verdict, plainly
+from bridge.catalog.program.parsing import Edit, plainly
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
-from bridge.model import Severity
+from bridge.catalog.prose import clip
+from bridge.model import Finding, FindingSource, Severity
+from bridge.text import valid_text
+
+MAX_FINDINGS = 25
+"""Findings of each severity; a program may have any number of mistakes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The findings of the guard, or of the preflight, in the order of the lines.
+
+    Attributes:
+        omitted: Number of findings left out.
+        edits: The fixes of all that stops the program; empty if one has no known fix.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    omitted: int = 0
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def certain(self) -> tuple[Finding, ...]:
+        """The findings that stop the program: certain mistakes, and what the guard denies."""
+        return tuple(one for one in self.findings if one.severity == "deny")
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        return tuple(one for one in self.findings if one.severity == "note")
+
+
+NOTHING = Verdict()
+
+
+class Report:
+    def __init__(self, source: FindingSource = "preflight") -> None:
+        self._source: FindingSource = source
+        self._found: dict[tuple[int, str, str], Finding] = {}
+        self._counts = {"deny": 0, "note": 0}
+        self._omitted = 0
+        self._tried = 0
+        self._fixable = True
+        self._edits: list[Edit] = []
+
+    def add(
+        self,
+        node: ast.AST,
+        rule: str,
+        severity: Severity,
+        message: str | Callable[[], str],
+        edits: Sequence[Edit] = (),
+    ) -> None:
+        self._fixable &= bool(edits) or severity != "deny"
+        self._edits += edits if severity == "deny" else ()
+        self._tried += 1
+        # Finding the nearest name takes a millisecond for each mistake.
+        if self._tried > 4 * MAX_FINDINGS or self._counts[severity] >= MAX_FINDINGS:
+            self._omitted += 1
+            return
+        text = message if isinstance(message, str) else message()
+        finding = Finding(
+            line=getattr(node, "lineno", 0),
+            # The tree counts columns from 0, a finding from 1.
+            column=getattr(node, "col_offset", -1) + 1,
+            rule=rule,
+            severity=severity,
+            message=valid_text(clip(text, 1000)),
+            source=self._source,
+        )
+        key = (finding.line, rule, finding.message)
+        if key not in self._found:
+            self._counts[severity] += 1
+            self._found[key] = finding
+
+    def verdict(self) -> Verdict:
+        return Verdict(
+            findings=tuple(sorted(self._found.values(), key=lambda one: (one.line, one.column))),
+            omitted=self._omitted,
+            edits=tuple(self._edits) if self._fixable else (),
+        )
+
 
 DENIED: Mapping[str, str] = {
     "native-code": "runs native code, past everything Python checks; use Python's own functions",
@@ -32,8 +113,8 @@ DENIED: Mapping[str, str] = {
     "so leave it out",
     "listed": "is denied by the user's settings (guard_denies); do without it",
 }
-"""Rules for which `enforce` refuses the program. Each ends a sentence whose subject is the thing
-found, and says what to do instead."""
+"""Rules by which `enforce` refuses the program. The text follows the name of the match, and gives
+the fix."""
 
 NOTED: Mapping[str, str] = {
     "no-network": "needs a network, and the sandbox has none; call a tool",
@@ -68,7 +149,6 @@ IMPORTS = _by_name(
     no-network websockets xmlrpc
     """
 )
-"""Modules, by name."""
 
 REFERENCES = _by_name(
     """
@@ -96,7 +176,7 @@ REFERENCES = _by_name(
     no-network asyncio.start_unix_server
     """
 )
-"""Functions that no program may even name, since it could pass them on."""
+"""Functions that no program may name, since it could pass them on."""
 
 # Calls of types that `isinstance` commonly tests, and that build code when called.
 CALLS = _by_name(
@@ -129,8 +209,8 @@ OPENERS = frozenset(
     shutil.copyfile shutil.copytree shutil.move sqlite3.connect tarfile.open zipfile.ZipFile
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Functions whose arguments are files. Elsewhere a path is ordinary text: a program may print it,
-search a log for it, or pass it to a tool, which may run on another machine."""
+"""Functions whose arguments are files. Any other path is plain text: a program may print it, or
+pass it to a tool on another machine."""
 
 _PATHS = re.compile(
     # A process's memory, environment, descriptors and view of the disk; of the first process, all.
@@ -164,7 +244,7 @@ def check(survey: Survey, denied: Sequence[str] = ()) -> Verdict:
     """Return the guard's verdict on a program. May run in any thread.
 
     Args:
-        denied: What the settings deny as well: modules, functions, attributes (".name") and paths.
+        denied: Modules, functions, attributes (".name") and paths that the settings deny too.
     """
     guard = _Guard(survey, denied)
     for rule, *kinds in _RULES:
@@ -225,11 +305,11 @@ class _Guard:
             return
         # A name that the program binds is reported where it is bound.
         if self._survey.owner(node.id, context) is None:
-            self._reference(node, self._symbols.dotted(node, context))
+            self._reference(node, self._symbols.dotted_names(node, context))
 
     def _attribute(self, node: ast.Attribute, context: Context) -> None:
         if not self._attribute_text(node, node.attr) and node.attr in self._tails:
-            self._reference(node, self._symbols.dotted(node, context))
+            self._reference(node, self._symbols.dotted_names(node, context))
 
     def _match_class(self, node: ast.MatchClass, _: Context) -> None:
         for name in node.kwd_attrs:
@@ -241,14 +321,14 @@ class _Guard:
             return
         if key.startswith("__"):
             self._attribute_text(node, key)
-        self._reference(node, self._symbols.dotted(node, context))
-        if "sys.modules" in self._symbols.dotted(node.value, context):
+        self._reference(node, self._symbols.dotted_names(node, context))
+        if "sys.modules" in self._symbols.dotted_names(node.value, context):
             self._module(node, key)
 
     def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-        for dotted in self._symbols.dotted(function, context):
+        for dotted in self._symbols.dotted_names(function, context):
             rule = CALLS.get(dotted)
             if rule is not None:
                 self._add(node, rule, f"{dotted.removeprefix('builtins.')}()")
@@ -256,7 +336,7 @@ class _Guard:
                 self._import_call(node, context, dotted)
             elif dotted in _ACCESSORS and len(node.args) > 1:
                 self._named_attributes(node, node.args[1:2], context)
-                self._reference(node, self._symbols.dotted(node, context))
+                self._reference(node, self._symbols.dotted_names(node, context))
             elif dotted in _GETTERS:
                 self._named_attributes(node, node.args, context)
             elif dotted in OPENERS:

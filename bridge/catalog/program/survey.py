@@ -19,10 +19,9 @@ from bridge.model import Severity
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
-"""The value bound to a name: an expression, a function, a dotted module; None if unknown."""
+"""The value of a name: an expression, a function or a dotted module; None if unknown."""
 
 EVERYTHING = frozenset({"*"})
-"""Stands for every exception."""
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -50,7 +49,6 @@ class Scope:
 
     Attributes:
         kind: "module", "function", "class" or "comprehension".
-        bound: The values bound to each name in this scope, each with its context.
         generator: Whether the function yields, or a comprehension is a generator.
         outside: Names declared `global` or `nonlocal`, with the scope that they belong to.
     """
@@ -87,7 +85,6 @@ class Context:
     Attributes:
         caught: Names of exceptions that do not end the program when raised here.
         dead: Whether the node is never reached, or is an annotation.
-        last: Whether the node is the program's last statement.
         loops: First lines of the enclosing loops, outermost first.
     """
 
@@ -211,13 +208,13 @@ class Survey:
                 owner = self.owner(node.id, context)
                 named = [scope for scope in by_name[node.id] if scope.parent is owner]
                 uses[id(context.scope.holder())] += named
-        found: set[int] = set()
+        called: set[int] = set()
         while reached:
             scope = reached.pop()
-            if id(scope) not in found:
-                found.add(id(scope))
+            if id(scope) not in called:
+                called.add(id(scope))
                 reached += uses[id(scope)]
-        return found
+        return called
 
     def _walk(self, tree: ast.Module) -> None:
         self._block(tree.body, Context(scope=self.root), last=True)
@@ -227,12 +224,12 @@ class Survey:
             node, context = item
             kind = type(node)
             nodes[kind].append(item)
-            _HANDLERS.get(kind, Survey._children)(self, node, context)
-        for found in nodes.values():
+            _HANDLERS.get(kind, Survey._push_children)(self, node, context)
+        for items in nodes.values():
             # The last node of a block is walked first.
-            found.reverse()
+            items.reverse()
 
-    def _children(self, node: ast.AST, context: Context) -> None:
+    def _push_children(self, node: ast.AST, context: Context) -> None:
         stack, kind = self._stack, type(node)
         if kind not in self._parts:
             skipped = _SKIPPED_FIELDS | (_BINDING if kind is ast.alias else NOTHING)
@@ -297,11 +294,11 @@ class Survey:
         if watched or any(keyword.arg == "return_exceptions" for keyword in node.keywords):
             # A task's exception is inspected rather than raised again.
             self.caught |= EVERYTHING
-        self._children(node, context)
+        self._push_children(node, context)
 
     def _yield(self, node: ast.AST, context: Context) -> None:
         context.scope.function().generator = True
-        self._children(node, context)
+        self._push_children(node, context)
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, context: Context) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -463,7 +460,6 @@ _OWN_PARENTS = {
     "JSONDecodeError": ("ValueError",),
     "CancelledError": ("BaseException",),
 }
-"""Exceptions that are not builtins, and their base classes."""
 
 _ENDS = frozenset({"exit", "quit", "_exit", "abort"})
 _PLAIN_CONTEXTS = frozenset(

@@ -7,26 +7,134 @@ program decides how deeply its expressions nest.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.names import (
-    COROUTINES,
-    FUTURES,
-    HELPERS,
-    MODULE_NAMES,
-    RUNTIME_TYPES,
-    SERVER_METHODS,
-    Helper,
-)
 from bridge.catalog.program.survey import Bound, Context, Survey
 from bridge.catalog.prose import clip
-from bridge.guest.protocol.helpers import GLOBAL_HELPERS
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES, OF_SERVERS
 from bridge.text import valid_text
 
-# A program decides how long its chains of names and its texts are.
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """A function that programs may call.
+
+    Attributes:
+        required: How many of `positional` have no default.
+        open: Whether it takes any other keyword.
+    """
+
+    name: str
+    asynchronous: bool
+    positional: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    required: int = 0
+    open: bool = False
+    owner: str = "runtime"
+
+    @property
+    def signature(self) -> str:
+        parts = list(self.positional[: self.required])
+        parts += [f"{name}=..." for name in self.positional[self.required :]]
+        if self.keywords:
+            parts += ["*", *(f"{name}=..." for name in self.keywords)]
+        if self.open:
+            parts.append("**values")
+        call = f"{self.owner}.{self.name}({', '.join(parts)})"
+        return f"await {call}" if self.asynchronous else call
+
+
+def _read_helper(line: str) -> Helper:
+    """Read a line such as "async name(a, b=, *, c=)"; a `...` at the end takes any name."""
+    head, _, rest = line.partition("(")
+    before, _, after = rest.rstrip(")").partition("...")[0].partition("*")
+    listed = [item.strip() for item in before.split(",") if item.strip()]
+    return Helper(
+        name=head.removeprefix("async "),
+        asynchronous=head.startswith("async "),
+        positional=tuple(item.rstrip("=") for item in listed),
+        keywords=tuple(i.strip().rstrip("=") for i in after.split(",") if i.strip()),
+        required=sum(not item.endswith("=") for item in listed),
+        open="..." in rest,
+    )
+
+
+HELPERS: Mapping[str, Helper] = {
+    one.name: one for one in map(_read_helper, LINES.strip().splitlines())
+}
+"""The functions of `mcp.runtime`."""
+
+RUNTIME_TYPES = frozenset(
+    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "Result", "UnknownNameError"}
+)
+
+BY_NAME = frozenset({"call_tool", "call_tool_raw"})
+"""Helpers that take a tool's own arguments as a dict."""
+
+SERVER_METHODS: Mapping[str, Helper] = {
+    name: replace(
+        HELPERS[name],
+        owner="mcp_<server>",
+        positional=HELPERS[name].positional[1:],
+        required=min(1, len(HELPERS[name].positional[1:])),
+    )
+    for name in (*OF_SERVERS, "list_tools")
+}
+"""The methods of a server object. A tool of such a name replaces it, except `list_tools`."""
+
+MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
+"""Names in `mcp.servers.<alias>` that are no tools."""
+
+OWN_GLOBALS = GLOBAL_HELPERS | {
+    "Blob",
+    "LOADED_MCP_SERVERS",
+    "MCPError",
+    "mcp",
+    "mcp_servers",
+    "runtime",
+}
+
+_OTHER_BUILTINS = frozenset(
+    """
+    BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
+    basestring frozendict long raw_input sentinel unichr
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+BUILTINS = frozenset(dir(builtins)) | _OTHER_BUILTINS | {"display"}
+"""The builtins of this interpreter, of newer ones in the sandbox, and of the guest. Programs that
+support Python 2 name its builtins."""
+
+DATA_BUILTINS = frozenset(
+    """
+    abs all any bool bytes dict enumerate float frozenset int iter len list max min next
+    range reversed round set sorted sum tuple zip
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Builtins that fail on a coroutine, or treat it as true."""
+
+SHOWING = frozenset({"ascii", "format", "print", "repr", "str"})
+"""Builtins that would show the coroutine instead of its result."""
+
+DATA_MEMBERS = frozenset(
+    """
+    json.dump json.dumps json.loads pprint.pformat pprint.pp pprint.pprint collections.Counter
+    pandas.DataFrame re.findall re.match re.search re.split re.sub statistics.mean
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+
+COROUTINES = frozenset(
+    {"asyncio.sleep", "asyncio.to_thread", "asyncio.wait", "asyncio.wait_for", "anyio.sleep"}
+)
+"""Library functions whose calls do nothing until they are awaited."""
+
+FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
+"""Library functions that start at once and return something to await."""
+
+# A program can have chains of names and texts of any length.
 MAX_DEPTH = 12  # Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items.
 MAX_STEPS = 100  # Parts of one text that are read; a path that a program joins has about ten.
 
@@ -37,8 +145,7 @@ Kind = Enum(
     "SERVER TOOL HELPER RUNTIME PACKAGE SERVERS MODULES GETTER FUNCTION BUILTIN MEMBER COROUTINE "
     "FUTURE NO_SERVER NO_TOOL NO_HELPER",
 )
-"""What an expression refers to. The last three: a name where a server, a tool or a helper is meant,
-and none has it."""
+"""What an expression refers to. The last three are names of missing servers, tools and helpers."""
 
 _OF_PACKAGE = {"runtime": Kind.RUNTIME, "servers": Kind.MODULES}
 _HOLDERS = frozenset({Kind.MODULES, Kind.PACKAGE, Kind.SERVERS})
@@ -47,7 +154,6 @@ _IMPORTED = frozenset({"mcp", "runtime"})
 """Modules of a run; `mcp_<alias>` is one too."""
 
 IMPORTERS = frozenset({"builtins.__import__", "importlib.import_module", "importlib.__import__"})
-"""Functions that import the module named by their first argument."""
 
 _JOINS = frozenset({"os.path.join", "posixpath.join", "pathlib.Path"})
 _SAME_TEXT = frozenset({"builtins.str", "os.fspath", "os.path.expanduser", "os.path.realpath"})
@@ -79,7 +185,7 @@ class Symbol:
 
 
 Found = tuple[Symbol | None, ...]
-"""All symbols that an expression may refer to; None among them means "or something unknown"."""
+"""All symbols that an expression may refer to; None stands for something unknown."""
 
 UNKNOWN: Found = (None,)
 
@@ -101,10 +207,10 @@ class SymbolResolver:
 
     def of(self, node: ast.expr, context: Context) -> Symbol | None:
         """Return the one symbol that an expression refers to; None if it is not certain."""
-        found = self.all_of(node, context)
-        return found[0] if len(found) == 1 else None
+        symbols = self.all_of(node, context)
+        return symbols[0] if len(symbols) == 1 else None
 
-    def dotted(self, node: ast.expr, context: Context) -> tuple[str, ...]:
+    def dotted_names(self, node: ast.expr, context: Context) -> tuple[str, ...]:
         """Return the dotted names ("os.system") of the builtins and members that it may be."""
         return tuple(one.dotted for one in self.all_of(node, context) if one and one.dotted)
 
@@ -112,11 +218,11 @@ class SymbolResolver:
         if type(node) not in _SPEAKING:
             return UNKNOWN
         # Several rules ask for the same node, and each node has one context.
-        found = self._found.get(id(node))
-        if found is None:
+        symbols = self._found.get(id(node))
+        if symbols is None:
             self._left = MAX_STEPS
-            found = self._found[id(node)] = self._of(node, context, MAX_DEPTH)
-        return found
+            symbols = self._found[id(node)] = self._of(node, context, MAX_DEPTH)
+        return symbols
 
     def text(self, node: ast.expr, context: Context) -> str | None:
         """Return the text or path that an expression evaluates to; None if it is computed."""
@@ -171,10 +277,10 @@ class SymbolResolver:
     def _name(self, name: str, context: Context, depth: int) -> Found:
         owner = self._survey.owner(name, context)
         if owner is None:
-            found = self._unbound(name)
-            stars = self._survey.stars if found is not None and found.kind == Kind.BUILTIN else ()
-            imported = (self.imported(f"{star}.{name}") for star in stars if star)
-            return _each([found, *map(_present, imported)])
+            symbol = self._unbound(name)
+            stars = self._survey.stars if symbol is not None and symbol.kind == Kind.BUILTIN else ()
+            imported = (self.resolve_import(f"{star}.{name}") for star in stars if star)
+            return _each([symbol, *map(_present, imported)])
         key = (id(owner), name)
         if key not in self._named:
             # Until it is resolved, a name that refers to itself is unknown.
@@ -187,7 +293,7 @@ class SymbolResolver:
 
     def _bound(self, value: Bound, context: Context, depth: int) -> Found:
         if isinstance(value, str):
-            return (self.imported(value),)
+            return (self.resolve_import(value),)
         if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
             return (Symbol(kind=Kind.FUNCTION, name=value.name, function=value),)
         if isinstance(value, ast.expr) and not isinstance(value, ast.Lambda):
@@ -212,22 +318,22 @@ class SymbolResolver:
             return _helper(HELPERS[name], name)
         return Symbol(kind=Kind.BUILTIN, name=name)
 
-    def imported(self, dotted: str) -> Symbol | None:
+    def resolve_import(self, dotted: str) -> Symbol | None:
         """Return what an import of a module, or of a module's member, binds."""
         first, _, rest = dotted.partition(".")
         if first == "builtins" and rest and "." not in rest:
             return Symbol(kind=Kind.BUILTIN, name=rest)
         if first.startswith("mcp_"):
             # `import mcp_github` is `import mcp.servers.github`; others are the program's own.
-            found = self._path(f"mcp.servers.{dotted[4:]}")
-            return None if found and found.kind == Kind.NO_SERVER else found
+            symbol = self._path(f"mcp.servers.{dotted[4:]}")
+            return None if symbol and symbol.kind == Kind.NO_SERVER else symbol
         return self._path(dotted) if first in _IMPORTED else Symbol(kind=Kind.MEMBER, name=dotted)
 
     def _path(self, path: str) -> Symbol | None:
         if " " in path:
             # `import json`, `from pathlib import Path`, `import numpy as np`.
             words = path.split()
-            return self.imported(".".join(words[1:4:2]) if words[0] == "from" else words[1])
+            return self.resolve_import(".".join(words[1:4:2]) if words[0] == "from" else words[1])
         first, *rest = path.split(".")
         symbol = self._unbound(first)
         for part in rest:
@@ -238,7 +344,7 @@ class SymbolResolver:
         if base is None:
             return None
         if base.kind == Kind.MEMBER:
-            return self.imported(f"{base.name}.{name}")
+            return self.resolve_import(f"{base.name}.{name}")
         if base.kind == Kind.NO_SERVER:
             return base
         if name in self._survey.stored:
@@ -269,7 +375,7 @@ class SymbolResolver:
                 return None
             if name == "tools":
                 return _server(server)
-            entry = server.named(name)
+            entry = server.find_tool(name)
         if entry is None:
             return Symbol(kind=Kind.NO_TOOL, name=name, server=server)
         label = f"mcp_{server.alias}.{entry.alias}"
@@ -277,30 +383,32 @@ class SymbolResolver:
 
     def _resolve_call(self, node: ast.Call, context: Context, depth: int) -> Found:
         function, argument = node.func, node.args[0] if node.args else None
-        found: list[Symbol | None] = []
+        symbols: list[Symbol | None] = []
         for called in self._of(function, context, depth):
             dotted = called.dotted if called else ""
             self.computes |= dotted == "builtins.globals"
             if called and called.kind == Kind.GETTER and argument:
                 key = self._text(argument, context)
                 self.computes |= key is None
-                found.append(_present(self.server(key)) if key else None)
+                symbols.append(_present(self.server(key)) if key else None)
             elif dotted in IMPORTERS and argument:
                 name = self._text(argument, context)
                 if name is None:
                     self.computes |= self.start(argument, context).startswith("mcp.servers.")
                 elif dotted != "importlib.import_module" and len(node.args) == 1:
                     name = name.partition(".")[0]
-                found.append(self.imported(name) if name else None)
+                symbols.append(self.resolve_import(name) if name else None)
             elif dotted == "builtins.getattr" and argument and len(node.args) > 1:
                 name = self._text(node.args[1], context)
                 owners = self._of(argument, context, depth)
                 self.computes |= not name and Kind.MODULES in {one.kind for one in owners if one}
                 # A program that asks for a name by `getattr` handles its absence.
-                found += [_present(self._attribute(one, name)) if name else None for one in owners]
+                symbols += [
+                    _present(self._attribute(one, name)) if name else None for one in owners
+                ]
             else:
-                found.append(None if called is None else self._resolve_awaitable(called))
-        return _each(found)
+                symbols.append(None if called is None else self._resolve_awaitable(called))
+        return _each(symbols)
 
     def _resolve_awaitable(self, called: Symbol) -> Symbol | None:
         function = called.function
@@ -334,11 +442,11 @@ class SymbolResolver:
         if base is None:
             return None
         if base.dotted == "sys.modules":
-            return self.imported(key)
+            return self.resolve_import(key)
         if base.kind in _HOLDERS:
             return self.server(key)
         if base.kind == Kind.SERVER and base.server is not None:
-            entry = base.server.named(key)
+            entry = base.server.find_tool(key)
             return self._of_server(base.server, key if entry is None else entry.alias)
         return None
 
@@ -393,8 +501,8 @@ class SymbolResolver:
         return None if _SAME_TEXT.isdisjoint(dotted) else arguments[:1]
 
 
-def _each(found: Iterable[Symbol | None]) -> Found:
-    return tuple(dict.fromkeys(found))
+def _each(symbols: Iterable[Symbol | None]) -> Found:
+    return tuple(dict.fromkeys(symbols))
 
 
 def _server(server: ServerEntry) -> Symbol:

@@ -15,8 +15,11 @@ from bridge.catalog.program import guard
 from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.expected_calls import expected_calls
-from bridge.catalog.program.findings import MAX_FINDINGS, Unread, parse
-from bridge.catalog.program.names import (
+from bridge.catalog.program.guard import MAX_FINDINGS
+from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.references import references
+from bridge.catalog.program.survey import Survey
+from bridge.catalog.program.symbols import (
     BY_NAME,
     HELPERS,
     MODULE_NAMES,
@@ -25,8 +28,6 @@ from bridge.catalog.program.names import (
     SERVER_METHODS,
     Helper,
 )
-from bridge.catalog.program.server_references import references
-from bridge.catalog.program.survey import Survey
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.proxies import Server, ServerModule
 from bridge.guest.api.runtime import PUBLIC, Runtime

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.entries import ToolEntry, call_signature
-from bridge.catalog.shapes import merged, schema, shape_of
+from bridge.catalog.entries import Observation, ToolEntry, call_signature
+from bridge.catalog.shapes import merge_shapes, schema, shape_of
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import Blob, MCPError, to_json
@@ -83,9 +83,9 @@ def use(result: dict[str, Any], file: Path) -> list[str]:
             found.append(repr(eval(program, names)))
         except Exception as error:
             found.append(type(error).__name__)
-    shape = schema(merged(*[shape_of(shape_value(call_parts(result)))] * 3))
+    shape = schema(merge_shapes(*[shape_of(shape_value(call_parts(result)))] * 3))
     tool = Tool(server="s", name="t", description="", input_schema={"type": "object"})
-    entry = ToolEntry(tool=tool, alias="t", observed=shape, observations=3)
+    entry = ToolEntry(tool=tool, alias="t", observed=Observation(schema=shape, count=3))
     return [*found, call_signature("s", entry)]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bridge.catalog.entries import ServerEntry, ToolEntry, call_signature, tool_entries, tool_stub
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.expected_calls import expected_calls
-from bridge.catalog.program.findings import parse
+from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.survey import Survey
 from bridge.guest.api.arguments import BoundParameters
 from bridge.model import Json, Tool

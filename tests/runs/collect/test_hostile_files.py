@@ -43,7 +43,7 @@ async def taken(
         await collector.add(frame)
     left = await collector.finish()
     files = {one.name: kept.read("me", one.uri) for one in left.artifacts}
-    listed = {one.uri for one in kept.listed("me")}
+    listed = {one.uri for one in kept.find_all("me")}
     assert listed == {one.uri for one in left.artifacts}
     # Nothing that was begun and not finished stays on the disk.
     assert not list((kept.blobs.root.parent / "blobs" / "writing").glob("*"))
@@ -175,7 +175,7 @@ async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) ->
     await collector.add(part("a", more=True))
     collector.discard()
     assert [path for path in kept.blobs.root.parent.rglob("*") if path.stat().st_size == 1] == []
-    assert kept.listed("me") == ()
+    assert kept.find_all("me") == ()
 
 
 def files_carried_out(

@@ -109,7 +109,7 @@ async def test_what_is_not_the_picture_that_it_says_reaches_nobody(rig: Rig, fra
     left = await rig.left(frame)
     assert [item for item in left.shown if item.data] == []
     assert [loss.name for loss in left.missing] == ["shown 1"]
-    assert rig.store.listed("me") == ()
+    assert rig.store.find_all("me") == ()
 
 
 async def test_the_budget_is_the_host_s_own(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_flood_is_counted(rig: Rig) -> None:
     assert loss.why.startswith("29,981 more, beyond the 20 things")
     # It was the last of this run.
     await rig.items.add(picture())
-    assert rig.store.listed("me") == ()
+    assert rig.store.find_all("me") == ()
 
 
 async def test_sixteen_megabytes_of_something_are_neither_shown_nor_kept(rig: Rig) -> None:

@@ -187,7 +187,7 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     for _ in range(10):
         await streams.add(Output("stdout", b"x" * 65_536))
     streams.discard()
-    assert store.listed(None) == ()
+    assert store.find_all(None) == ()
     assert [path for path in (tmp_path / "kept").rglob("*") if path.stat().st_size > 60_000] == []
 
 

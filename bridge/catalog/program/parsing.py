@@ -1,25 +1,184 @@
-"""Reads a program as it is certainly meant where its text does not parse. Pure.
+"""Parses a program's text, repaired if it certainly means a program that parses. Pure.
 
 A repaired text counts only if it parses, and the fewest `REPAIRS` win. A text that parses stays,
-unless it is the JSON of `run_python`'s arguments, or a program in quotes.
+unless it is the JSON of `run_python`'s arguments, or a program in quotes. The grammar is this
+interpreter's, so a syntax error is certain only once the sandbox confirms it.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import html
+import io
 import json
 import re
 import shlex
 import sys
+import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from bridge.catalog.program.findings import SYNTAX, Unread, parse
 from bridge.catalog.program.survey import Survey
+from bridge.catalog.prose import clip
 from bridge.errors import InvalidRequestError
-from bridge.model import RunRequest
+from bridge.model import Finding, RunRequest
+
+MAX_SCANNED_CHARS = 128 * 1024
+"""Longest program that is parsed; it takes a second, and a program chooses its length."""
+
+MAX_BRACES = 10_000
+"""Braces of a program with f-strings; Python 3.11 needs a third of a second for 20,000 fields."""
+
+_F_STRING = re.compile("[fF][rR]?['\"]")
+
+SYNTAX = "syntax"
+TOO_DEEP = "too-deep"
+TOO_LONG = "too-long"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread:
+    finding: Finding
+
+
+def parse(code: str) -> ast.Module | Unread:
+    """Return a program's tree, or the reason why there is none.
+
+    Call it in the event loop's thread: it turns warnings off for the whole process. The tree is not
+    compiled, since that takes quadratic time for some small programs.
+    """
+    if len(code) > MAX_SCANNED_CHARS:
+        message = (
+            f"the program has {len(code):,} characters, and only {MAX_SCANNED_CHARS:,} can be "
+            "checked; load data with tool calls instead of writing it into the program"
+        )
+        return _unread(TOO_LONG, message)
+    braces = code.count("{")
+    if braces > MAX_BRACES and _F_STRING.search(code):
+        message = f'the program has f-strings and "{{" {braces:,} times, more than {MAX_BRACES:,}'
+        return _unread(TOO_LONG, message)
+    source = code.removeprefix("\ufeff")
+    try:
+        with warnings.catch_warnings():
+            # Invalid escapes in a program's strings are not reported.
+            warnings.simplefilter("ignore")
+            try:
+                return _compile(source)
+            except IndentationError:
+                # The guest dedents a program that is indented as a whole.
+                with contextlib.suppress(SyntaxError):
+                    return _compile(textwrap.dedent(source))
+                # The first error has the original columns.
+                raise
+    except SyntaxError as error:
+        return _syntax(error.msg, error.lineno, error.offset)
+    except UnicodeEncodeError as error:
+        line = source.count("\n", 0, error.start) + 1
+        return _syntax(f"{source[error.start]!r} is no character", line, 0)
+    except (ValueError, OverflowError, SystemError) as error:
+        # Null bytes, in some releases; more lines or columns than a tree can hold.
+        return _syntax(str(error), 0, 0)
+    except (RecursionError, MemoryError):
+        message = "the program is nested too deeply to be checked; split up its expressions"
+        return _unread(TOO_DEEP, message)
+
+
+def _compile(source: str) -> ast.Module:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = compile(source, "<program>", "exec", flags, dont_inherit=True)
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+def _unread(rule: str, message: str, line: int = 0, column: int = 0) -> Unread:
+    return Unread(finding=Finding(line=line, column=column, rule=rule, message=message))
+
+
+def _syntax(message: str | None, line: int | None, column: int | None) -> Unread:
+    reason = plainly(message or "not Python", 200)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    text = f"syntax error: {reason}, as Python {version} reads it"
+    return _unread(SYNTAX, text, max(line or 0, 0), max(column or 0, 0))
+
+
+def plainly(text: str, size: int) -> str:
+    """Return a text of the program, shortened, with invisible characters as escapes."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in clip(text, size)
+    )
+
+
+def lines_of(code: str) -> list[str]:
+    """Return a program's lines as Python counts them; `str.splitlines` would find more."""
+    return [line.rstrip("\n") for line in io.StringIO(code, newline=None)]
+
+
+AWAIT = "the `await` that was missing"
+_INSERTED = {"asynchronous": b"async ", "star": b"*"}
+_WORDS = {
+    "answer": "the value of `final_answer`",
+    "bare": "no `await` before what is none",
+    "star": "a `*` before the list of calls",
+    "value": "the value of the last `return`",
+}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change at one node.
+
+    Attributes:
+        kind: `AWAIT`: await a call; "plain", "bare": remove the node's `await` or `async`;
+            "asynchronous": make a function asynchronous; "value", "answer": make a `return` or a
+            `final_answer` its value; "star": unpack a list.
+    """
+
+    kind: str
+    node: ast.stmt | ast.expr
+
+
+def apply_edits(code: str, edits: Iterable[Edit]) -> tuple[str, str] | None:
+    """Return the changed text, and the changes in words; None if a node is not found in it."""
+    lines = code.encode().splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    text = code.encode()
+    changes: set[tuple[int, int, bytes]] = set()
+    for edit in edits:
+        node = edit.node
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or 1) - 1] + (node.end_col_offset or 0)
+        part = text[start:end]
+        if edit.kind == AWAIT:
+            if not _is_same(part, node):
+                return None
+            changes |= {(start, start, b"(await "), (end, end, b")")}
+        elif edit.kind in _INSERTED:
+            changes.add((start, start, _INSERTED[edit.kind]))
+        else:
+            match = re.match(rb"(?:await|async|return|final_answer)\b\s*", part)
+            if match is None:
+                return None
+            empty = isinstance(node, ast.Return) and node.value is None
+            changes.add((start, start + match.end(), b"pass" if empty else b""))
+    for start, end, new in sorted(changes, reverse=True):
+        text = text[:start] + new + text[end:]
+    words = dict.fromkeys(_WORDS.get(edit.kind, AWAIT) for edit in edits)
+    return text.decode(), f"the program with {' and '.join(words)}"
+
+
+def _is_same(part: bytes, node: ast.AST) -> bool:
+    """Return whether a part of the text is a node: in f-strings, positions may be wrong."""
+    try:
+        return ast.dump(ast.parse(b"(%b)" % part, mode="eval").body) == ast.dump(node)
+    except (SyntaxError, ValueError):
+        return False
+
 
 _PIP = r"[!%]? *(?:(?:\{sys\.executable\}|python3?) +-m +|uv +)?pip3? +install\b"
 
@@ -39,7 +198,7 @@ _FLAGS = re.compile(
 
 
 def read_command(text: str) -> str:
-    """Return what replaces a command; the command itself if its meaning is uncertain."""
+    """Return the replacement of a command, or the command if its meaning is uncertain."""
     install = re.match(rf"([ \t]*){_PIP}(.*)", text)
     if install is None:
         return text[: len(text) - len(text.lstrip())] if text.lstrip().startswith("%time ") else ""
@@ -140,7 +299,7 @@ def _spell_text(text: str) -> str:
 
 
 ATTEMPTED_CHARS = 1024 * 1024
-"""Characters parsed in search of a repair: half a second, and hundreds of usual texts."""
+"""Characters parsed in search of a repair: half a second, or hundreds of usual programs."""
 
 _ARGUMENTS = {field.name for field in dataclasses.fields(RunRequest)} | {"apply", "profile"}
 
@@ -166,7 +325,7 @@ _CHARACTERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReadProgram:
-    """A program as it is read; `read_as` has the repairs in words, empty if there are none."""
+    """A parsed program; `read_as` has the repairs in words, or is empty."""
 
     code: str
     tree: ast.Module | Unread
@@ -213,7 +372,7 @@ def _repair(code: str, why: Unread) -> ReadProgram:
         texts, level = level, {}
         for text, done in texts.items():
             for words, change in REPAIRS:
-                found = {}
+                parsed = {}
                 for new in dict.fromkeys(change(text)):
                     left -= len(new)
                     if new in seen or left < 0:
@@ -221,9 +380,9 @@ def _repair(code: str, why: Unread) -> ReadProgram:
                     seen.add(new)
                     level[new] = (*done, words)
                     if isinstance(tree := parse(new), ast.Module):
-                        found[ast.dump(tree)] = new
-                if len(found) == 1:
-                    (new,) = found.values()
+                        parsed[ast.dump(tree)] = new
+                if len(parsed) == 1:
+                    (new,) = parsed.values()
                     return ReadProgram(code=new, tree=parse(new), read_as="; ".join(level[new]))
     return ReadProgram(code=code, tree=why)
 
@@ -271,7 +430,7 @@ _PYTHON = frozenset({"python", "py", "python3", "py3", "ipython"})
 
 
 def _without_fence(text: str) -> Iterator[str]:
-    """Yield what is inside Markdown fences or `<code>`, if all that is outside is prose."""
+    """Yield the text inside Markdown fences or `<code>`, if the rest is prose."""
     lines = text.splitlines()
     marks = [n for n, line in enumerate(lines) if _MARK.match(line)]
     if not marks:
@@ -287,10 +446,9 @@ def _without_fence(text: str) -> Iterator[str]:
 
 
 def _several_fences(lines: list[str], marks: list[int]) -> Iterator[str]:
-    """Yield the programs in several fences as one, if they are certainly no alternatives.
+    """Yield the Python programs in several fences as one, unless they may be alternatives.
 
-    Only those in Python count. They belong together if there is nothing between them, or if each
-    uses what those before it define.
+    They are one program if no text separates them, or if each uses names from those before it.
     """
     pairs = list(zip(marks[::2], marks[1::2], strict=True))
     kinds = [(_MARK.match(lines[start]) or [""])[1] or "" for start, _ in pairs]
@@ -337,7 +495,7 @@ _NUMBER = re.compile(r"\s*(\d+)(?: ?[|│] ?|→|\t)(.*)")
 
 
 def _without_prompts(text: str) -> Iterator[str]:
-    """Yield what follows the prompts, without the output in between, or the lines' numbers."""
+    """Yield the lines without prompts, line numbers and the output between them."""
     lines = text.splitlines()
     numbered = [match for match in map(_NUMBER.match, lines) if match]
     if numbered and len(numbered) == len(lines):
@@ -414,4 +572,4 @@ REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     (_NOTEBOOK, lambda text: (_outside_literals(COMMAND, read_command, text),)),
     ("the same lines with spaces in place of tabs", _with_spaces),
 )
-"""What may be wrong with a text, in the order in which it is tried."""
+"""The repairs in the order of the attempts, each with its words."""
