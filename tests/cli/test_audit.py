@@ -90,7 +90,7 @@ def test_verify_accepts_a_whole_log_and_names_a_changed_line(commands: Commands)
     assert (problem["file"], problem["line"]) == ("2026-09-21-000001.jsonl", 4)
 
 
-def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
+def test_the_last_records_and_a_run_are_shown_a_line_each(commands: Commands) -> None:
     status, out, _ = commands("tail", "-n", "4")
     lines = out.splitlines()
     when = datetime.fromisoformat("2026-09-21T14:13:20Z").astimezone().strftime("%m-%d %H:%M:%S")
@@ -101,6 +101,12 @@ def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
     assert "#2  shop.wipe  refused  deny (rule 'no') call_denied" in lines[1]
     status, out, _ = commands("tail", "-n", "2", "--json")
     assert [json.loads(line)["kind"] for line in out.splitlines()] == ["refused", "end"]
+    assert commands("show", RUN[:8])[1].count("\n") == 4
+    lines = commands("show", RUN, "--json")[1].splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3, 4, 5]
+    status, _, err = commands("show", "feedfeed")
+    assert (status, "No run or plan 'feedfeed'" in err) == (1, True)
+    assert commands("show", "no such/thing")[0] == 2
 
 
 async def test_tail_follows_new_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,15 +125,6 @@ async def test_tail_follows_new_records(tmp_path: Path, capsys: pytest.CaptureFi
             log.close()
             tasks.cancel_scope.cancel()
     assert [json.loads(line)["run"] for line in out.splitlines()] == ["0", "1", "2"]
-
-
-def test_a_run_is_shown_by_the_beginning_of_its_id(commands: Commands) -> None:
-    assert commands("show", RUN[:8])[1].count("\n") == 4
-    lines = commands("show", RUN, "--json")[1].splitlines()
-    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3, 4, 5]
-    status, _, err = commands("show", "feedfeed")
-    assert (status, "No run or plan 'feedfeed'" in err) == (1, True)
-    assert commands("show", "no such/thing")[0] == 2
 
 
 def test_calls_are_counted(commands: Commands) -> None:

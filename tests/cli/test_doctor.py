@@ -79,16 +79,10 @@ async def test_doctor_does_not_offer_to_close_a_directory_that_the_user_named(
         assert not await offer([WORKS], settings)
     assert state_remedy(settings) == f"chmod 700 {shared}"
     assert shared.stat().st_mode & 0o777 == 0o755
-
-
-def test_another_users_directory_needs_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = _settings(tmp_path)
-    settings.state_dir.mkdir(parents=True, mode=0o500)
+    # Another user's directory needs root.
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
-    assert state_remedy(settings) == f"sudo chown -R 4000000 {settings.state_dir}"
+    assert state_remedy(settings) == f"sudo chown -R 4000000 {shared}"
 
 
 async def test_offer_builds_a_missing_image(

@@ -61,16 +61,11 @@ print(gc.isenabled(), gc.get_freeze_count() > before)
     assert python(code) == "True True"
 
 
-@pytest.mark.parametrize(
-    ("term", "no_color", "drawn"),
-    [("xterm", "", True), ("dumb", "", False), ("xterm", "1", False)],
-)
-def test_help_is_drawn_on_a_terminal_unless_it_must_not(
-    term: str, no_color: str, drawn: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_COLOR", no_color)
-    monkeypatch.setenv("TERM", term)
-    assert (is_drawn(TerminalOutput()), is_drawn(io.StringIO())) == (drawn, False)
+def test_help_has_colours_on_a_terminal_that_allows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for term, no_color, drawn in (("xterm", "", True), ("dumb", "", False), ("xterm", "1", False)):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setenv("TERM", term)
+        assert (is_drawn(TerminalOutput()), is_drawn(io.StringIO())) == (drawn, False)
 
 
 @pytest.mark.parametrize(
@@ -129,15 +124,12 @@ print([name for name in ("mcp", "bridge.runs") if name in sys.modules])
     assert python(code) == "[]"
 
 
-@pytest.mark.parametrize("words", [["help", "run"], ["help", "audit", "tail"], ["help"]])
-def test_help_explains_a_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 0
-    said = capsys.readouterr().out
-    assert cli.main([*words[1:], "--help"]) == 0
-    assert capsys.readouterr().out == said
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_the_version_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["help", "run"], ["help", "audit", "tail"], ["help"]):
+        assert cli.main(words) == 0
+        said = capsys.readouterr().out
+        assert cli.main([*words[1:], "--help"]) == 0
+        assert capsys.readouterr().out == said
     for word in ("version", "-V", "--version"):
         assert cli.main([word]) == 0
         assert capsys.readouterr().out.startswith("mcp-code-bridge 0.")
@@ -182,12 +174,9 @@ def test_both_readers_agree(words: list[str], flags: dict[str, str], http: str |
     assert (simple.flags, simple.arguments["http"]) == (flags, http)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["run", "-c", "1"], ["--help"], ["serve", "--help"], ["serve", "x"], ["--memory"], ["serves"]],
-)
-def test_all_other_words_are_for_typer(words: list[str]) -> None:
-    assert simple_invocation(words) is None
+def test_all_other_words_are_for_typer() -> None:
+    for line in ("run -c 1", "--help", "serve --help", "serve x", "--memory", "serves"):
+        assert simple_invocation(line.split()) is None
 
 
 def test_serving_imports_neither_typer_nor_rich(tmp_path: Path) -> None:

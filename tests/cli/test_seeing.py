@@ -72,16 +72,13 @@ def test_runs_are_listed_and_one_is_shown_with_its_calls(tmp_path: Path, command
     assert [each["run"] for each in json.loads(commands("runs", "--json")[1])] == [RUN]
 
 
-def test_an_unknown_run_is_an_error_with_the_remedy(tmp_path: Path, commands: Cli) -> None:
+def test_unknown_runs_and_saved_sessions_are_named(tmp_path: Path, commands: Cli) -> None:
     assert commands("runs") == (0, "", "No runs are recorded.\n")
     for run_id in ("ab1", "ab2"):
         anyio.run(partial(record_a_run, tmp_path, run_id))
     for run, said in (("ab", "2 runs begin with 'ab': ab1, ab2"), ("c", "`runs` lists them")):
         status, _, err = commands("runs", "show", run)
         assert (status, said in err) == (2, True)
-
-
-def test_saved_sessions_are_listed(tmp_path: Path, commands: Cli) -> None:
     assert "No sessions are saved" in commands("sessions")[2]
     kept = Checkpoints(Store(tmp_path), days=7)
     for owner, session_id in (("stdio", "id-1"), ("http#1", "id-2")):

@@ -81,8 +81,5 @@ def test_json_on_one_line_is_shown_indented_and_other_long_lines_are_cut() -> No
     assert '+        "TOKEN": •••\n' in shown
     broken = b"[" + b"1," * 100_000 + b"1"
     assert len(unified_diff("/f", broken, broken + b" x")) < 1000
-
-
-def test_a_new_or_removed_file_has_no_name() -> None:
     assert unified_diff("/f", None, b"x\n").startswith("--- (no file)\n+++ /f\n")
     assert unified_diff("/f", b"x\n", None).startswith("--- /f\n+++ (no file)\n")

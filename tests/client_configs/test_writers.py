@@ -123,10 +123,8 @@ def test_every_build_and_profile_gets_an_entry(machine: Machine, tmp_path: Path)
     for build in (*builds, "Code/User/profiles/work"):
         (config / build).mkdir(parents=True)
     found = targets(writer_for("vscode"), "user", machine)
-    assert [str(each.path.parent.relative_to(config)) for each in found] == [
-        *builds,
-        "Code/User/profiles/work",
-    ]
+    names = [str(each.path.parent.relative_to(config)) for each in found]
+    assert names == [*builds, "Code/User/profiles/work"]
     environ = {"LOCALAPPDATA": str(tmp_path / "local"), "APPDATA": str(tmp_path / "roaming")}
     store = tmp_path / "local/Packages/Claude_x1/LocalCache/Roaming/Claude"
     for directory in (store, tmp_path / "roaming" / "Claude"):
@@ -143,11 +141,8 @@ def test_clients_are_found_by_directory_file_or_command(machine: Machine, tmp_pa
     (home / ".claude.json").write_text(json.dumps({}))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "goose").touch(mode=0o755)
-    assert {each.writer.id for each in detect_targets(machine)} == {
-        "cursor",
-        "claude-code",
-        "goose",
-    }
+    detected = {each.writer.id for each in detect_targets(machine)}
+    assert detected == {"cursor", "claude-code", "goose"}
 
 
 def test_the_command_has_a_whole_persistent_path(tmp_path: Path) -> None:
