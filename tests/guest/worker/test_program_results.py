@@ -72,7 +72,7 @@ def test_a_hostile_repr_and_an_overlong_one_are_bounded(make_guest: Any) -> None
     assert finished.stdout == "a" * 9000 + "\n"
 
 
-@pytest.mark.parametrize("code", ["", "x = 1\ndel x"])
+@pytest.mark.parametrize("code", ["", "None", "x = 1\ndel x"])
 def test_a_program_without_a_last_value_has_no_result(guest_on: Any, code: str) -> None:
     assert guest_on.run(code).outcome == Done("ok")
 
