@@ -210,11 +210,7 @@ class NameTable:
 
 
 def import_for(name: str, attributes: Collection[str] = ()) -> str:
-    """Return the import statement for a well-known name; empty for any other.
-
-    Args:
-        attributes: Those that a program uses of it; "" if it uses the name itself.
-    """
+    """Return the import for a well-known name, given its attributes in use; else empty."""
     if name in MEMBERS:
         return f"from {MEMBERS[name]} import {name}"
     if name in TWICE_NAMED and attributes:
