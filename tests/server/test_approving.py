@@ -171,7 +171,7 @@ async def test_over_http_without_authentication_no_answer_is_an_approval(
         assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
         made = await client.call_tool("run_python", {"code": plan, "mode": "plan"})
         applied = [await _apply_plan(client, code) for code in (plan, plan.partition("\n")[0])]
-    assert "refused until the user's rules allow desk.write_note: no user can" in text_of(made)
+    assert "refuses that until the user's rules allow desk.write_note: no user can" in text_of(made)
     assert applied[0].is_error is True
     assert "The plan needs a person's approval, for desk.write_note" in text_of(applied[0])
     assert applied[1].is_error is False, text_of(applied[1])

@@ -55,7 +55,7 @@ async def _leave_much(engine: Engine, ada: Client, eve: Client) -> None:
     kept = [each.name for each in engine.artifacts.find_all(None)]
     assert kept == ["5", "4", "old"]
     [missing] = (await _run(eve, code=_leave("huge", 90_000)))["missing"]
-    assert "more than your share" in missing["why"]
+    assert "exceed your share" in missing["why"]
     assert [each.name for each in engine.artifacts.find_all(None)] == kept
 
 
