@@ -182,7 +182,7 @@ def _print_speed(measured: Speed) -> None:
         "were not looked for before, where SQLite's own ranking of the same words takes "
         f"{measured.floor_ms:.2f} ms (ratio {measured.median_ms / measured.floor_ms:.2f}). The "
         f"index takes {measured.build_ms:.0f} ms to build, {measured.server_ms:.1f} ms for one "
-        f"server anew, and {measured.megabytes:.0f} MB."
+        f"server again, and {measured.megabytes:.0f} MB."
     )
 
 

@@ -25,21 +25,22 @@ MAX_WORDS = 25
 
 WORDS = (
     r"anew|at work|besides|by now|for good|goes on|go on with|is had|its affair|lasting|leash",
-    r"likewise|mend(?:s|ed|ing)?|(?<!user )nobody(?! \(65534\))|outfits?|shel(?:f|ves)",
+    r"likewise|mend(?:s|ed|ing)?|(?<!user )(?<!\")nobody(?! \(65534\)|\")|outfits?|shel(?:f|ves)",
     r"to be had|told of|what came|whoever",
 )
 """Words that a reader has to decode, as regular expressions."""
 
 PARTICIPLE = re.compile(r"_*[a-z]+(?:ed|en|ing)")
 
-CEILINGS = {"words": 104, "long sentences": 207, "participles": 338}
+CEILINGS = {"words": 0, "long sentences": 194, "participles": 117}
 
 
 def code_files() -> Iterator[Path]:
     """Yield the project's own Python files."""
     for directory in CODE:
         for path in sorted((ROOT / directory).rglob("*.py")):
-            if "node_modules" not in path.parts:
+            # This file has the words as patterns.
+            if "node_modules" not in path.parts and path != Path(__file__).resolve():
                 yield path
 
 

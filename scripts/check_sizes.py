@@ -21,7 +21,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 84_970, "tests": 88_660, "limits": 248, "exceptions": 52, "twins": 3}
+CEILINGS = {"bridge": 84_415, "tests": 82_570, "limits": 248, "exceptions": 45, "twins": 3}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},

@@ -11,7 +11,7 @@ from bridge.clock import Clock
 from tests.waiting import PATIENCE_SECONDS
 
 
-async def test_time_passes_until_it_is_stopped_and_goes_on_where_it_stood() -> None:
+async def test_time_passes_until_it_is_stopped_and_continues_where_it_stood() -> None:
     clock = Clock()
     with clock.stop():
         with clock.stop():

@@ -103,7 +103,7 @@ async def _define(server: str, tool: str) -> Tool:
 
 
 def _oversight(directory: Path, journals: Journals, run_id: str) -> GateContext:
-    """Return what a run's calls go through, all of it at work."""
+    """Return a gate with all its parts in use."""
     policy = Policy(parse_policy(tomllib.loads(policy_text())["policy"], "policy"))
     known = {secrets.token_urlsafe(30): f"TOKEN_{number}" for number in range(SECRETS)}
     redactor = Redactor(known)

@@ -38,7 +38,7 @@ async def test_twenty_megabytes_go_both_ways(rig: Rig) -> None:
         assert received == data
 
 
-async def test_a_flood_that_nobody_reads_stays_in_the_sandbox(rig: Rig) -> None:
+async def test_a_flood_that_no_one_reads_stays_in_the_sandbox(rig: Rig) -> None:
     program = READY_THEN + (
         # Told to start, so that none of the flood comes along with the first line.
         "sys.stdin.readline()\n"

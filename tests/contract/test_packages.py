@@ -180,7 +180,7 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
                 await run(engine, "# /// script\n# dependencies = 1\n# ///\n")
 
 
-async def test_with_default_settings_programs_may_read_packages_whoever_the_bridge_is(
+async def test_with_default_settings_programs_may_read_packages_whichever_user_the_bridge_is(
     engines: EngineSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = engines.get("bubblewrap")

@@ -38,7 +38,7 @@ ON_AN_ENGINE = [
 WITHOUT_ONE = [
     (["run"], 2, "Name a FILE"),
     (["run", "/no/such/file"], 2, "cannot be read"),
-    (["run", "-c", "1", "--servers", "nobody"], 2, "no server 'nobody'"),
+    (["run", "-c", "1", "--servers", "absent"], 2, "no server 'absent'"),
     (["run", "-c", "1", "--timeout", "soon"], 2, "Input should be a valid number"),
     (["run", "-c", "1", "--memory", "lots"], 2, "--memory: 'lots' is not a size"),
     (["run", "-c", "1", "--runtime", "warp-drive"], 2, "is not auto, podman, docker"),
@@ -99,7 +99,7 @@ def test_run_json_prints_the_structured_result(user: User) -> None:
         ["1"],
         {"a": 2},
     )
-    refused = json.loads(user.command("run", "--json", "-c", "1", "--servers", "nobody").stdout)
+    refused = json.loads(user.command("run", "--json", "-c", "1", "--servers", "absent").stdout)
     assert (refused["status"], refused["reason"]) == ("validation_error", "validation")
 
 

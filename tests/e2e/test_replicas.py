@@ -94,7 +94,7 @@ async def test_a_drain_lets_runs_end_and_begins_none(tmp_path: Path) -> None:
                 assert (page.status_code, "retry-after" in page.headers) == (421, False)
                 refused = await client.call_tool("run_python", {"code": "1"})
                 assert "replica 'a' of the bridge is ending" in text_of(refused)
-                assert "Make the request again" in text_of(refused)
+                assert "Repeat the request" in text_of(refused)
                 go.touch()
             await until(lambda: bridge.ended)
             assert bridge.process.returncode == 128 + signal.SIGTERM

@@ -72,7 +72,7 @@ def _uids(deployed: Deployed) -> set[str]:
 
 
 @pytest.mark.parametrize("credential", ["", "Bearer", "Bearer wrong", "Basic YWxpY2U6"])
-async def test_the_gateway_lets_nobody_in_without_a_token(
+async def test_the_gateway_lets_no_one_in_without_a_token(
     single: Deployed, credential: str
 ) -> None:
     (address,) = single.addresses()

@@ -241,7 +241,7 @@ async def test_always_is_offered_only_where_a_rule_can_say_it(
     assert _text(spec) == POLICY
 
 
-async def test_a_tool_that_changed_is_taken_for_good_without_a_rule(spec: PolicySpec) -> None:
+async def test_a_tool_that_changed_is_taken_permanently_without_a_rule(spec: PolicySpec) -> None:
     approver = Approver(Person("always"), owner="me", policy=spec)
     assert await approver.approve(CALL, [ALTERED]) == Approval(holds="always")
     assert _text(spec) == POLICY

@@ -234,7 +234,7 @@ CALLS = st.lists(
 
 
 @given(calls=CALLS, rule=RULES, hops=st.integers(1, 3))
-async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
+async def test_a_run_that_finds_something_is_judged_as_if_it_had_made_the_calls(
     calls: list[tuple[str, frozenset[str]]], rule: FlowRule, hops: int
 ) -> None:
     seen = _context("r0", rule)
@@ -268,7 +268,7 @@ async def test_a_refusal_says_what_brought_the_label_and_whose_it_was(rule: Flow
     assert "Earlier: \"memory 'notes' (saved by run abc123)\"." in caught.value.message
 
 
-async def test_of_what_nobody_knows_every_rule_begins_and_names_it() -> None:
+async def test_of_what_no_one_knows_every_rule_begins_and_names_it() -> None:
     state = FlowState()
     assert state.add_provenance("file x (saved by an unknown run)", Provenance(anything=True))
     for rule in (DENIED, FlowRule(name="s", action="ask", after_servers=("m*",), to=DENIED.to)):

@@ -235,7 +235,7 @@ def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
         Replay(journal).answer(call("t", {"deep": deep}), "write")
 
 
-def test_two_retries_at_once_do_not_both_go_on() -> None:
+def test_two_retries_at_once_do_not_both_continue() -> None:
     journals = Journals()
     first = journals.begin("a", "me")
     put(first, "put", {"n": 1}, answer("1"))
@@ -248,7 +248,7 @@ def test_two_retries_at_once_do_not_both_go_on() -> None:
     assert other.answer(call("put", {"n": 1}), "write") == answer("1")
 
 
-def test_a_run_that_goes_on_cannot_be_retried_yet() -> None:
+def test_a_run_that_continues_cannot_be_retried_yet() -> None:
     journals = Journals()
     journal = journals.begin("a", "me")
     with journal.recording(), pytest.raises(InvalidRequestError, match="Run a still runs"):

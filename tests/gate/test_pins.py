@@ -117,7 +117,7 @@ async def test_what_changed_is_said_in_words(file: Store, tool: Tool, changes: l
     assert Pins(file).change(tool) == "; ".join(changes)
 
 
-async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Store) -> None:
+async def test_a_changed_tool_is_taken_for_what_it_is_only_permanently(file: Store) -> None:
     pins = Pins(file)
     await pins.keep(TOOL)
     await pins.keep(OTHER)

@@ -272,7 +272,7 @@ def test_each_server_has_a_minute_of_its_own() -> None:
     budget.spend("c")
 
 
-def test_a_new_policy_goes_on_counting_where_the_old_one_was() -> None:
+def test_a_new_policy_continues_counting_where_the_old_one_was() -> None:
     rates = Rates(FakeClock())
     RunBudget(Budgets(), rates).spend("a")
     RunBudget(Budgets(per_minute=(("a", 9),)), rates).spend("a")

@@ -44,7 +44,7 @@ def _call(definition: Tool | None = None, /, **arguments: Any) -> CallFacts:
     return CallFacts(server="s", tool="t", arguments=arguments, definition=definition)
 
 
-def test_without_a_policy_everything_is_allowed_and_nobody_believed() -> None:
+def test_without_a_policy_everything_is_allowed_and_no_one_believed() -> None:
     policy = Policy()
     decision = policy.decide(_call(_tool(readOnlyHint=True, openWorldHint=True)))
     assert decision == Decision(action="allow", rule=OPEN, effect="write")

@@ -171,7 +171,7 @@ def test_what_is_long_is_cut_and_its_size_told() -> None:
     assert quote_text("x" * 40, 40) == f'"{"x" * 40}"'
 
 
-def test_nothing_stands_where_nobody_scrolls() -> None:
+def test_nothing_stands_where_no_one_scrolls() -> None:
     hidden = f"    x = 1{' ' * 300}; evil()\n{' ' * 200}evil()\n{' ' * 40}fine()"
     shown, rest = visible_lines(hidden, 10, 10_000)
     assert rest == 0

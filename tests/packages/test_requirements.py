@@ -170,7 +170,7 @@ def test_what_no_python_can_be_is_refused(lie: dict[str, Any]) -> None:
         made(**lie)
 
 
-def test_uv_is_told_of_the_sandboxes_c_library_or_the_next_older_that_it_knows() -> None:
+def test_uv_is_told_about_the_sandboxes_c_library_or_the_next_older_that_it_knows() -> None:
     assert TARGET.uv_platform == "x86_64-manylinux_2_31"
     assert made(libc="glibc 2.30").uv_platform == "x86_64-manylinux_2_28"
     assert made(libc="glibc 2.99").uv_platform == "x86_64-manylinux_2_40"
@@ -180,7 +180,7 @@ def test_uv_is_told_of_the_sandboxes_c_library_or_the_next_older_that_it_knows()
 @pytest.mark.parametrize(
     "kind", [{"implementation": "pypy"}, {"free_threaded": not FREE}, {"libc": ""}]
 )
-def test_a_python_of_a_kind_that_uv_cannot_be_told_of_is_refused(kind: dict[str, Any]) -> None:
+def test_a_python_of_a_kind_that_uv_cannot_be_told_about_is_refused(kind: dict[str, Any]) -> None:
     with pytest.raises(PackageUnavailableError, match="that kind of Python") as refusal:
         _ = made(**kind).uv_platform
     assert "MCP_BRIDGE_IMAGE" in refusal.value.remedy

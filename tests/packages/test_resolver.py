@@ -247,7 +247,7 @@ async def test_what_was_allowed_when_it_was_found_is_judged_again(bench: Bench) 
         assert version in (place / "alpha.py").read_text()
 
 
-async def test_versions_are_looked_for_anew_when_they_are_old_and_kept_if_nobody_answers(
+async def test_versions_are_looked_for_again_when_they_are_old_and_kept_if_no_one_answers(
     bench: Bench,
 ) -> None:
     wheel(bench.links, "alpha", "1.0")
@@ -511,7 +511,7 @@ time.sleep(600)
 """
 
 
-async def test_a_uv_that_nobody_waits_for_is_killed_with_all_it_started(bench: Bench) -> None:
+async def test_a_uv_that_no_one_waits_for_is_killed_with_all_it_started(bench: Bench) -> None:
     said = bench.path / "pids"
     sleeper = script(bench.path, SLEEPER.format(place=str(said)))
     made = bench.resolver(allow_from("/wheels", "*"), sleeper)

@@ -116,7 +116,7 @@ def test_where_there_are_no_hard_links_a_set_is_a_copy_and_counts(
     assert not place.exists()
 
 
-def test_what_a_killed_bridge_left_goes_when_nobody_can_be_at_it(tmp_path: Path) -> None:
+def test_what_a_killed_bridge_left_goes_when_no_one_can_be_at_it(tmp_path: Path) -> None:
     one = StoredSet(tmp_path / "kept", Store(tmp_path), ["a"])
     left, busy = one.begin(), one.begin()
     (left / "half").write_text("x")

@@ -156,7 +156,7 @@ await mcp_log.write_note(topic="t", text=f"{one.url}")
     assert tools_recorded(bench.log) == ["create", "create"]
 
 
-async def test_a_plan_that_the_policy_allows_needs_nobody(bench: Bench) -> None:
+async def test_a_plan_that_the_policy_allows_needs_no_one(bench: Bench) -> None:
     config = bench.place / "config.toml"
     allowing = WRITES_ASK.replace("[policy]", '[policy]\ndefaults = { write = "allow" }')
     async with bench.opened(policy=allowing) as engine:
@@ -271,7 +271,7 @@ async def test_an_id_of_the_wrong_kind_says_where_it_belongs(planner: Engine) ->
         await planner.run(RunRequest(code="1", retry_of=made.plan_id, owner="somebody else"))
 
 
-async def test_what_a_plan_shows_has_labels_for_what_nobody_knows(planner: Engine) -> None:
+async def test_what_a_plan_shows_has_labels_for_what_no_one_knows(planner: Engine) -> None:
     code = (
         f"made = await {CREATE}(title='a')\n"
         "class Note:\n"

@@ -71,7 +71,7 @@ async def test_servers_of_either_era_ask_over_http(engine: Engine, era: str) -> 
     assert result.result == "it says four"
 
 
-async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
+async def test_a_user_who_declines_to_visit_an_address_leaves_the_servers_refusal(
     engine: Engine,
 ) -> None:
     code = "try:\n    r = await mcp_asker.enrol()\nexcept MCPError as e:\n    r = e.data\nr"
@@ -82,7 +82,9 @@ async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
     assert (await engine.run(RunRequest(code=code), unasked)).result == "enrolled"
 
 
-async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine: Engine) -> None:
+async def test_a_user_who_agrees_to_visit_an_address_has_the_call_made_again(
+    engine: Engine,
+) -> None:
     client = FakeClient(answer=accept)
     result = await engine.run(RunRequest(code="await mcp_asker.enrol()"), client)
     assert result.result == "enrolled", result.error

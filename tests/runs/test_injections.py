@@ -176,7 +176,7 @@ for line in sys.stdin:
         continue
     print(json.dumps({"jsonrpc": "2.0", "id": told["id"], "result": answer}), flush=True)
 for text in waiting.values():
-    print("goes on", text, file=log, flush=True)
+    print("continues", text, file=log, flush=True)
 """
 
 CALLED_OFF = """
@@ -207,7 +207,7 @@ async def test_calls_that_are_called_off_carry_nothing_past_a_flow_rule(
         assert result.status == "success", result.error
     told = sorted(log.read_text().splitlines())
     if watched:
-        assert told == [f"goes on {bit}" for bit in range(4)]
+        assert told == [f"continues {bit}" for bit in range(4)]
     else:
         assert {"cancelled 1", "cancelled 3"} <= {*told}
 

@@ -42,7 +42,7 @@ async def browse(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"action": "accept"}
 
 
-async def test_a_login_is_offered_and_the_run_goes_on(engine: Engine) -> None:
+async def test_a_login_is_offered_and_the_run_continues(engine: Engine) -> None:
     client = FakeClient(answer=browse, visits=True)
     for _ in range(2):
         result = await engine.run(RUN, client)

@@ -167,7 +167,7 @@ async def test_old_records_and_those_beyond_the_limits_are_removed(
     assert {each["run"] for each in kept.listed(None, 99)} == {"only", "many4", "many5"}
 
 
-async def test_a_run_goes_on_where_no_record_can_be_kept(engine: Engine, tmp_path: Path) -> None:
+async def test_a_run_continues_where_no_record_can_be_kept(engine: Engine, tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     engine.records.directory = in_the_way / "runs"

@@ -54,7 +54,7 @@ def _titles(log: Path) -> list[str]:
     return [given["title"] for tool, given in recorded(log) if tool == "create"]
 
 
-async def test_a_program_that_failed_at_its_seventh_write_goes_on_there(
+async def test_a_program_that_failed_at_its_seventh_write_continues_there(
     trusting: Engine, log: Path
 ) -> None:
     first = await run_program(trusting, CREATE.format(fault="1 / 0"))

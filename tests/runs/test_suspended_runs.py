@@ -48,7 +48,7 @@ async def _linger(run: SuspendedRun) -> RunResult:
 
 
 def _impatient() -> tuple[anyio.Event, Callable[[SuspendedRun], Awaitable[RunResult]]]:
-    """Return work that asks something, and at an event goes on without the answer."""
+    """Return work that asks a question, and at an event continues without the answer."""
     give_up = anyio.Event()
 
     async def work(run: SuspendedRun) -> RunResult:
@@ -107,7 +107,7 @@ async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
     await runs.follow(run)
 
 
-async def test_a_run_goes_on_with_the_answer_that_its_client_comes_back_with(
+async def test_a_run_continues_with_the_answer_that_its_client_comes_back_with(
     runs: SuspendedRuns,
 ) -> None:
     run, waiting = await _suspended(runs)
@@ -195,7 +195,7 @@ async def test_each_suspension_has_another_secret(runs: SuspendedRuns) -> None:
     assert all(len(secret) > 40 for secret in secrets)
 
 
-async def test_a_run_that_nobody_comes_back_for_is_cancelled(runs: SuspendedRuns) -> None:
+async def test_a_run_that_no_one_comes_back_for_is_cancelled(runs: SuspendedRuns) -> None:
     run, waiting = await _suspended(runs)
     assert run.scope.deadline < anyio.current_time() + 600
     run.scope.deadline = anyio.current_time()
@@ -231,7 +231,7 @@ async def test_a_client_that_cancels_its_request_cancels_its_run(runs: Suspended
 
 
 @pytest.mark.parametrize("leaving", [0, 1])
-async def test_a_run_that_two_requests_follow_goes_on_until_the_last_is_cancelled(
+async def test_a_run_that_two_requests_follow_continues_until_the_last_is_cancelled(
     runs: SuspendedRuns, leaving: int
 ) -> None:
     run = runs.start(OWNER, REQUEST, None, _linger)

@@ -118,7 +118,7 @@ async def test_a_queue_that_is_full_is_told_with_what_to_do(
             assert words in mine.remedy
 
 
-async def test_nobody_waits_for_ever() -> None:
+async def test_no_one_waits_for_ever() -> None:
     async with _crowd(RunQueue(1, 0.01), "a0", "a1") as crowd:
         await until(lambda: bool(crowd.errors))
         assert "has waited 0.01 s" in crowd.errors[0].message

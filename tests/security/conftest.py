@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def shelf() -> Iterator[EngineSet]:
+def engine_set() -> Iterator[EngineSet]:
     with ExitStack() as stack:
         yield EngineSet(stack)
 
@@ -49,12 +49,12 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, obje
 @pytest.fixture(scope="module")
 async def arena(
     request: pytest.FixtureRequest,
-    shelf: EngineSet,
+    engine_set: EngineSet,
     host: Mapping[str, object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Arena]:
     if sys.platform != "linux":
         pytest.skip("these backends are for Linux")
     home: Path = tmp_path_factory.mktemp(request.param)
-    async with opened(request.param, shelf, home) as made:
+    async with opened(request.param, engine_set, home) as made:
         yield made

@@ -337,7 +337,7 @@ def containers(engine: Outside, *, owner: int | None = None) -> list[str]:
     return [str(container["Id"]) for container in found]
 
 
-def settings_for(name: str, shelf: EngineSet, home: Path, **more: str) -> Settings:
+def settings_for(name: str, engine_set: EngineSet, home: Path, **more: str) -> Settings:
     environ = {**os.environ, "CANARY_TOKEN": CANARY}
     flags = {"runtime": name, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
     if name == "gvisor":
@@ -345,12 +345,12 @@ def settings_for(name: str, shelf: EngineSet, home: Path, **more: str) -> Settin
     if name == "ssh":
         flags |= {"runtime": "docker"}
     if name in ("docker", "ssh"):
-        environ |= shelf.get(name).environ
+        environ |= engine_set.get(name).environ
     else:
         # As where no service of podman's listens: the bridge runs one of its own.
         environ.pop("CONTAINER_HOST", None)
     if name != "bubblewrap":
-        flags["image"] = outside_of(name, shelf).image
+        flags["image"] = outside_of(name, engine_set).image
     run = home / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(run)}
@@ -358,14 +358,14 @@ def settings_for(name: str, shelf: EngineSet, home: Path, **more: str) -> Settin
     return load(flags, environ)
 
 
-def outside_of(name: str, shelf: EngineSet) -> Outside:
-    return shelf.get("podman" if name == "gvisor" else name)
+def outside_of(name: str, engine_set: EngineSet) -> Outside:
+    return engine_set.get("podman" if name == "gvisor" else name)
 
 
 @asynccontextmanager
-async def arena(name: str, shelf: EngineSet, home: Path, **more: str) -> AsyncIterator[Arena]:
-    settings = settings_for(name, shelf, home, **more)
-    outside = None if name == "bubblewrap" else outside_of(name, shelf)
+async def arena(name: str, engine_set: EngineSet, home: Path, **more: str) -> AsyncIterator[Arena]:
+    settings = settings_for(name, engine_set, home, **more)
+    outside = None if name == "bubblewrap" else outside_of(name, engine_set)
     listed = None if outside is None else partial(containers, outside)
     async with arena_on(name, settings, home, outside=outside, listed=listed) as opened:
         yield opened

@@ -302,7 +302,7 @@ async def test_an_engine_that_answers_nonsense_runs_nothing(ground: Ground, answ
     assert result.isolation.backend == "bubblewrap"
 
 
-async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> None:
+async def test_a_socket_that_no_one_listens_at_runs_nothing(ground: Ground) -> None:
     with socket.socket(socket.AF_UNIX) as closed:
         closed.bind(str(ground.path / "docker.sock"))
     (ground.path / "podman.sock").write_text("")

@@ -30,10 +30,10 @@ HOST_GROWTH = 40 * 1024
 
 @pytest.fixture(scope="module")
 async def box(
-    shelf: EngineSet, host: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
+    engine_set: EngineSet, host: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Arena]:
     assert host
-    async with opened("bubblewrap", shelf, tmp_path_factory.mktemp("box")) as made:
+    async with opened("bubblewrap", engine_set, tmp_path_factory.mktemp("box")) as made:
         yield made
 
 

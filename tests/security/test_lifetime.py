@@ -163,10 +163,10 @@ async def test_a_call_under_way_at_the_deadline_is_called_off(
 
 @pytest.mark.guarantee("bridge-killed")
 async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
-    arena: Arena, shelf: EngineSet, tmp_path: Path
+    arena: Arena, engine_set: EngineSet, tmp_path: Path
 ) -> None:
     async with arena.unharmed() as mine:
-        settings = settings_for(arena.name, shelf, tmp_path)
+        settings = settings_for(arena.name, engine_set, tmp_path)
         environ = {**settings.environ, "MCP_BRIDGE_IMAGE": settings.image, "MCP_BRIDGE_WARM": "1"}
         environ["MCP_BRIDGE_RUNTIME"] = settings.runtime
         if settings.oci_runtime:

@@ -192,7 +192,7 @@ async def test_the_servers_are_known_before_the_first_request(engine: Engine, er
     assert engine.servers.pool.states()["work-shop"].state == "idle", "nothing is started for it"
 
 
-async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
+async def test_a_client_that_is_quicker_than_the_configuration_is_told_about_them(
     settings: Settings, backend: FakeBackend, era: str
 ) -> None:
     finder = ListFinder(workshop())
@@ -205,7 +205,7 @@ async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
             assert "servers (later) are behind" in (client.instructions or "")
 
 
-async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_others(
+async def test_servers_of_a_project_that_wait_are_told_about_where_there_are_no_others(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
 ) -> None:
     (tmp_path / ".git").mkdir()

@@ -87,7 +87,7 @@ async def test_a_body_that_does_not_come_takes_no_place_for_long(
 @pytest.mark.parametrize(
     ("header", "status"), [({"origin": "https://example.org"}, 403), ({"host": "example.org"}, 421)]
 )
-async def test_what_another_site_s_page_sends_takes_nobody_s_place(
+async def test_what_another_site_s_page_sends_takes_no_ones_place(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, header: dict[str, str], status: int
 ) -> None:
     monkeypatch.setitem(BOUNDS, "bytes of requests", 0)

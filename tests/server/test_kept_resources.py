@@ -245,7 +245,7 @@ def _owner_of(token: str) -> str:
     return "#" + hashlib.sha256(f"Bearer {token}".encode()).hexdigest()[:32]
 
 
-async def test_nobody_is_told_of_a_change_that_reads_the_same(
+async def test_no_one_is_told_about_a_change_that_reads_the_same(
     engine: Engine, finder: ListFinder, era: str
 ) -> None:
     async with listening(build_server(engine), era) as heard:

@@ -200,7 +200,7 @@ async def test_only_clients_that_declare_tasks_get_one(pool: Pool, engine: Engin
 @pytest.mark.parametrize(
     ("era", "why"), [("2026-07-28", "no such task"), ("legacy", "Method not found")]
 )
-async def test_nobody_guesses_a_task_and_only_the_newer_era_has_them(
+async def test_no_one_guesses_a_task_and_only_the_newer_era_has_them(
     engine: Engine, era: str, why: str
 ) -> None:
     methods: tuple[Method, ...] = ("tasks/get", "tasks/update", "tasks/cancel")

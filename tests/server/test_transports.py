@@ -58,7 +58,7 @@ async def _follow_stream(url: str, listening: anyio.Event, ended: anyio.Event) -
         ended.set()
 
 
-async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends(
+async def test_a_listener_is_told_about_the_end_and_a_run_under_way_still_ends(
     engine: Engine,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,7 +96,7 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
     assert "timeout graceful shutdown exceeded" not in caplog.text
 
 
-async def test_whoever_listens_is_told_of_the_end_when_a_signal_ends_the_server(
+async def test_a_listener_is_told_about_the_end_when_a_signal_ends_the_server(
     engine: Engine,
 ) -> None:
     listening, ended = anyio.Event(), anyio.Event()
@@ -145,7 +145,7 @@ async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothin
 
 
 @pytest.mark.guarantee("http-clients")
-async def test_a_session_that_nobody_uses_ends(
+async def test_a_session_that_no_one_uses_ends(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transports, "HTTP_IDLE_SECONDS", 0.05)
@@ -268,7 +268,7 @@ async def read(client: Client, run: SuspendedRun, stream: str = "stdout") -> str
 
 
 @pytest.mark.parametrize(("reset", "progress"), [(False, True), (True, False)])
-async def test_a_run_goes_on_without_its_connection_and_its_owner_reads_the_result(
+async def test_a_run_continues_without_its_connection_and_its_owner_reads_the_result(
     engine: Engine, tmp_path: Path, reset: bool, progress: bool
 ) -> None:
     go, proxy = tmp_path / "go", Proxy()

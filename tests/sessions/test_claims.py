@@ -50,7 +50,7 @@ def _claimed(settings: Settings) -> bool:
         return bool(kept.listed("claim"))
 
 
-async def test_a_session_between_runs_goes_on_wherever_its_next_run_arrives(
+async def test_a_session_between_runs_continues_wherever_its_next_run_arrives(
     settings: Settings,
 ) -> None:
     async with pair(settings) as both:
@@ -201,7 +201,7 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
         assert kept.listed("claim") == []
 
 
-async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_goes_on_from_what_was_saved(
+async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_continues_from_what_was_saved(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"

@@ -101,7 +101,7 @@ def test_what_is_more_than_a_share_by_itself_is_refused_and_nothing_goes() -> No
     assert items_to_remove(held, most, next_item("you", 75)) is None
 
 
-def test_the_tenth_more_is_taken_of_nobody_who_has_less_than_what_comes() -> None:
+def test_the_tenth_more_is_taken_of_no_one_who_has_less_than_what_comes() -> None:
     held = [
         held_by(f"{number}", number, f"{number:064x}", 100 if number == 7 else 82)
         for number in range(12)

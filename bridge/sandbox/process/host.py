@@ -190,7 +190,7 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     """Return a sandbox's user and group outside; None for the bridge's own. Blocks.
 
     If the bridge is root, commands run as the owner of the workspace, so that files there stay
-    that user's; if root owns it, as nobody. They never run as root.
+    that user's; if root owns it, as user nobody. They never run as root.
 
     Args:
         nobody_uid: The programs' user if the bridge is root; None if it is not.

@@ -265,7 +265,7 @@ async def test_a_caller_that_has_used_up_its_share_is_refused_alone(tmp_path: Pa
     whole(tmp_path)
 
 
-async def test_a_full_log_goes_on_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
+async def test_a_full_log_continues_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=2, quota=5000)
     assert await _flood(log)

@@ -120,7 +120,7 @@ def test_an_original_that_no_frame_can_hold_is_left_out(make_guest: Any) -> None
     assert finished.stdout == "and on\n"
 
 
-def test_a_plan_stops_where_it_shows_what_nobody_knows(make_guest: Any) -> None:
+def test_a_plan_stops_where_it_shows_what_no_one_knows(make_guest: Any) -> None:
     def held(guest: Any, call: Any) -> None:
         guest.reply(call.id, {"held": {"plan": "0" * 16, "number": 1, "call": "git-hub.echo"}})
 

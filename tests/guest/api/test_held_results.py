@@ -43,7 +43,7 @@ __all__ = ["x"]
 
 
 @pytest.mark.parametrize("expression", ALLOWED)
-def test_what_only_passes_it_on_goes_on(x: Placeholder, expression: str) -> None:
+def test_what_only_passes_it_on_continues(x: Placeholder, expression: str) -> None:
     execute(f"y = {expression}", x)
     assert held.final_outcome(Done("ok")) == Done("ok")
 
@@ -414,7 +414,7 @@ REFUSED = ("with its repr", "as JSON", "cut, behind an except")
 
 
 @pytest.mark.parametrize("how", STOPPING)
-def test_a_program_that_looks_is_stopped_for_good(guest_on: Any, how: str) -> None:
+def test_a_program_that_looks_is_stopped_permanently(guest_on: Any, how: str) -> None:
     head = "import asyncio, sys\ncreate = mcp_git_hub.create_issue\n"
     finished = guest_on.run(head + STOPPING[how], hold)
     asked = [call for call in finished.calls if call.params["tool"] == "create-issue"]

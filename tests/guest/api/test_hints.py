@@ -94,7 +94,7 @@ def test_a_library_that_names_the_package_it_misses_gets_the_hint(message: str, 
         assert hint(AttributeError(message), packages=["*"]) == told
 
 
-def test_who_starts_pip_is_told_of_packages() -> None:
+def test_who_starts_pip_is_told_about_packages() -> None:
     for command in (["python3", "-m", "pip", "install", "-q", "polars"], "pip install polars"):
         told = hint(CalledProcessError(1, command), packages=["*"])
         assert 'run_python(packages=["polars"])' in told
@@ -102,7 +102,7 @@ def test_who_starts_pip_is_told_of_packages() -> None:
     assert "libgomp.so.1" in hint(OSError("libgomp.so.1: cannot open shared object file: No"))
 
 
-def test_a_task_without_a_loop_is_told_of_top_level_await() -> None:
+def test_a_task_without_a_loop_is_told_about_top_level_await() -> None:
     assert "`await" in hint(RuntimeError("no running event loop"))
     assert hint(RuntimeError("dictionary changed size during iteration")) == ""
 
@@ -164,7 +164,7 @@ def test_a_misuse_of_a_value_names_what_is_meant(line: str, told: str) -> None:
     assert told in hint(caught.value)
 
 
-def test_an_error_that_wraps_the_lack_of_a_network_is_told_of_it() -> None:
+def test_an_error_that_wraps_the_lack_of_a_network_is_told_about_it() -> None:
     unresolved = socket.gaierror(-3, "x")
     for error in (unresolved, urllib.error.URLError(unresolved), OSError(errno.ENETUNREACH, "x")):
         assert "the sandbox has no network" in hint(error)

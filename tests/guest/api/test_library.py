@@ -183,6 +183,6 @@ async def test_lines_that_there_cannot_be_are_refused(line: Line, lines: tuple[i
         await line.read_output("4f2c", lines=lines)
 
 
-def test_a_report_that_nobody_takes_is_no_failure(line: Line) -> None:
+def test_a_report_that_no_one_takes_is_no_failure(line: Line) -> None:
     line.closed = True
     line.progress(1, 2)

@@ -98,7 +98,7 @@ def test_a_small_state_is_one_part_and_a_large_one_several() -> None:
     assert not any(frame.lost for frame in large)
 
 
-def test_of_too_much_the_largest_go_first_and_are_told_of() -> None:
+def test_of_too_much_the_largest_go_first_and_are_told_about() -> None:
     names = {"a": bytes(40_000), "b": bytes(30_000), "c": bytes(9_000), "d": 1, "e": bytes(900_000)}
     data, lost = save_names(names, limit=60_000)
     found, _ = restore_names(data)

@@ -315,7 +315,7 @@ def test_a_programs_end_wakes_the_host_once(guest: Any) -> None:
     assert [type(decode_guest_frame(line)) for line in guest.pending] == [Exited]
 
 
-async def test_a_host_that_does_not_read_stops_nothing_for_good(guest: Any) -> None:
+async def test_a_host_that_does_not_read_stops_nothing_permanently(guest: Any) -> None:
     guest.hello()
     guest.start(
         "import sys\nfor n in range(40):\n"
@@ -405,7 +405,7 @@ def test_a_thousand_calls_may_be_under_way(guest_on: Any) -> None:
     assert guest_on.run(code, answer).value == 499_500
 
 
-def test_replies_nobody_waits_for_are_dropped(guest_on: Any) -> None:
+def test_replies_no_one_waits_for_are_dropped(guest_on: Any) -> None:
     def answer(guest: Any, call: Call) -> None:
         if call.params["arguments"]["text"] == "slow":
             return

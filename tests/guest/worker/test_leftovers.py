@@ -126,7 +126,7 @@ LIVING = {
 
 
 @pytest.mark.parametrize("program", LIVING.values(), ids=LIVING)
-def test_a_session_goes_on_beside_what_lives_on(session: Session, program: str) -> None:
+def test_a_session_continues_beside_what_lives_on(session: Session, program: str) -> None:
     assert session.run(program + "\n1").value == 1
     # Outside of a sandbox, a pool's processes would outlive the session.
     assert session.run("if 'pool' in globals(): pool.shutdown()\n2").value == 2

@@ -138,7 +138,7 @@ def test_a_large_value_is_printed_past_what_a_program_put_in_place_of_stdout(
     assert finished.stdout.startswith("first\n[\n0,\n1,\n")
 
 
-def test_a_large_value_that_cannot_be_printed_is_told_of(make_guest: Any) -> None:
+def test_a_large_value_that_cannot_be_printed_is_told_about(make_guest: Any) -> None:
     code = "import sys\nsys.stdout.close()\nlist(range(1000))"
     finished = make_guest().run(code, limits={"result_bytes": 1000})
     told = "list of 1,000; it cannot be printed: ValueError"

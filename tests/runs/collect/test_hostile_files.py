@@ -137,7 +137,7 @@ async def test_quotas_hold_whatever_comes(tmp_path: Path) -> None:
     _, files, missing = await taken(store(tmp_path / "3"), huge, Limits())
     assert missing == {"huge": "a part of it is too large"}
 
-    # Where all that a run leaves is bounded more narrowly, by what it left besides.
+    # Other outputs of the run count towards the same limit.
     narrow = store(tmp_path / "4", run_bytes=10)
     _, files, missing = await taken(narrow, [part("a", bytes(11)), part("b", bytes(9))])
     assert list(files) == ["b"]
@@ -169,7 +169,7 @@ async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path
     assert [loss.name for loss in left.missing] == ["a"]
 
 
-async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) -> None:
+async def test_what_was_begun_is_gone_when_no_one_asks_for_it(tmp_path: Path) -> None:
     kept = store(tmp_path)
     collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
     await collector.add(part("a", more=True))

@@ -1,4 +1,4 @@
-"""What becomes of frames about what was shown, whoever made them."""
+"""Frames of displayed contents from any program."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_of_a_large_one_the_small_is_handed_on_and_the_original_linked(rig
         picture(PNG, small="*"),
     ],
 )
-async def test_what_is_not_the_picture_that_it_says_reaches_nobody(rig: Rig, frame: Shown) -> None:
+async def test_what_is_not_the_picture_that_it_says_reaches_no_one(rig: Rig, frame: Shown) -> None:
     left = await rig.left(frame)
     assert [item for item in left.shown if item.data] == []
     assert [loss.name for loss in left.missing] == ["shown 1"]

@@ -126,7 +126,7 @@ async def test_a_secret_in_two_pieces_is_neither_shown_nor_kept(tmp_path: Path) 
         assert SECRET[:12] not in kept + left.stdout
 
 
-async def test_a_gap_of_the_guests_is_told_of_and_counted(tmp_path: Path) -> None:
+async def test_a_gap_of_the_guests_is_told_about_and_counted(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     half = "x" * 200_000
     left = await written(

@@ -118,7 +118,7 @@ def _answer(live: socket.socket, said: bytes) -> None:
         near.sendall(said)
 
 
-async def test_only_a_place_where_nobody_listens_is_passed_over(tmp_path: Path) -> None:
+async def test_only_a_place_where_no_one_listens_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
@@ -135,7 +135,7 @@ async def test_only_a_place_where_nobody_listens_is_passed_over(tmp_path: Path) 
             assert not faults.is_absent(await _refusal(f"unix://{tmp_path}/live"))
 
 
-async def test_a_port_where_nobody_listens_is_an_error() -> None:
+async def test_a_port_where_no_one_listens_is_an_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         error = await _refusal(f"tcp://127.0.0.1:{unused.getsockname()[1]}")

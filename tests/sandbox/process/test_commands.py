@@ -217,7 +217,9 @@ async def test_an_answer_that_is_none_gets_no_leave(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a mount table")
 @pytest.mark.parametrize("answer", [b"go", b"g", b""])
-def test_the_stage_goes_on_with_leave_only(pipes: tuple[int, int, int, int], answer: bytes) -> None:
+def test_the_stage_continues_with_leave_only(
+    pipes: tuple[int, int, int, int], answer: bytes
+) -> None:
     status, told, waits, permission = pipes
     wanted = {"code": compiled_examination(sys.executable), "attempts": [], "unnamed": ""}
     os.write(permission, answer)
