@@ -250,11 +250,12 @@ class RunCaller:
         if limit.cancelled_caught:
             return {"action": "cancel"}
         answer.pop("automatic", None)  # Only the bridge may set this field.
-        program, seconds = self._client.program, anyio.current_time() - began
-        answerer = answered_by(program, answer.get("action"), seconds) if program else ""
-        if answerer and answer["action"] != "accept":
-            message = f"No person saw the question: {answerer} answered it, with "
-            raise CannotAskError(f"{message}{answer['action']!r}.", automatic=True)
+        program, action = self._client.program, answer.get("action")
+        seconds = anyio.current_time() - began
+        answerer = answered_by(program, action, seconds) if program else ""
+        if answerer and action != "accept":
+            message = f"No person saw the question: {answerer} answered it, with {action!r}."
+            raise CannotAskError(message, automatic=True)
         # The user configured this client to accept; the audit log records it.
         return answer | {"automatic": answerer} if answerer else answer
 

@@ -31,8 +31,6 @@ from bridge.text import valid_text, visible
 
 
 class BridgeCalls:
-    """="""
-
     def __init__(self, context: GateContext, gate: Gate) -> None:
         self._context = context
         self._gate = gate

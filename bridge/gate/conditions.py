@@ -166,7 +166,7 @@ class ConditionCheck:
             done = at == end and not names
             for index, item in enumerate(items):
                 if done and (type(item) in _SCALARS or is_short_text(item)):
-                    # The path goes into a plain value.
+                    # The path ends at a plain value.
                     yield item
                 else:
                     waiting.append((item, at, names[index] if names else None))

@@ -72,7 +72,6 @@ class FlowState:
                 _absorb(mine.setdefault(name, {}), calls)
 
     def document(self) -> dict[str, Json]:
-        """="""
         return asdict(self)
 
     @classmethod
@@ -127,8 +126,6 @@ def _calls(document: Json) -> Calls:
 
 
 class _CompiledFlowRule:
-    """="""
-
     def __init__(self, rule: FlowRule) -> None:
         self.rule = rule
         self.after = sorted(rule.after)

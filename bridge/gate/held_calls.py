@@ -91,7 +91,7 @@ class CallResult(NamedTuple):
 def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
     """Return the numbers of the calls whose results the arguments use.
 
-    `plan` has the run's 16 digits; it holds `count` calls now.
+    `plan` has the run's 16 digits; it holds `held` calls now.
     """
     found: set[int] = set()
     for text, is_key, depth in _texts(arguments):

@@ -78,8 +78,6 @@ class Step:
 
 
 class _CompiledRule:
-    """="""
-
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.title = f"rule '{rule.name}'"
@@ -181,8 +179,6 @@ def _effect(
 
 
 class Policy:
-    """="""
-
     def __init__(self, spec: PolicySpec | None = None) -> None:
         self.spec = spec or PolicySpec()
         self._rules = tuple(_CompiledRule(rule) for rule in self.spec.rules)

@@ -128,8 +128,6 @@ class Kept:
 
 
 class Vaults:
-    """="""
-
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
 

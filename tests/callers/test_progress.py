@@ -206,7 +206,7 @@ def test_fast_answers_and_those_of_headless_clients_are_automatic(
 
 def _approver(program: str, action: str) -> Approver:
     async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": action, "automatic": "a person"}
+        return {**({"action": action} if action else {}), "automatic": "a person"}
 
     client = FakeClient(answer=answer, program=program)
     return Approver(RunCaller(client, Clock(), identified=True).elicit, owner="me")
@@ -215,6 +215,8 @@ def _approver(program: str, action: str) -> Approver:
 async def test_automatic_declines_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 1e9)
     monkeypatch.setattr(automatic, "AUTOMATIC_SECONDS", 1e9)
+    with raises_code("answered_automatically", match="answered it, with None"):
+        await _approver("other 1.0", "").approve(CALL, [ASK])
     with raises_code("answered_automatically") as caught:
         await _approver(CODEX, "decline").approve(CALL, [ASK])
     assert caught.value.code == "answered_automatically"

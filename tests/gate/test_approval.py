@@ -167,9 +167,10 @@ async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None
 
 
 async def test_an_unasked_call_names_a_rule_that_allows_it() -> None:
-    why = CannotAskError("The client offers no way.")
+    why = CannotAskError("The client offers no way.", quoted="Wanted: a secret")
     with pytest.raises(ApprovalNeededError, match="The client offers no way") as caught:
         await Approver(Person(why), owner="me").approve(CALL, [RULE])
+    assert "Wanted" not in str(caught.value)
     block = caught.value.remedy.split("\n\n")[1]
     [rule] = parse_policy(tomllib.loads(f"[policy]\n{block}")["policy"], "here").rules
     assert (rule.servers, rule.tools, rule.action) == (("git",), ("push",), "allow")

@@ -174,7 +174,10 @@ def test_a_name_cannot_break_out_of_a_mark() -> None:
 def test_arguments_are_masked_where_the_schema_names_secrets() -> None:
     below = {"type": "object", "properties": {"token": {}, "q": {}}}
     schema = {
-        "properties": {"apiKey": {}, "private-key": {}, "list": {"items": {"$ref": "#/$defs/B"}}},
+        "properties": {
+            **dict.fromkeys(("apiKey", "private-key", "password"), {}),
+            "list": {"items": {"$ref": "#/$defs/B"}},
+        },
         "$defs": {"B": below},
     }
     plain: dict[str, Any] = {
@@ -183,9 +186,10 @@ def test_arguments_are_masked_where_the_schema_names_secrets() -> None:
         "apiKey": ["a", "b"],
     }
     plain |= {"private-key": "drop everything; now", "max_tokens": 100, "author": "Ann"}
-    shown = redactor().arguments(
+    shown = redactor(SECRET, "hunter2-7").arguments(
         {
             **plain,
+            "password": "hunter2-7",
             "list": [{"token": "abc-1", "q": "abc-1"}],
             "body": f"Use {SECRET} or ghp_{'a1B2' * 6}.",
             "header": "Bearer abcDEF1234567890",
@@ -195,6 +199,7 @@ def test_arguments_are_masked_where_the_schema_names_secrets() -> None:
     )
     assert shown == {
         **plain,
+        "password": MARK,
         "list": [{"token": mask("abc-1"), "q": "abc-1"}],
         "body": f"Use {MARK} or ghp_{mask('a1B2' * 6)}.",
         "header": f"Bearer {mask('abcDEF1234567890')}",

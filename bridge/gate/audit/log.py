@@ -136,7 +136,7 @@ def _open_own(path: Path | str, flags: int, folder: int | None = None) -> int:
             raise OSError(errno.EPERM, f"{what} is a link or no directory") from error
         raise
     status = os.fstat(descriptor)
-    plain = folder is None or (stat.S_ISREG(status.st_mode) and status.st_nlink == 1)
+    plain = folder is None or (stat.S_ISREG(status.st_mode) and status.st_nlink <= 1)
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if plain and status.st_uid == os.geteuid() and not others_write:
         return descriptor

@@ -8,8 +8,10 @@ import os
 import random
 import shutil
 import stat
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.log import before_first, link_record
+from bridge.gate.audit.log import before_first, lines, link_record, opened
 from bridge.gate.audit.reading import BEGUN, verify
 from tests.audit_rig import (
     ALLOWED,
@@ -472,6 +474,31 @@ async def test_what_was_changed_is_named(
     problems = wrong(directory)
     assert len(problems) == len(found)
     assert all(text in problem for text, problem in zip(found, problems, strict=True))
+
+
+async def test_findings_have_a_limit(directory: Path) -> None:
+    _rewrite(directory, lambda lines: [*lines, b"\n" * 200_000])
+    tracemalloc.start()
+    report = verify(directory)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(report.problems), report.omitted) == (100, 199_900)
+    assert peak < 4 * 1024 * 1024
+
+
+async def test_a_file_that_retention_removes_while_it_is_opened_is_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = os.open
+
+    def remove(path: Any, *rest: Any, **more: Any) -> int:
+        descriptor = opening(path, *rest, **more)
+        (directory / FILE).unlink()
+        return descriptor
+
+    with opened(directory) as (folder, _), monkeypatch.context() as patch:
+        patch.setattr(os, "open", remove)
+        assert len(list(lines(folder, FILE))) == 4
 
 
 async def test_forged_first_records_are_checked_safely(directory: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ import pytest
 
 from bridge.errors import AuditError, CallDeniedError, RefusedError
 from bridge.gate.approval import Approval
-from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit import AuditLog, RunAudit, reading
 from bridge.gate.audit import run as run_module
 from bridge.gate.audit.log import ALIVE, MAX_RECORD_BYTES, Kind
 from bridge.gate.audit.reading import (
@@ -258,7 +259,7 @@ async def test_refusals_of_other_kinds_do_not_hide_among_a_flood(tmp_path: Path)
 
 
 @pytest.mark.guarantee("audit-floods")
-@pytest.mark.parametrize("length", [10, 100_000])
+@pytest.mark.parametrize("length", [10, 2000, 100_000])
 async def test_refusals_have_a_limit(tmp_path: Path, length: int) -> None:
     text = "é" * length
     calls = [a_call(f"tool{number}{text}", text=text) for number in range(700)]
@@ -481,3 +482,20 @@ async def test_a_bridge_that_closes_its_log_leaves_nothing_to_look_at(tmp_path: 
     assert len(live_files(tmp_path)) == 1
     log.close()
     assert not live_files(tmp_path)
+
+
+async def test_a_bridge_that_was_late_for_the_lock_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had opened the file before the other bridge removed it."""
+    dead = AuditLog(tmp_path, replica="a")
+    await two_runs(dead)
+    die(dead)
+
+    @contextmanager
+    def lock_late(path: Path, *, seconds: float) -> Iterator[None]:
+        path.unlink()
+        yield
+
+    monkeypatch.setattr(reading, "exclusive_lock", lock_late)
+    assert await end_orphans(AuditLog(tmp_path, replica="b")) == 0
