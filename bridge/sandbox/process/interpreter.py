@@ -53,9 +53,10 @@ def read_packages(
             found = re.search(
                 r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", file.read(65536), re.MULTILINE
             )
-    except FileNotFoundError:
-        if environment:
+    except (FileNotFoundError, NotADirectoryError):
+        if environment and place.is_dir():
             problem = "is no virtual environment: it has no pyvenv.cfg"
+            remedy = f"Make one with `{_MAKER} DIRECTORY` and name that."
     except OSError as error:
         problem = f"has a pyvenv.cfg that cannot be read: {error.strerror}"
     else:
