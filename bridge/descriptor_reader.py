@@ -80,9 +80,10 @@ class Reader:
         """Return the bytes that arrived, or None if the caller must read again."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
+            # First, so that `close` unregisters all, even if one cannot be registered.
+            self._loop = loop
             for descriptor in self._watched:
                 loop.add_reader(descriptor, self._readable)
-            self._loop = loop
         waiting: asyncio.Future[bytes | None] = loop.create_future()
         self._waiting = waiting
         try:

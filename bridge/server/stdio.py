@@ -267,7 +267,8 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
             try:
                 chunk = await self._reader.read()
             except OSError as error:
-                logger.warning("stdin cannot be read any more: %s", error)
+                if not self._ended:
+                    logger.warning("stdin cannot be read any more: %s", error)
             if chunk:
                 self._lines.extend(self._framer.feed(chunk))
             else:

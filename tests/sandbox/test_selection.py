@@ -82,7 +82,8 @@ async def test_packages_that_are_none_are_refused_before_anything_is_tried(
     if exists:
         place.mkdir()
     for runtime in ("auto", "docker", "bubblewrap"):
-        with pytest.raises(SettingsError, match="is no virtual environment") as caught:
+        problem = "is no virtual environment" if exists else f"there is no {place}"
+        with pytest.raises(SettingsError, match=problem) as caught:
             await select_backend(_settings(tmp_path, runtime=runtime, packages=str(place)))
         assert "-m venv" in caught.value.remedy
 

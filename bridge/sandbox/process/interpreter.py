@@ -53,9 +53,10 @@ def read_packages(
             found = re.search(
                 r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", file.read(65536), re.MULTILINE
             )
-    except FileNotFoundError:
-        if environment:
+    except (FileNotFoundError, NotADirectoryError):
+        if environment and place.is_dir():
             problem = "is no virtual environment: it has no pyvenv.cfg"
+            remedy = f"Make one with `{_MAKER} DIRECTORY` and name that."
     except OSError as error:
         problem = f"has a pyvenv.cfg that cannot be read: {error.strerror}"
     else:
@@ -189,14 +190,12 @@ class Interpreter:
 def candidates(base_prefix: str) -> list[str]:
     """Return the interpreters to try: the system's, the bridge's, others for all users."""
     own = str(PurePosixPath(base_prefix) / "bin" / "python3")
-    if sys.platform == "darwin":
-        # The system's only asks to have developer tools installed.
-        return [own]
-    # On some systems /usr/bin/python3 is too old.
+    # macOS's only asks to have developer tools installed; some other systems' is too old.
+    system = () if sys.platform == "darwin" else (SYSTEM_PYTHON,)
     names = ("/usr/local/bin/python3", *(f"/usr/bin/python3.{n}" for n in range(14, 8, -1)))
     others = [path for path in names if os.access(path, os.X_OK)]
     found: dict[str, str] = {}
-    for path in (SYSTEM_PYTHON, own, *others):
+    for path in (*system, own, *others):
         found.setdefault(os.path.realpath(path), path)
     return list(found.values())
 

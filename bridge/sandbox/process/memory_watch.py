@@ -30,7 +30,7 @@ class MemoryWatch(threading.Thread):
     """Kills a sandbox's processes if they hold more than `limit` bytes.
 
     Args:
-        child: The first process inside; killed only if that of the others is not enough.
+        child: The first process inside; killed only if to kill the others is not enough.
         directories: The memory-backed directories, as paths inside.
     """
 

@@ -44,7 +44,8 @@ class RunDirectory:
 def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:
     """Return the parent of run directories: `wanted` if the run's user can enter it, or /tmp."""
     place = Path(wanted) if wanted else FALLBACK
-    usable = place.is_absolute() and place.is_dir()
+    # Not `Path.is_dir`, which raises if a parent may not be entered.
+    usable = place.is_absolute() and os.path.isdir(place)  # noqa: PTH112
     if usable and as_nobody:
         usable = all(p.stat().st_mode & stat.S_IXOTH for p in (place, *place.parents))
     return Path(os.path.realpath(place if usable else FALLBACK))

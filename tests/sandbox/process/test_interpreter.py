@@ -23,11 +23,17 @@ from tests.sandbox.process.rig import run
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
 
-def test_the_systems_python_comes_first() -> None:
-    assert candidates("/opt/python")[:2] == [SYSTEM_PYTHON, "/opt/python/bin/python3"]
+def test_the_systems_python_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = candidates("/opt/python")
+    assert usual[:2] == [SYSTEM_PYTHON, "/opt/python/bin/python3"]
     found = candidates("/usr")
     assert found[0] == SYSTEM_PYTHON
     assert len(set(map(os.path.realpath, found))) == len(found)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    mac = candidates("/opt/python")
+    assert SYSTEM_PYTHON not in mac
+    assert {*map(os.path.realpath, usual[2:])} <= {*map(os.path.realpath, mac)}
+    assert mac[1:] or not Path(os.path.realpath(SYSTEM_PYTHON)).name.startswith("python3.")
 
 
 def test_what_is_bound_is_the_interpreter_and_nothing_above_it() -> None:

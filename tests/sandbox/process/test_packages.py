@@ -54,8 +54,13 @@ def test_packages_of_an_environment_or_a_directory_are_found(tmp_path: Path, lin
     assert found.version == (3, 12)
     found = read_packages(tmp_path, as_nobody=False)
     assert (found.directory, found.version) == (os.path.realpath(tmp_path), None)
-    with pytest.raises(SettingsError, match="is no virtual environment"):
+    with pytest.raises(SettingsError, match="is no virtual environment.*venv DIRECTORY"):
         read_packages(tmp_path, as_nobody=False, environment=True)
+    file = tmp_path / "file"
+    file.touch()
+    for absent in (file, tmp_path / "none"):
+        with pytest.raises(SettingsError, match=f"there is no {absent}.*venv {absent}"):
+            read_packages(absent, as_nobody=False, environment=True)
 
 
 def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> None:

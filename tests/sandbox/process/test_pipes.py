@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
 from bridge.sandbox.process.pipes import Pipes, wait_ready
 from tests.waiting import PATIENCE_SECONDS
@@ -103,3 +104,14 @@ def test_a_flood_on_stderr_is_read_while_output_is_awaited(
 
     options = {"loop_factory": lambda: asyncio.SelectorEventLoop(selector())}
     anyio.run(flood, backend_options=options)
+
+
+async def test_a_reader_of_what_cannot_be_watched_leaves_nothing_at_the_loop(
+    ends: list[tuple[int, int]],
+) -> None:
+    reader = Reader(ends[1][0], lambda: None, null := os.open("/dev/null", os.O_RDONLY))
+    with pytest.raises(OSError, match="not permitted"):
+        await reader.read()
+    reader.close()
+    os.close(null)
+    assert not asyncio.get_running_loop().remove_reader(ends[1][0])

@@ -90,5 +90,5 @@ def test_runs_go_where_temporary_files_go_if_they_can_enter(tmp_path: Path) -> N
     tmp_path.chmod(0o700)
     common = Path("/tmp").resolve()
     assert rundir.base_directory(str(tmp_path), as_nobody=True) == common
-    for wanted in (None, "", "relative", "/no/such/directory"):
+    for wanted in (None, "", "relative", "/no/such/directory", "/" + 256 * "x"):
         assert rundir.base_directory(wanted, as_nobody=False) == common
