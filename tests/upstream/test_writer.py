@@ -123,6 +123,26 @@ async def test_a_timed_out_call_is_cancelled_and_others_continue(pipe: tuple[int
     assert len(lines) == 3
 
 
+async def test_a_full_queue_counts_for_the_time_of_a_call(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    direct, ends = DirectDispatcher(writer), list[float]()
+
+    async def ask(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await direct.request("tools/call", b"{}", seconds)
+        ends.append(seconds)
+
+    writer.put(b"a" * MORE_THAN_A_PIPE)
+    while not writer.full:
+        writer.put(b"b\n")
+    async with anyio.create_task_group() as asking:
+        asking.start_soon(ask, 0.4)
+        await ask(0.3)
+        await flush(writer, pipe[0], MORE_THAN_A_PIPE)
+        await ask(0.2)
+    assert ends == [0.3, 0.4, 0.2]
+
+
 @pytest.mark.parametrize(
     ("line", "taken"),
     [
