@@ -280,9 +280,10 @@ class Lister:
         async with self._refresh_starts:
             try:
                 idle = self._is_idle(name)
-                spec, before = self._pool.spec(name), self.listings.get(name)
-                # Another bridge may have asked.
+                spec = self._pool.spec(name)
+                # Another bridge may have asked, and this one may ask meanwhile.
                 listing = await anyio.to_thread.run_sync(self.cache.load, spec)
+                before = self.listings.get(name)
                 newer = listing and (before is None or listing.listed_at > before.listed_at)
                 if listing and newer and self._specs.get(name) == spec:
                     self.listings[name] = listing

@@ -29,9 +29,7 @@ from bridge.gate.redaction_shapes import (
 from bridge.model import Json, ServerSpec
 from bridge.settings.globs import any_matcher
 
-MAX_TOKENS = (
-    8  # An authorization server may send new tokens without end. Texts may have earlier ones.
-)
+MAX_TOKENS = 8  # An authorization server may send tokens without end. Texts have earlier ones.
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 

@@ -425,9 +425,7 @@ class Connection:
         return True
 
     async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:
-        for _ in range(
-            3
-        ):  # After these attempts lists are not cached, because they could be stale.
+        for _ in range(3):  # Then lists are not cached, because they could be stale.
             try:
                 async with listen(
                     client,

@@ -202,29 +202,30 @@ class DirectDispatcher:
         """
         # A cancelled task must send nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        if self._writer.full:
-            with time_limit(seconds) as limit:
-                await self._writer.room()
-            if limit.cancelled_caught:
-                raise TimeoutError
-        if self._closed:
-            raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
         number = next(self._ids)
-        if meta := self._meta(number, current_caller() if label else None):
-            comma = b"" if params == b"{}" else b","
-            params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
-        head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
         outcome: Outcome = None
-        pending = self._pending[number] = _Pending(self._server, label, seconds)
+        pending = _Pending(self._server, label, seconds)
         try:
+            if self._writer.full:
+                with time_limit(seconds) as limit:
+                    await self._writer.room()
+                if limit.cancelled_caught:
+                    raise TimeoutError
+            if self._closed:
+                raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
+            if meta := self._meta(number, current_caller() if label else None):
+                comma = b"" if params == b"{}" else b","
+                params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
+            head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
+            self._pending[number] = pending
             self._writer.put(b"%b%b}\n" % (head, params))
             outcome = await pending.answered
         finally:
             # A late response is ignored.
-            del self._pending[number]
+            sent = self._pending.pop(number, None)
             self._deferred.pop(number, None)
             pending.close()
-            if outcome is None and not self._closed:
+            if sent and outcome is None and not self._closed:
                 self._writer.put(_cancellation(number))
         if outcome is None:
             raise TimeoutError

@@ -30,9 +30,7 @@ from bridge.upstream.oauth_web import safe_error_name, shorten
 
 PATH = "/callback"
 
-MAX_CONNECTIONS = (
-    16  # At a time, because any program here may connect. A browser opens two or three.
-)
+MAX_CONNECTIONS = 16  # Any program here may connect. A browser opens two or three at a time.
 
 Host = Literal["127.0.0.1", "localhost"]
 

@@ -175,7 +175,11 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
         raise _lack_error(connection, f"has {call.what} for its own view, not for programs")
     if is_call and connection.declares("tasks", "requests", "tools"):  # since 2025-11-25
         if connection.task_required is None:
-            await list_tools(connection)
+            try:
+                await list_tools(connection)
+            except MCPError as error:
+                # The call was not sent, so its tool has not failed.
+                raise (await translate(connection, f"{LIST_PREFIX}tools", error))[1] from None
         call = replace(call, task=call.tool in (connection.task_required or ()))
     begun = _caller_time()
     try:

@@ -428,8 +428,8 @@ class UpstreamServer:
             if connection.failure is not None:
                 # Waiting tasks share one failure. Each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
-            # Checked here too, because taking the lock yields to the event loop.
-            if share_roots and not connection.roots_shared:
+            # Taking the lock yields to the event loop, so a call takes it only if needed.
+            if share_roots and (self._sharing.locked() or not connection.roots_shared):
                 await self._share_roots(connection)
             yield connection
 

@@ -22,7 +22,7 @@ from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import ServerStartError
 from bridge.inventory.configuration import ConfigFinder
 from bridge.inventory.consents import ProjectConsents
-from bridge.inventory.refresher import FIRST_STARTS, REFRESH_SECONDS
+from bridge.inventory.refresher import FIRST_STARTS, REFRESH_SECONDS, Lister
 from bridge.inventory.servers import Servers
 from bridge.inventory.tool_cache import AGE, Listing, ToolCache, listing_digest
 from bridge.model import RunRequest, ServerSpec, Tool, ToolFilter
@@ -133,6 +133,31 @@ async def test_a_list_of_another_bridge_is_used(tmp_path: Path) -> None:
         await servers.load_unknown(["a"])
         await until(lambda: names(servers, "a") == ["new"])
     assert starts(tmp_path) == 0
+
+
+async def test_a_stored_list_does_not_replace_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, load, refresh = raw("a"), ToolCache.load, Lister._refresh
+    refreshed = anyio.Event()
+    remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
+    async with open_servers(tmp_path, spec) as servers:
+        remember(tmp_path, spec, age=60.0, tool="other bridge's")
+
+        def load_slowly(cache: ToolCache, spec: ServerSpec) -> Listing | None:
+            found = load(cache, spec)
+            anyio.from_thread.run(servers.load, ["a"])
+            return found
+
+        async def refresh_once(lister: Lister, name: str) -> None:
+            await refresh(lister, name)
+            refreshed.set()
+
+        monkeypatch.setattr(ToolCache, "load", load_slowly)
+        monkeypatch.setattr(Lister, "_refresh", refresh_once)
+        await servers.load_unknown(["a"])
+        await refreshed.wait()
+        assert "echo" in names(servers, "a")
 
 
 async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:

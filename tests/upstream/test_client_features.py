@@ -108,6 +108,7 @@ NO_CALL = "no call to this server is under way"
         ({"me": None}, [], NO_CALL),
         # The server of a call that was given up may ask all the same.
         ({"me": TimeoutError()}, ["you"], "several clients"),
+        ({"me": TimeoutError()}, [], NO_CALL),
         ({"me": ToolCallError("no", server="server", rpc_code=1)}, ["you"], ""),
     ],
 )

@@ -221,6 +221,18 @@ async def test_a_tool_whose_task_is_forgotten_is_not_called_again(rig: Rig, answ
     assert calls(web) == ["task"]
 
 
+async def test_a_list_that_fails_before_a_call_is_no_failure_of_the_tool(rig: Rig) -> None:
+    web = OddWeb()
+    web.capabilities["tasks"] = {"requests": {"tools": {"call": {}}}}
+    web.methods["tools/list"] = Answer(200, error(-32603, "no list"))
+    async with web.pool(rig) as pool:
+        failure = await _error(pool, "task")
+    assert "the list of its tools: no list" in failure.message
+    assert isinstance(failure, ToolCallError)
+    assert not failure.by_tool
+    assert calls(web) == []
+
+
 @pytest.mark.parametrize("era", ["newer", "older"])
 @pytest.mark.parametrize("tool", ["killed", "crash_holding_stdout"])
 async def test_stdio_sends_calls_once(

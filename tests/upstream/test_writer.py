@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.direct_dispatcher import MAX_QUEUED, DirectDispatcher, LineWriter
 from bridge.upstream.framing import parse_response
+from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
@@ -121,6 +123,42 @@ async def test_a_timed_out_call_is_cancelled_and_others_continue(pipe: tuple[int
     assert b"notifications/cancelled" in lines[-1]
     assert b'"requestId":1000000001' in lines[-1].replace(b" ", b"")
     assert len(lines) == 3
+
+
+async def test_a_full_queue_counts_for_the_time_of_a_call(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    direct, ends = DirectDispatcher(writer), list[float]()
+
+    async def ask(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await direct.request("tools/call", b"{}", seconds)
+        ends.append(seconds)
+
+    writer.put(b"a" * MORE_THAN_A_PIPE)
+    while not writer.full:
+        writer.put(b"b\n")
+    async with anyio.create_task_group() as asking:
+        asking.start_soon(ask, 0.4)
+        await ask(0.3)
+        await flush(writer, pipe[0], MORE_THAN_A_PIPE)
+        await ask(0.2)
+    assert ends == [0.3, 0.4, 0.2]
+
+
+async def test_a_stopped_clock_holds_a_calls_timeout(pipe: tuple[int, int]) -> None:
+    direct, ends, caller = DirectDispatcher(LineWriter(pipe[1])), list[float](), FakeCaller()
+
+    async def ask(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await direct.request("tools/call", b"{}", seconds)
+        ends.append(seconds)
+
+    async with anyio.create_task_group() as asking:
+        with on_behalf_of(caller):
+            asking.start_soon(ask, 0.02)
+        with caller.clock.stop():
+            await ask(0.1)
+    assert ends == [0.1, 0.02]
 
 
 @pytest.mark.parametrize(
