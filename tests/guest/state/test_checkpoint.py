@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.guest.state import checkpoint_saving
+from bridge.guest.state import checkpoint, checkpoint_saving
 from bridge.guest.state.checkpoint import EVERYTHING, MAGIC, restore
 from bridge.guest.state.checkpoint_saving import PART_BYTES, save
 from tests.guest.checkpoint_rig import LIMIT, Calls, restore_names, save_names, session
@@ -395,6 +395,18 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
     assert (other / "a.txt").read_text() == "newer"
     assert (other / "sub/deep/b").stat().st_mode & 0o777 == 0o640
     assert Path.cwd() == other / "sub"
+
+
+@pytest.mark.guarantee("checkpoints")
+def test_a_link_that_replaces_a_checked_file_is_neither_read_nor_written(tmp_path: Path) -> None:
+    for kind, target in (("saved", "secret"), ("restored", "aside")):
+        (tmp_path / kind).symlink_to(tmp_path / target)
+    (tmp_path / "secret").write_text("not ours")
+    with pytest.raises(OSError, match="symbolic links"):
+        checkpoint_saving._content(str(tmp_path / "saved"), 8, 8)
+    with pytest.raises(FileExistsError):
+        os.open(tmp_path / "restored", checkpoint._WRITE)
+    assert not (tmp_path / "aside").exists()
 
 
 def test_files_have_a_share_of_the_limit_and_the_largest_go_first(tmp_path: Path) -> None:
