@@ -371,7 +371,7 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
         path.mkdir(parents=True)
     (space / "a.txt").write_text("a")
     (space / "sub/deep/b").write_bytes(bytes(1000))
-    (space / "sub/deep/b").chmod(0o640)
+    (space / "sub/deep/b").chmod(0o4640)
     (space / "out/left").write_text("handed over already")
     (space / "__pycache__/x.pyc").write_text("x")
     (aside / "secret").write_text("not ours")
@@ -393,7 +393,7 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
         "sub/deep/b",
     ]
     assert (other / "a.txt").read_text() == "newer"
-    assert (other / "sub/deep/b").stat().st_mode & 0o777 == 0o640
+    assert (other / "sub/deep/b").stat().st_mode & 0o7777 == 0o640
     assert Path.cwd() == other / "sub"
 
 
