@@ -398,12 +398,14 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("checkpoints")
-def test_a_link_that_replaces_a_checked_file_is_neither_read_nor_written(tmp_path: Path) -> None:
+def test_what_replaces_a_checked_file_is_neither_read_nor_written(tmp_path: Path) -> None:
     for kind, target in (("saved", "secret"), ("restored", "aside")):
         (tmp_path / kind).symlink_to(tmp_path / target)
     (tmp_path / "secret").write_text("not ours")
     with pytest.raises(OSError, match="symbolic links"):
         checkpoint_saving._content(str(tmp_path / "saved"), 8, 8)
+    with pytest.raises(checkpoint.NotKept, match="it changed"):
+        checkpoint_saving._content(str(tmp_path / "secret"), 7, 8)
     with pytest.raises(FileExistsError):
         os.open(tmp_path / "restored", checkpoint._WRITE)
     assert not (tmp_path / "aside").exists()
