@@ -153,8 +153,7 @@ class _Saver:
 
     def _order(self, name: str) -> Tuple[bool, int]:
         self._write([name], self._limit)
-        size = sum(length for _, length in self.lengths)
-        return type(self._namespace[name]) is not types.ModuleType, size
+        return type(self._namespace[name]) is not types.ModuleType, sum(n for _, n in self.lengths)
 
     def _names(self) -> List[str]:
         names: List[str] = []
