@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import BridgeError
 from bridge.guest.protocol import wire
-from bridge.guest.protocol.wire import Call, Cancel, Done, encode
+from bridge.guest.protocol.wire import Call, Cancel, Done, Exited, encode
 from bridge.model import RunResult
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits
 from tests.fuzz.clock import loop, run
@@ -50,7 +50,7 @@ frames: st.SearchStrategy[wire.GuestFrame] = st.one_of(
 )
 endings: st.SearchStrategy[wire.GuestFrame] = st.one_of(
     st.builds(Done, outcome=st.sampled_from(("ok", "exception"))),
-    st.builds(wire.Exited, code=st.sampled_from((None, 0, 3)), signal=st.sampled_from((None, 9))),
+    st.builds(Exited, code=st.sampled_from((None, 0, 3)), signal=st.sampled_from((None, 9, 99))),
 )
 whole_lines = frames.map(encode)
 bursts = st.lists(whole_lines, max_size=12).map(b"".join)

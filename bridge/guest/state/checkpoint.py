@@ -29,7 +29,7 @@ LENGTH_BYTES = 8
 
 EVERYTHING = "*"  # Stands for all names if the whole checkpoint cannot be read.
 
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # `O_EXCL` follows no link.
 
 _session: Dict[str, Dict[str, Any]] = {}
 """Under "names", the globals of the session that is being restored."""

@@ -148,9 +148,12 @@ class _Saver:
             if len(data) <= self._limit:
                 self.written, self.packed = data, len(data)
         if not complete or len(self.written) > self._limit:
-            sizes = dict(self.lengths)
-            names.sort(key=lambda name: sizes.get(name, 0))
+            names.sort(key=self._order)
             self._write(names, self._limit)
+
+    def _order(self, name: str) -> Tuple[bool, int]:
+        self._write([name], self._limit)
+        return type(self._namespace[name]) is not types.ModuleType, sum(n for _, n in self.lengths)
 
     def _names(self) -> List[str]:
         names: List[str] = []

@@ -87,8 +87,8 @@ class Relay:
             try:
                 fcntl.fcntl(fd, _F_SETPIPE_SZ, processes.CHUNK_BYTES)
             except OSError:
-                # The user's limit on pipe buffers is reached; the default size works too.
-                break
+                # It is no pipe, or the user's limit is reached; the default size works too.
+                continue
 
     def until_worker_ends(self) -> bool:
         """Relay until the worker ends or sends its exit notice; return False at the deadline.

@@ -97,8 +97,8 @@ def _serve_runs(relay: Relay, children: processes.Children) -> float:
         answer_seconds = float(run.limits.get("answer_seconds", 0.005))
         relay.begin_run(run.limits, quiet=run.save)
         if not relay.send_run(line):
-            # The worker does not read: it can run nothing more.
-            _finish(relay, children, False, 0, run)
+            # The worker does not read: it can run nothing more. Like a save, it left no files.
+            _finish(relay, children, False, 0, wire.Run("", save=True))
             return answer_seconds
         # Free the line: with files it is large, and the program shares this memory.
         line = b""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.guest.state import checkpoint_saving
+from bridge.guest.state import checkpoint, checkpoint_saving
 from bridge.guest.state.checkpoint import EVERYTHING, MAGIC, restore
 from bridge.guest.state.checkpoint_saving import PART_BYTES, save
 from tests.guest.checkpoint_rig import LIMIT, Calls, restore_names, save_names, session
@@ -99,12 +99,13 @@ def test_a_small_state_is_one_part_and_a_large_one_several() -> None:
 
 
 def test_of_too_much_the_largest_go_first_and_are_told_about() -> None:
-    names = {"a": bytes(40_000), "b": bytes(30_000), "c": bytes(9_000), "d": 1, "e": bytes(900_000)}
-    data, lost = save_names(names, limit=60_000)
-    found, _ = restore_names(data)
-    assert set(found) == {"b", "c", "d"}
-    assert lost["e"] == lost["a"]
-    assert lost["a"].startswith("there is no room for it")
+    sizes = {"a": 40_000, "b": 115_000, "c": 50_000, "d": 9_000, "e": 9_000, "f": 900_000}
+    names = {name: os.urandom(size) for name, size in sizes.items()}
+    data, lost = save_names({"one": 1, "os": os, **names}, limit=60_000)
+    # A module first, as values may need it.
+    assert list(restore_names(data)[0]) == ["os", "one", "d", "e", "a"]
+    assert set(lost) == {"b", "c", "f"}
+    assert lost["b"].startswith("there is no room for it")
 
 
 def test_what_fits_once_it_is_compressed_is_kept() -> None:
@@ -370,7 +371,7 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
         path.mkdir(parents=True)
     (space / "a.txt").write_text("a")
     (space / "sub/deep/b").write_bytes(bytes(1000))
-    (space / "sub/deep/b").chmod(0o640)
+    (space / "sub/deep/b").chmod(0o4640)
     (space / "out/left").write_text("handed over already")
     (space / "__pycache__/x.pyc").write_text("x")
     (aside / "secret").write_text("not ours")
@@ -392,8 +393,22 @@ def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
         "sub/deep/b",
     ]
     assert (other / "a.txt").read_text() == "newer"
-    assert (other / "sub/deep/b").stat().st_mode & 0o777 == 0o640
+    assert (other / "sub/deep/b").stat().st_mode & 0o7777 == 0o640
     assert Path.cwd() == other / "sub"
+
+
+@pytest.mark.guarantee("checkpoints")
+def test_what_replaces_a_checked_file_is_neither_read_nor_written(tmp_path: Path) -> None:
+    for kind, target in (("saved", "secret"), ("restored", "aside")):
+        (tmp_path / kind).symlink_to(tmp_path / target)
+    (tmp_path / "secret").write_text("not ours")
+    with pytest.raises(OSError, match="symbolic links"):
+        checkpoint_saving._content(str(tmp_path / "saved"), 8, 8)
+    with pytest.raises(checkpoint.NotKept, match="it changed"):
+        checkpoint_saving._content(str(tmp_path / "secret"), 7, 8)
+    with pytest.raises(FileExistsError):
+        os.open(tmp_path / "restored", checkpoint._WRITE)
+    assert not (tmp_path / "aside").exists()
 
 
 def test_files_have_a_share_of_the_limit_and_the_largest_go_first(tmp_path: Path) -> None:

@@ -124,6 +124,12 @@ def test_something_else_in_place_of_it_is_not_followed(out: Path, kind: str) -> 
     assert taken.problems["out"].startswith("it is ")
 
 
+def test_a_mount_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "OUT", "proc")
+    taken = collect(Path("/proc"), placed={path.name: None for path in Path("/").iterdir()})
+    assert taken.problems == {"proc": "something else is mounted there"}
+
+
 def test_too_much_is_left_out_before_it_is_read(out: Path) -> None:
     with (out / "1-sparse").open("wb") as file:
         file.truncate(1 << 40)

@@ -167,6 +167,22 @@ def test_pid_1_ends_what_a_program_started(init_guest: Any, case: Case) -> None:
     case.check(init_guest)
 
 
+def test_a_run_that_its_session_does_not_read_leaves_no_files(session: Any) -> None:
+    code = """
+import os, select, stat, threading
+for fd in map(int, os.listdir("/proc/self/fd")):
+    if fd > 2 and os.path.exists(f"/proc/self/fd/{fd}") and stat.S_ISFIFO(os.fstat(fd).st_mode):
+        break
+def end():
+    select.select([fd], [], [])
+    os.kill(os.getpid(), 9)
+threading.Thread(target=end, daemon=True).start()
+"""
+    session.run(code, files=[{"name": "given.txt", "data": "eA=="}])
+    finished = session.run("#" * 20_000_000)
+    assert (finished.done, finished.signal, finished.files) == (None, 9, [])
+
+
 def test_the_deadline_ends_a_program_that_does_not_heed_it(guest: Any) -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     finished = guest.run(code, limits={"timeout": 1.0})
