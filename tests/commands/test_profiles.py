@@ -75,6 +75,7 @@ def test_a_profile_needs_little_and_grants_little() -> None:
         ({"runtime": "container"}, "needs `image`"),
         ({"image": "x"}, "only `runtime`"),
         ({"read": [""]}, "empty"),
+        ({"read": ["a\0"]}, "with a NUL"),
     ],
 )
 def test_a_key_that_cannot_be_is_an_error_with_its_place(table: dict[str, Any], told: str) -> None:
