@@ -10,7 +10,9 @@ from time import monotonic
 from typing import BinaryIO, TextIO
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
+from anyio.abc import TaskGroup
 
 from bridge.callers.progress import RunProgress, told
 from bridge.cli.output import hold_logs, visible
@@ -18,11 +20,14 @@ from bridge.cli.person import Person
 from bridge.cli.status import StatusLine, hide_status
 from bridge.errors import CannotAskError
 from bridge.model import Json
+from bridge.tasks import background_tasks
 from bridge.text import VisibleDecoder
 
 logger = logging.getLogger(__name__)
 
 MAX_FIELDS = 50  # The most fields of a server's form: a user fills them in line by line.
+
+MAX_QUEUED_BYTES = 32 * 1024 * 1024  # Output that waits for its reader, such as a pager.
 
 _BAR = 20  # Columns of the progress bar.
 
@@ -121,7 +126,7 @@ class LiveTerminal(Terminal):
     """A terminal that shows a run's output and status while `streaming` is open.
 
     Each stream of the program goes to the same stream here, without control characters if that is a
-    terminal. As in a pipe, the program waits for the reader.
+    terminal. The program waits for the reader if the queue is full.
 
     Args:
         shows: Whether to draw a status line.
@@ -149,6 +154,8 @@ class LiveTerminal(Terminal):
         self._decoders = {
             name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
         }
+        self._queued = 0
+        self._tasks: TaskGroup
 
     @property
     def wants_progress(self) -> bool:
@@ -167,24 +174,35 @@ class LiveTerminal(Terminal):
         return status_text(self.run_progress, seconds, self._note)
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Write output; wait for its reader and for an open question."""
-        # The lock is fair: a program that keeps writing does not delay a question.
+        """Queue output; if the queue is full, wait until it is written."""
+        self._queued += len(data)
+        if self._queued > MAX_QUEUED_BYTES:
+            await self._write_next(stream, data)
+        else:
+            self._tasks.start_soon(self._write_next, stream, data)
+            await anyio.lowlevel.checkpoint()  # The task takes its place before the next one.
+
+    async def _write_next(self, stream: str, data: bytes) -> None:
+        # The lock is fair: output keeps its order and does not delay a question.
         async with self._screen:
             # Abandoned on an interrupt, which a blocked reader must not delay.
             await anyio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
+        self._queued -= len(data)
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         self._note = told(message, 120)
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:
-        """Draw the status while this is open; on exit, write incomplete characters."""
+        """Draw the status while this is open; on exit, write all output."""
         with self._line or nullcontext():
-            try:
-                yield
-            finally:
-                for name in self._decoders:
-                    await anyio.to_thread.run_sync(self._write, name, b"", True)
+            async with background_tasks() as self._tasks:
+                try:
+                    yield
+                finally:
+                    async with self._screen:  # After all queued output.
+                        for name in self._decoders:
+                            await anyio.to_thread.run_sync(self._write, name, b"", True)
 
     def _write(self, name: str, data: bytes, final: bool = False) -> None:
         stream, decoder = self._streams[name], self._decoders.get(name)

@@ -331,9 +331,9 @@ def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...
         return tuple(each for each in candidates if _exists(each, machine)) or (candidates[0],)
 
     def rank(target: Target) -> tuple[bool, bool]:
-        # Prefer an existing file, then the project's root or an existing directory of the user.
+        # Prefer the first existing file, then the project's root or the user's existing directory.
         near = target.place == target.root if target.root else _exists(target, machine)
-        return not target.exists, not near
+        return not target.exists, not (target.exists or near)
 
     return (min(candidates, key=rank),)
 

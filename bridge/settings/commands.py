@@ -33,7 +33,7 @@ def _base(entry: str) -> str:
 
 def _executable(text: str) -> str:
     """Return a name or an absolute path."""
-    if ("/" in text and not text.startswith("/")) or not _base(text).strip("."):
+    if ("/" in text and not text.startswith("/")) or not _base(text).strip(". "):
         raise ValueError("is neither a plain name nor an absolute path")
     return text
 

@@ -134,9 +134,9 @@ def of(parse: Callable[[str], Any], *kinds: type, wanted: str = "") -> Parse:
 
     @functools.wraps(parse)
     def parse_value(value: Json, place: str) -> Any:
-        nul = " with a NUL character" if isinstance(value, str) and "\0" in value else ""
-        if nul or type(value) not in kinds:
-            fail(place, f"must be {wanted}, not {kind(value)}{nul}")
+        if type(value) not in kinds or (isinstance(value, str) and "\0" in value):
+            given = "one with a NUL" if type(value) in kinds else kind(value)
+            fail(place, f"must be {wanted}, not {given}")
         return parse_text(parse, str(value), place)
 
     return parse_value

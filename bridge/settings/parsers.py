@@ -190,7 +190,7 @@ def path(text: str) -> Path:
 
 def whole_path(text: str) -> Path:
     """Return an absolute path, with a leading ~ expanded."""
-    if not (found := path(text)).is_absolute():
+    if not (found := path(text.strip())).is_absolute():
         raise ValueError("is relative: write the whole path, or begin it with ~")
     return found
 

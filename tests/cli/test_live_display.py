@@ -16,6 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from bridge.callers.progress import RunProgress
+from bridge.cli import terminal as display
 from bridge.cli.status import StatusLine, waiting
 from bridge.cli.terminal import LiveTerminal, status_text
 from bridge.model import Json
@@ -113,17 +114,31 @@ class Slow(io.RawIOBase):
         return len(data)
 
 
-async def test_a_slow_reader_keeps_the_program_waiting_and_an_interrupt_does_not_wait() -> None:
+async def test_a_program_waits_for_a_slow_reader_only_if_the_queue_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(display, "MAX_QUEUED_BYTES", 9)
     slow, err = Slow(), io.BytesIO()
     person = LiveTerminal(io.StringIO(), io.StringIO(), shows=False, out=slow, err=err)  # type: ignore[arg-type]
     with anyio.fail_after(60):
         async with person.streaming():
+            for piece in (b"a", b" queue "):
+                await person.wrote("stdout", piece)
             with anyio.move_on_after(0.5) as waiting_for_it:
-                await person.wrote("stdout", b"first ")
+                await person.wrote("stdout", b"full")
             assert waiting_for_it.cancelled_caught
             slow.go.set()
-            await person.wrote("stdout", b"end")
-    assert sorted(slow.taken) == sorted(b"first end")
+    assert slow.taken == b"a queue "
+
+
+async def test_an_interrupt_does_not_wait_for_a_slow_reader() -> None:
+    slow, err = Slow(), io.BytesIO()
+    person = LiveTerminal(io.StringIO(), io.StringIO(), shows=False, out=slow, err=err)  # type: ignore[arg-type]
+    with anyio.fail_after(60), anyio.move_on_after(0.5):
+        async with person.streaming():
+            await person.wrote("stdout", b"never")
+    assert slow.taken == b""
+    slow.go.set()
 
 
 async def test_only_the_output_remains_on_the_screen() -> None:

@@ -97,6 +97,10 @@ def test_a_project_has_its_file_at_its_root_and_home_is_no_project(machine: Mach
     for client, file in (("cursor", ".cursor/mcp.json"), ("claude-code", ".mcp.json")):
         [target] = targets(writer_for(client), "project", below)
         assert target.path == machine.root / file
+    for place in (machine.root, machine.root / "src"):
+        (place / ".mcp.json").write_text("{}")
+        [target] = targets(writer_for("claude-code"), "project", below)
+        assert target.path == place / ".mcp.json"  # The nearest existing file.
     at_home = machine_of(replace(machine.context, cwd=machine.context.home))
     with pytest.raises(UsageError, match="home directory"):
         targets(writer_for("cursor"), "project", at_home)
