@@ -429,9 +429,13 @@ def _words_of_name(tool: Tool) -> list[str]:
 
 
 def _open_index() -> sqlite3.Connection:
-    # Imported here: it takes 4 ms, and most runs do not search.
-    import sqlite3
-
+    message = "Tools cannot be searched: this Python's SQLite has no full-text search."
+    unavailable = BridgeError(message, code="search_unavailable")
+    try:
+        # Imported here: it takes 4 ms, and most runs do not search.
+        import sqlite3
+    except ImportError as error:
+        raise unavailable from error
     database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         database.execute(
@@ -444,6 +448,5 @@ def _open_index() -> sqlite3.Connection:
         database.execute("INSERT INTO tools(tools, rank) VALUES ('hashsize', 8388608)")
     except sqlite3.OperationalError as error:
         database.close()
-        message = "Tools cannot be searched: this Python's SQLite has no full-text search."
-        raise BridgeError(message, code="search_unavailable") from error
+        raise unavailable from error
     return database

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import tomllib
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from bridge.catalog.search import (
 )
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
+from tests.raised import raises_code
 
 QUERIES = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())
 RECORDED = Path(__file__).parents[1] / "testdata"
@@ -383,3 +385,9 @@ def test_any_query_on_any_names_is_answered(query: str, names: list[str], limit:
         assert not words(query[:400])
     else:
         assert len(found) <= MAX_LIMIT
+
+
+def test_a_python_without_sqlite_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    with raises_code("search_unavailable"):
+        ToolIndex().update({"hub": (tool("hub", "search"),)})

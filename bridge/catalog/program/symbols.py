@@ -200,6 +200,7 @@ class SymbolResolver:
     def __init__(self, survey: Survey, servers: Mapping[str, ServerEntry]) -> None:
         self._survey = survey
         self._servers = servers
+        self._generators = {id(each.node) for each in survey.functions if each.generator}
         self._named: dict[tuple[int, str], Found] = {}
         self._found: dict[int, Found] = {}
         self._left = 0
@@ -412,9 +413,7 @@ class SymbolResolver:
 
     def _resolve_awaitable(self, called: Symbol) -> Symbol | None:
         function = called.function
-        own = isinstance(function, ast.AsyncFunctionDef) and not any(
-            scope.generator for scope in self._survey.functions if scope.node is function
-        )
+        own = isinstance(function, ast.AsyncFunctionDef) and id(function) not in self._generators
         helper = called.helper is not None and called.helper.asynchronous
         if called.kind == Kind.TOOL or own or helper or called.dotted in COROUTINES:
             return replace(called, kind=Kind.COROUTINE)
