@@ -25,8 +25,6 @@ from bridge.text import VisibleDecoder
 
 logger = logging.getLogger(__name__)
 
-MAX_FIELDS = 50  # The most fields of a server's form: a user fills them in line by line.
-
 MAX_QUEUED_BYTES = 32 * 1024 * 1024  # Output that waits for its reader, such as a pager.
 
 _BAR = 20  # Columns of the progress bar.
@@ -99,7 +97,7 @@ class Terminal:
         form = schema if isinstance(schema, dict) else {}
         fields, required = form.get("properties"), form.get("required")
         fields = fields if isinstance(fields, dict) else {}
-        if len(fields) > MAX_FIELDS:
+        if len(fields) > 50:  # A user fills them in line by line.
             raise CannotAskError(f"The form has {len(fields)} fields, too many for a terminal.")
         content: dict[str, Json] = {}
         for name, field in fields.items():
