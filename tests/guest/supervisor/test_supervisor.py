@@ -15,7 +15,7 @@ from bridge.guest import imports
 from bridge.guest.processes import cpu_clock
 from bridge.guest.protocol.wire import Call, Done, Exited, Output, decode_guest_frame
 from tests.guest.finished import Case, programs
-from tests.waiting import until
+from tests.waiting import until, until_exists
 
 FIND_CHANNEL = """
 import os, stat
@@ -357,15 +357,18 @@ async def test_a_flood_of_calls_waits_in_the_program_not_in_the_supervisor(guest
     guest.start(
         FIND_CHANNEL
         + """
+import select
 line = b'{"type":"call","id":7,"method":"flood","params":{"x":"' + b"x" * 10_000 + b'"}}\\n'
 for _ in range(6000):
     view = memoryview(line)
     while view:
+        if not select.select([], [fd], [], 0.5)[1]:
+            open("blocked", "w").close()
         view = view[os.write(fd, view):]
 await mcp_git_hub.echo("x")
 """
     )
-    await guest.fill_pipe()
+    await until_exists(guest.cwd / "blocked")
     finished = guest.finish(answer)
     assert finished.value == "done"
     assert len(finished.calls) == 6001
