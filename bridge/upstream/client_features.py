@@ -89,7 +89,7 @@ async def resolve_input(
 async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
     """Send the URL elicitations of a URLElicitationRequiredError to the client.
 
-    Return whether `refusal` is that error and the user accepted all: the request can be repeated.
+    Return whether `refusal` is that error and the user accepted all, so the request can repeat.
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
