@@ -24,8 +24,7 @@ empty :=
 space := $(empty) $(empty)
 comma := ,
 PURE := \
-    bridge/artifacts/mime.py \
-    bridge/artifacts/parts.py \
+    bridge/artifacts/content.py \
     bridge/store/retention.py \
     bridge/catalog/* \
     bridge/render/* \
@@ -37,11 +36,11 @@ PURE := \
     bridge/discovery/parser.py \
     bridge/discovery/self_reference.py \
     bridge/discovery/user_lists.py \
-    bridge/runs/file_names.py \
+    bridge/runs/input_files.py \
     bridge/runs/collect/picture_formats.py \
     bridge/sessions/record.py \
     bridge/guest/protocol/wire.py \
-    bridge/skills/source.py \
+    bridge/saved_functions/source.py \
     bridge/rpc/* \
     bridge/sandbox/binds.py \
     bridge/sandbox/failure.py \
@@ -55,7 +54,6 @@ PURE := \
     bridge/settings/* \
     bridge/upstream/framing.py \
     bridge/upstream/failure.py \
-    bridge/packages/allow_list.py \
     bridge/packages/requirements.py \
     bridge/packages/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))
@@ -123,7 +121,7 @@ check: venv ## format, lint, types, imports, sizes and docstrings, without runni
 	$(VENV)/lint-imports
 	$(VENV)/python scripts/check_sizes.py
 	$(VENV)/python scripts/check_docstrings.py
-	$(VENV)/python scripts/check_prose.py
+	$(VENV)/python -m scripts.check_prose
 
 # Which of the peers in tests/peers are installed; all if empty.
 PEERS ?= node mcp1 fastmcp4

@@ -40,7 +40,7 @@ quicker of the two."""
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came back from a run, and after how many milliseconds."""
+    """The result of a run and its time in milliseconds."""
 
     ms: float
     fields: Mapping[str, Any]
@@ -62,7 +62,7 @@ class Bridge:
     async def run(
         self, code: str = NOTHING, *, timeout: float | None = None, session: str = ""
     ) -> Answer:
-        """Run a program, in a session if one is named, and return what came of it.
+        """Run a program, in a session if one is named, and return its result.
 
         Raises:
             BenchmarkError: The run did not succeed.

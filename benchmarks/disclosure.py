@@ -33,11 +33,11 @@ from benchmarks.disclosure_servers import CROWD_SERVERS, Given, crowd, packages,
 from benchmarks.disclosure_speed import Speed, speed
 from benchmarks.machine import machine
 from bridge.catalog.search import ToolIndex
+from bridge.inventory.tool_cache import Listing
 from bridge.model import Tool
 from bridge.runs import open_engine
 from bridge.server.app import tool_list
 from bridge.server.search_tool import search_result
-from bridge.servers.tool_cache import Listing
 from bridge.settings import Settings, load
 from bridge.tokens import count_tokens, definition_text
 
@@ -94,7 +94,7 @@ async def listings(settings: Settings, directory: Path) -> dict[str, Listing]:
         errors = await engine.servers.load_unknown(engine.servers.names(), patient=True)
         for name, error in errors.items():
             print(f"{name} is left out: {error}", file=sys.stderr)
-        found = {name: engine.servers.listing(name) for name in engine.servers.names()}
+        found = {name: engine.servers.last_listing(name) for name in engine.servers.names()}
     return {name: listing for name, listing in found.items() if listing is not None}
 
 
@@ -182,7 +182,7 @@ def _print_speed(measured: Speed) -> None:
         "were not looked for before, where SQLite's own ranking of the same words takes "
         f"{measured.floor_ms:.2f} ms (ratio {measured.median_ms / measured.floor_ms:.2f}). The "
         f"index takes {measured.build_ms:.0f} ms to build, {measured.server_ms:.1f} ms for one "
-        f"server anew, and {measured.megabytes:.0f} MB."
+        f"server again, and {measured.megabytes:.0f} MB."
     )
 
 

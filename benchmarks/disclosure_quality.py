@@ -30,7 +30,7 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """What came of some queries.
+    """The results of some queries.
 
     Attributes:
         ranks: Of the first wanted tool for each query, from 1; 0 where there is none.

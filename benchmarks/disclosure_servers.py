@@ -1,6 +1,6 @@
 """The servers whose tools are counted: real ones from the registries, and a made-up crowd.
 
-Those from npm are what `scripts/bench-servers` installs, besides the two that the tests have as
+Those from npm are what `scripts/bench-servers` installs, and the two that the tests have as
 well; none is given a real token, none is called, and what one would send home is turned off.
 """
 

@@ -1,6 +1,6 @@
 """Samples and what is said of them: quantiles, ratios, how they are kept. Pure.
 
-Owns no unit: whoever measured knows whether a sample is milliseconds or runs per second.
+Samples have no unit here: each row knows its own.
 """
 
 from __future__ import annotations

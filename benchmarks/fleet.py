@@ -29,7 +29,7 @@ def is_built() -> bool:
 
 
 def measured(directory: Path, *, quick: bool, only: Sequence[str] | None) -> Results:
-    """Start the cluster, measure in its namespaces, and return what came of it.
+    """Start the cluster, measure in its namespaces, and return the results.
 
     Raises:
         BenchmarkError: It cannot be started.

@@ -110,7 +110,7 @@ class Results:
 
 
 def joined(first: Results, second: Results) -> Results:
-    """Return results with what the second, taken after the first, has measured besides."""
+    """Return results with the further rows of a second measurement."""
     return replace(
         first,
         machine=replace(first.machine, load_after=second.machine.load_after),

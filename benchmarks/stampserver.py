@@ -23,7 +23,7 @@ from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.selection import select_backend
 from bridge.server.app import build_server
-from bridge.server.transports import STDIO, serve_stdio
+from bridge.server.stdio import STDIO, serve_stdio
 from bridge.settings import Settings, load
 
 LINE = "benchmark: the first line"

@@ -47,7 +47,7 @@ def tools(count: int) -> list[Tool]:
     filler = [
         Tool(
             name=f"list_things_{number}",
-            description=f"List the things of shelf {number}, newest first, with their state.",
+            description=f"List the things of store {number}, newest first, with their state.",
             input_schema=_FILLER,
         )
         for number in range(max(0, count - len(real)))

@@ -1,12 +1,13 @@
 """mcp-code-bridge: one MCP tool in front of all your MCP servers.
 
-Start at `runs/runner.py`, the nine steps of a run. From the surface to the base, by package:
-`cli` commands; `server` the MCP surface; `runs` one run; `sessions`, `plans`, `commands`, `skills`
-what runs compose; `servers` the inventory of the user's servers; `packages` wheels for programs;
-`callers` who asked; `discovery` clients' configuration files; `upstream` connections to servers;
-`catalog` documentation, search and the reader of programs; `sandbox` where programs run; `rpc` the
-host's end of the channel; `gate` what each call passes; `render` results as text; `artifacts` and
-`store` what is kept; `settings`; `model` values; `guest` what enters a sandbox.
+Start at `runs/runner.py`, the nine steps of a run. Packages, from the surface to the base: `cli`
+commands; `server` the MCP surface; `runs` one run; `sessions`, `plans`, `commands` and
+`saved_functions` combine runs; `inventory` the list of the user's servers; `packages` wheels for
+programs; `callers` identities of callers; `discovery` reads clients' configuration files;
+`client_configs` edits them; `upstream` connections to servers; `catalog` documentation, search and
+program analysis; `sandbox` isolation backends; `rpc` the host's end of the channel; `gate` checks
+for each call; `render` results as text; `artifacts` and `store` persistent data; `settings`;
+`model` values; `guest` the code inside a sandbox.
 """
 
 __version__ = "0.1.0"

@@ -1,8 +1,7 @@
-"""Writes files whole or not at all, and by one bridge at a time.
+"""Writes files atomically, and locks them against other bridges.
 
-A new file is written next to the old one and renamed over it, so that no reader sees half of one
-and a bridge that is killed leaves the old one. With lock files, bridges take turns where one must
-not undo what another has just written.
+A new file is written next to the old one and then renamed over it. A reader never sees half a file,
+and a killed bridge leaves the old file.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNFINISHED = "writing-"
-"""Prefix of unfinished files' names; one that stays was left by a dead bridge."""
+"""Prefix of temporary files' names. A dead bridge may leave such a file."""
 
 
 def replace_file(
@@ -30,18 +29,17 @@ def replace_file(
     before_rename: Callable[[], None] | None = None,
     prefix: str = UNFINISHED,
 ) -> None:
-    """Write `data` to `path`, readable by this user alone. Its directory must exist.
+    """Write `data` to `path` atomically. The directory must exist.
 
     Args:
-        durable: Whether it has to survive a power cut from now on; waits for the disk.
-        owner: The file's user and group, as far as this user may give it to them.
-        before_rename: Called last before the old file goes; what it raises leaves the old file.
-        prefix: Of the unfinished file's name, where others have files too.
+        durable: Whether the file must survive a power cut; waits for the disk.
+        owner: The file's user and group; ignored if this user may not set them.
+        before_rename: Called directly before the rename. An exception keeps the old file.
+        prefix: Prefix of the temporary file's name.
 
     Raises:
-        OSError: It cannot be written. The old file is unchanged.
+        OSError: The file cannot be written. The old file is unchanged.
     """
-    # Made with mode 0600.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -66,7 +64,6 @@ def replace_file(
 
 
 def _sync_directory(path: Path) -> None:
-    """Flush a directory's entries to the disk, if its file system supports that."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -77,13 +74,13 @@ def _sync_directory(path: Path) -> None:
 
 @contextmanager
 def exclusive_lock(lock: Path, *, seconds: float = 1.0) -> Iterator[None]:
-    """Lock a file while this is open; it is made if needed and stays. Blocks: use in threads.
+    """Lock a file or directory within the context. Blocks: use in threads.
 
-    A directory can be locked too, where no file may be left.
+    A missing file is created, and remains.
 
     Raises:
-        TimeoutError: Another process holds it.
-        OSError: The file cannot be made or opened.
+        TimeoutError: Another process holds the lock.
+        OSError: The file cannot be created or opened.
     """
     flags = os.O_RDONLY if lock.is_dir() else os.O_RDWR | os.O_CREAT
     descriptor = os.open(lock, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -95,7 +92,7 @@ def exclusive_lock(lock: Path, *, seconds: float = 1.0) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise TimeoutError("another bridge keeps the lock") from None
+                    raise TimeoutError("another bridge holds the lock") from None
                 time.sleep(0.02)
         yield
     finally:
@@ -106,11 +103,11 @@ def read_regular(path: Path, most: int) -> bytes:
     """Return a regular file's content. Blocks: use in threads.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        OSError: It cannot be read, or is a link.
-        ValueError: It is something else, or larger than `most` bytes.
+        FileNotFoundError: The file does not exist.
+        OSError: The file is a link or cannot be read.
+        ValueError: The path is not a regular file, or the file exceeds `most` bytes.
     """
-    # Not blocking, in case it is a pipe.
+    # Opening a pipe without O_NONBLOCK would wait for a writer.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags)
     try:

@@ -1,7 +1,6 @@
-"""A clock that can be stopped.
+"""A run's clock, which stops while the user answers a question.
 
-A run's time passes while the program works, and not while a person is asked a question. All time
-limits of a run use its clock, so that all of them stop together.
+All time limits of a run use its clock, so that they stop together.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import anyio
 
 
 def current_time() -> float:
-    """Return `anyio.current_time()` in a tenth of its time: each call asks ten times."""
+    """Return `anyio.current_time()`, in a tenth of its time. Each call needs it ten times."""
     return asyncio.get_running_loop().time()
 
 
 class Clock:
-    """One run's clock; it runs from its creation."""
+    """A stoppable clock, which starts when it is created."""
 
     def __init__(self) -> None:
         self._holds = 0
@@ -38,13 +37,13 @@ class Clock:
         return self._lost + since
 
     def now(self) -> float:
-        """Return the time in seconds since a fixed point."""
+        """Return the seconds since a fixed point, without stopped time."""
         now = current_time() if self._stopped_at is None else self._stopped_at
         return now - self._lost
 
     @contextmanager
     def stop(self) -> Iterator[None]:
-        """Stop the clock while this is open; of several, until the last is closed."""
+        """Stop the clock within the context. Nested stops end with the last context."""
         self._holds += 1
         if self._holds == 1:
             self._stopped_at = current_time()
@@ -68,7 +67,7 @@ class Clock:
                 self._limits.pop(scope, None)
 
     def move_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
-        """Let a limit that is open end so many seconds from now."""
+        """Set an open limit to end in `seconds`."""
         self._limits[scope] = self.now() + seconds
         self._set_deadline(scope)
 

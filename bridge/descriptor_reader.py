@@ -1,7 +1,7 @@
-"""Reads one descriptor repeatedly, without registering it at the event loop for each read.
+"""Reads a descriptor repeatedly with one registration at the event loop.
 
-The descriptor stays registered, and is read in the loop's own callback: registering it for every
-wait costs as much as all other work for a small message. Nothing is read before a task waits.
+A registration for each read costs as much as all other work for a small message. The loop's
+callback reads the descriptor, but only while a task waits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,22 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Reads one descriptor for one task at a time. `close` it before the descriptor.
+    """A reader of one descriptor for one task at a time. `close` it before the descriptor.
 
     Args:
-        watched: What becomes readable.
-        attempt: Reads without waiting: None for nothing yet, empty for the end. May raise an
-            `OSError`, which `read` raises.
+        watched: The descriptor that becomes readable.
+        attempt: Reads without blocking. Returns None if no data is available, and empty bytes
+            at the end. May raise `OSError`, which `read` raises.
+        others: Further descriptors; `attempt` is called if one of them becomes readable.
     """
 
-    def __init__(self, watched: FileDescriptorLike, attempt: Callable[[], bytes | None]) -> None:
-        self._watched = watched
+    def __init__(
+        self,
+        watched: FileDescriptorLike,
+        attempt: Callable[[], bytes | None],
+        *others: FileDescriptorLike,
+    ) -> None:
+        self._watched = [watched, *others]
         self._attempt = attempt
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: asyncio.Future[bytes | None] | None = None
@@ -37,13 +43,13 @@ class Reader:
         self._closed = False
 
     async def read(self) -> bytes:
-        """Return the available bytes, after waiting for some; empty at the end.
+        """Wait for bytes and return those available; empty at the end.
 
         Raises:
-            OSError: It cannot be read, or was closed.
+            OSError: The descriptor cannot be read, or is closed.
         """
         if not self._yielded:
-            # A writer that never stops must not keep the event loop from other tasks.
+            # A writer that never stops must not block the event loop.
             await anyio.lowlevel.checkpoint()
         self._yielded = False
         data, self._kept = self._kept, None
@@ -57,24 +63,33 @@ class Reader:
         return data
 
     def close(self) -> None:
-        """Unregister the descriptor; a waiting `read` tries once more, and raises. Idempotent."""
+        """Unregister the descriptor. A waiting `read` tries again, then raises. Idempotent."""
         self._closed = True
         self._unwatch()
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
+    def forget(self, descriptor: FileDescriptorLike) -> None:
+        """Stop watching one descriptor, since its end would be reported repeatedly. Idempotent."""
+        if descriptor in self._watched:
+            self._watched.remove(descriptor)
+            if self._loop is not None:
+                self._loop.remove_reader(descriptor)
+
     async def _wait(self) -> bytes | None:
-        """Return the bytes that arrived, or None if it must be tried again."""
+        """Return the bytes that arrived, or None if the caller must read again."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            loop.add_reader(self._watched, self._readable)
+            # First, so that `close` unregisters all, even if one cannot be registered.
             self._loop = loop
+            for descriptor in self._watched:
+                loop.add_reader(descriptor, self._readable)
         waiting: asyncio.Future[bytes | None] = loop.create_future()
         self._waiting = waiting
         try:
             return await waiting
         except anyio.get_cancelled_exc_class():
-            # Read already, and not lost with whom it was read for; an error comes up again.
+            # The callback may have read data for the cancelled task: keep it for the next `read`.
             if not waiting.cancelled() and waiting.exception() is None:
                 self._kept = waiting.result()
             raise
@@ -96,6 +111,8 @@ class Reader:
 
     def _unwatch(self) -> None:
         loop, self._loop = self._loop, None
-        if loop is not None:
+        if loop is None:
+            return
+        for descriptor in self._watched:
             with suppress(OSError, ValueError, RuntimeError):
-                loop.remove_reader(self._watched)
+                loop.remove_reader(descriptor)

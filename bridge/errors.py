@@ -1,12 +1,12 @@
 """The errors that the bridge reports, each with a stable code.
 
-The bridge, its configuration, a container engine or a server could not do its part. A program that
-fails is no error of the bridge, but a `RunResult`. The command line exits with 2 for what the
-caller got wrong, 3 for sandboxes, 4 for servers and 1 for the rest.
+They mean that the bridge, its configuration, a sandbox or a server failed. A program's failure is a
+`RunResult`. The command line exits with 2 for usage errors, 3 for sandboxes, 4 for servers and 1
+for others.
 """
 
-# A class says in the first line what went wrong, and then what to do: docs/reference has both.
-# There is a class where code catches it; an error that is only told has a row in `CODES`.
+# A class's first line has the problem, then the next step: docs/reference shows both.
+# An error has a class if code catches it by class, else a row in `CODES`.
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import ClassVar, NamedTuple
 
 
 class BridgeError(Exception):
-    """The bridge failed; also the base of all its errors. Read its log.
+    """The bridge failed. Read its log.
 
     Attributes:
-        code: Stable identifier, for scripts and for tests.
-        exit_status: What the command line exits with.
-        message: What went wrong, in words that a sandboxed program may see as well.
-        host_detail: What only the user may see: paths of the host, the end of a server's stderr.
-        remedy: What the reader can do about it; may be empty.
-        run_id: The run that it ended; empty for a run without a record.
+        code: Stable identifier for scripts and tests.
+        exit_status: Exit status of the command line.
+        message: The problem, in words that a sandboxed program may see.
+        host_detail: Details for the user only, such as host paths or a server's stderr.
+        remedy: The reader's next step; may be empty.
+        run_id: The run that failed; empty for a run without a record.
     """
 
     run_id: str = ""
@@ -52,26 +52,26 @@ class BridgeError(Exception):
 
 
 class UsageError(BridgeError, code="usage", exit_status=2):
-    """The caller asked for something that the bridge cannot do. Do what the message says."""
+    """The bridge cannot do what the caller requested. Follow the message."""
 
 
 class SettingsError(UsageError, code="settings"):
-    """A flag, a variable or a key of `config.toml` does not parse; the message names it."""
+    """A flag, variable or key of `config.toml` is invalid; the message names it."""
 
 
 class InvalidRequestError(UsageError, code="invalid_request"):
-    """The arguments of a tool call are wrong; the message says what to pass instead."""
+    """The arguments of a tool call are invalid. Pass what the message names."""
 
 
 class UnknownError(UsageError, code="unknown"):
-    """Something was named that this caller does not have. The message has what there is."""
+    """A name is unknown for this caller. The message lists the known names."""
 
 
 class UneditableError(UsageError, code="uneditable_file"):
-    """A client's file cannot be changed exactly; it is unchanged. Do what the message says.
+    """A client's file cannot be edited exactly and is unchanged. Follow the message.
 
     Attributes:
-        reason: Why not, as a clause.
+        reason: The reason, as a clause.
     """
 
     def __init__(self, reason: str, *, path: str = "") -> None:
@@ -80,7 +80,7 @@ class UneditableError(UsageError, code="uneditable_file"):
 
 
 class PackageRefusedError(UsageError, code="package_refused"):
-    """A package may not be used here, or does not fit. Allow it in `[dependencies]`."""
+    """A package is not allowed here, or does not fit. Allow it in `[dependencies]`."""
 
 
 class SandboxError(BridgeError, code="sandbox", exit_status=3):
@@ -91,87 +91,58 @@ class EngineDownError(SandboxError, code="engine_down"):
     """The container engine is installed but does not answer. Start it."""
 
 
-class ImageMissingError(SandboxError, code="image_missing"):
-    """The runtime image is not present on the engine."""
-
-    default_remedy = "Run `mcp-code-bridge image build`."
-
-
 class LaunchError(SandboxError, code="launch_failed"):
-    """A sandbox was started but never became usable. Run `mcp-code-bridge doctor`."""
+    """A sandbox started but never became usable. Run `mcp-code-bridge doctor`."""
 
 
 class ChannelClosedError(SandboxError, code="channel_closed"):
-    """The byte stream to a sandbox ended while it was still needed. Run the program again."""
-
-
-class ClusterRefusedError(SandboxError, code="cluster_refused"):
-    """A cluster refuses the bridge's account. Log in again, or give it the rights it needs."""
-
-    default_remedy = (
-        "Log in again, or give the account create, get, list, patch and delete of pods, and get "
-        "and create of pods/attach."
-    )
-
-
-class QuotaError(SandboxError, code="quota"):
-    """A namespace's quota leaves no pod. Try again later, or raise the quota."""
-
-    default_remedy = "Try again later, or raise the namespace's ResourceQuota."
+    """The channel to a sandbox closed during a run. Run the program again."""
 
 
 class SandboxLostError(ChannelClosedError, code="sandbox_lost"):
-    """A sandbox on another machine was lost. See on the servers which calls were made."""
+    """A sandbox on another machine was lost. Check on the servers which calls happened."""
 
     default_remedy = (
-        "What it had called may have happened: see the receipt before running it again."
+        "Its calls may have happened: read the receipt before running the program again."
     )
 
 
 class NotStartedError(ChannelClosedError):
-    """A sandbox was gone or took nothing in, and nothing was heard of the program given to it.
+    """A sandbox was lost before its program started.
 
-    Nothing that it did has left the sandbox: it can be started in another one.
+    The program had no effect, so it can start in another sandbox.
     """
 
 
 class RefusedError(BridgeError, code="refused"):
-    """A run asked for more than it was given."""
+    """A run requested more than its grant."""
 
-    waited_ms = 0  # How long the call waited for a person's answer.
+    waited_ms = 0  # How long the call waited for the user's answer.
 
 
 class CallDeniedError(RefusedError, code="call_denied"):
-    """A run may not make this call. Ask `policy explain` why."""
-
-
-class CallBudgetError(RefusedError, code="call_budget"):
-    """A run has made all the calls it may make. Make fewer calls, or raise the budget."""
+    """A run may not make this call. Ask `policy explain` for the rule."""
 
 
 class ApprovalNeededError(RefusedError, code="approval_needed"):
-    """A person has to allow a call, and no person can be asked. Allow it in the policy."""
+    """A call needs approval, and no user can be asked. Allow it in the policy."""
 
 
 class ApprovalRefusedError(RefusedError, code="approval_refused"):
-    """A person was asked to allow a call, and refused."""
-
-
-class OutcomeUnknownError(RefusedError, code="outcome_unknown"):
-    """A retry would repeat a call that may have happened. See on the server whether it did."""
+    """The user refused a call."""
 
 
 class AuditError(RefusedError, code="audit_unavailable"):
-    """A call was not made because it could not be written to the audit log."""
+    """A call was refused because the audit log could not record it."""
 
 
 class UpstreamError(BridgeError, code="upstream", exit_status=4):
-    """One of the user's MCP servers could not do its part.
+    """An MCP server of the user failed.
 
     Attributes:
         server: The server's own name.
-        doubtful: Whether what was asked of it may have been done all the same; so it is unless
-            the class, or the code that raises it, knows that it was never sent or was answered.
+        doubtful: Whether the request may have had an effect. True unless the bridge knows that
+            it was never sent or was answered.
     """
 
     doubtful_unless_said: ClassVar[bool] = True
@@ -192,13 +163,13 @@ class UpstreamError(BridgeError, code="upstream", exit_status=4):
 
 
 class ServerStartError(UpstreamError, code="server_start_failed"):
-    """A server could not be started or reached. Its remedy names files of the host."""
+    """A server could not be started or reached. Its remedy names host files."""
 
     doubtful_unless_said = False
 
 
 class LoginRequiredError(ServerStartError, code="login_required"):
-    """A server wants the user to log in first: `mcp-code-bridge login SERVER`."""
+    """A server requires a login: `mcp-code-bridge login SERVER`."""
 
 
 class LoginFailedError(UpstreamError, code="login_failed"):
@@ -207,12 +178,8 @@ class LoginFailedError(UpstreamError, code="login_failed"):
     doubtful_unless_said = False
 
 
-class ServerLostError(UpstreamError, code="server_lost"):
-    """A server went away during a request. See on the server whether the call happened."""
-
-
 class CallTimeoutError(UpstreamError, code="call_timeout"):
-    """A server did not answer within the call's time. Raise `call_timeout`."""
+    """A server did not answer within the call's time limit. Raise `call_timeout`."""
 
 
 class ToolCallError(UpstreamError, code="tool_call_refused"):
@@ -221,7 +188,7 @@ class ToolCallError(UpstreamError, code="tool_call_refused"):
     Attributes:
         rpc_code: The JSON-RPC error code.
         data: The JSON-RPC error's data, if any.
-        by_tool: Whether the tool itself failed, and its server said so by such an error.
+        by_tool: Whether the error reports a failure of the tool itself.
     """
 
     doubtful_unless_said = False
@@ -244,11 +211,11 @@ class ToolCallError(UpstreamError, code="tool_call_refused"):
 
 
 class CannotAskError(UpstreamError, code="cannot_ask"):
-    """A server has a question, and no person can be asked.
+    """A server has a question, and no user can be asked.
 
     Attributes:
-        why: The message without what is quoted in it of the question, or of what the client said.
-        automatic: Whether the client answered instead of its user.
+        why: The message without quotes from the question or from the client's answer.
+        automatic: Whether the client answered without its user.
     """
 
     doubtful_unless_said = False
@@ -268,29 +235,25 @@ class CannotAskError(UpstreamError, code="cannot_ask"):
 
 
 class ArtifactStoreError(BridgeError, code="artifact_store"):
-    """What a run left cannot be kept: the disk is full, or not writable. Make room."""
-
-
-class ArtifactQuotaError(ArtifactStoreError, code="artifact_quota"):
-    """The limit of what is kept, of a run or a caller, is reached. Use `artifacts rm`."""
+    """An artifact cannot be stored: the disk is full or not writable. Free space."""
 
 
 class PackageUnavailableError(BridgeError, code="package_unavailable"):
-    """A package is allowed, but could not be found or fetched."""
+    """A package is allowed, but could not be found or downloaded."""
 
 
 class LibraryError(BridgeError, code="library"):
-    """A skill or a memory cannot be saved or read."""
+    """A saved function or a memory cannot be saved or read."""
 
 
 class Kind(NamedTuple):
-    """What is known of an error that no code catches.
+    """The description of an error code without a class.
 
     Attributes:
-        family: The class that it is raised as.
-        meaning: What went wrong.
-        advice: What to do, for the reference.
-        remedy: What an error without a remedy of its own says; empty for the family's.
+        family: The class that is raised.
+        meaning: The problem.
+        advice: The next step, for the reference.
+        remedy: The default remedy of such an error; empty for the class's.
     """
 
     family: type[BridgeError]
@@ -326,19 +289,19 @@ CODES: Mapping[str, Kind] = {
     ),
     "unknown_artifact": Kind(
         UnknownError,
-        "Nothing is kept by that name for this caller.",
-        "List what is kept with `artifacts list`.",
+        "This caller has no artifact of that name.",
+        "List the artifacts with `artifacts list`.",
     ),
     "unknown_session": Kind(
         UnknownError, "This caller has no such session.", "Start one by running with its name."
     ),
     "unknown_skill": Kind(
-        UnknownError, "No skill of that name is saved.", "List them with `skills list`."
+        UnknownError, "No saved function has that name.", "List them with `skills list`."
     ),
     "no_sandbox": Kind(
         SandboxError,
-        "Nothing on this machine can run code in isolation.",
-        remedy="Install bubblewrap, podman or docker; `mcp-code-bridge doctor` says how.",
+        "No backend on this machine can run code in isolation.",
+        remedy="Install bubblewrap, podman or docker; `mcp-code-bridge doctor` explains how.",
     ),
     "engine_not_found": Kind(
         SandboxError,
@@ -350,8 +313,13 @@ CODES: Mapping[str, Kind] = {
         "The container engine's socket refuses this user.",
         "Use an account that may use the engine.",
     ),
+    "image_missing": Kind(
+        SandboxError,
+        "The runtime image is not present on the engine.",
+        remedy="Run `mcp-code-bridge image build`.",
+    ),
     "image_pull_failed": Kind(
-        ImageMissingError,
+        SandboxError,
         "The runtime image could not be fetched.",
         remedy="Run `mcp-code-bridge image build --offline` to build it without a registry.",
     ),
@@ -371,18 +339,29 @@ CODES: Mapping[str, Kind] = {
     "isolation_broken": Kind(
         SandboxError,
         "A sandbox started, but its check from inside shows that a protection is missing.",
-        remedy="Its launcher does not do what it must: reinstall it, or set MCP_BRIDGE_RUNTIME to "
+        remedy="Its launcher is broken: reinstall it, or set MCP_BRIDGE_RUNTIME to "
         "another backend.",
     ),
     "wrong_system": Kind(
         SandboxError,
         "The backend is for another operating system.",
-        remedy="Leave MCP_BRIDGE_RUNTIME at auto, which takes what works here.",
+        remedy="Set MCP_BRIDGE_RUNTIME to auto, which selects a backend that works here.",
     ),
     "cluster_down": Kind(
         EngineDownError,
         "A cluster's API server does not answer.",
-        remedy="See whether the cluster is up, and `context` in [kubernetes].",
+        remedy="Check whether the cluster is up, and `context` in [kubernetes].",
+    ),
+    "cluster_refused": Kind(
+        SandboxError,
+        "A cluster refuses the bridge's account.",
+        remedy="Log in again, or give the account create, get, list, patch and delete of pods, and "
+        "get and create of pods/attach.",
+    ),
+    "quota": Kind(
+        SandboxError,
+        "A namespace's quota leaves no pod.",
+        remedy="Try again later, or raise the namespace's ResourceQuota.",
     ),
     "no_room": Kind(
         SandboxError,
@@ -390,19 +369,39 @@ CODES: Mapping[str, Kind] = {
         remedy="Try again later; or add nodes, hosts or slots, or ask for less memory per run.",
     ),
     "node_lost": Kind(SandboxLostError, "A sandbox's machine does not answer, or was shut down."),
-    "pod_evicted": Kind(SandboxLostError, "A cluster took a pod's place from it."),
-    "pod_deadline": Kind(SandboxLostError, "A pod lived longer than it may."),
+    "pod_evicted": Kind(SandboxLostError, "A cluster evicted a pod."),
+    "pod_deadline": Kind(SandboxLostError, "A pod exceeded its deadline."),
+    "call_budget": Kind(
+        RefusedError,
+        "A run has used up its budget of calls.",
+        "Make fewer calls, or raise the budget.",
+    ),
+    "outcome_unknown": Kind(
+        RefusedError,
+        "A retry would repeat a call that may have happened.",
+        "See on the server whether it did.",
+    ),
     "answered_automatically": Kind(
         ApprovalNeededError,
-        "A client answered a question itself, so no person was asked.",
+        "A client answered a question itself, so no user was asked.",
         "Allow the call in the policy.",
     ),
     "audit_budget": Kind(
         AuditError,
-        "The calls filled what the audit log has for one run.",
-        remedy="Make the others in another run, or with less arguments.",
+        "The calls filled the audit log's space for one run.",
+        remedy="Make the remaining calls in another run, or with smaller arguments.",
     ),
-    "message_too_large": Kind(UpstreamError, "A server sent a message beyond the size cap."),
+    "server_lost": Kind(
+        UpstreamError,
+        "A server went away during a request.",
+        "See on the server whether the call happened.",
+    ),
+    "message_too_large": Kind(UpstreamError, "A server sent a message above the size limit."),
+    "artifact_quota": Kind(
+        ArtifactStoreError,
+        "A run or a caller has reached its limit of artifacts.",
+        "Use `artifacts rm`.",
+    ),
     "search_unavailable": Kind(
         BridgeError,
         "This Python has no SQLite, or one without full-text search.",
@@ -414,23 +413,23 @@ CODES: Mapping[str, Kind] = {
     ),
     "overloaded": Kind(
         BridgeError,
-        "Too many runs are under way, and no more may wait.",
+        "Too many runs are active, and the queue is full.",
         "Try again later, or raise `runs`.",
     ),
     "draining": Kind(
         BridgeError,
-        "This bridge is ending, and begins no more runs.",
-        remedy="Make the request again: another replica takes it, or this one once it is up.",
+        "This bridge is stopping and starts no more runs.",
+        remedy="Repeat the request: another replica, or this one after its restart, accepts it.",
     ),
     "changed_meanwhile": Kind(
         BridgeError,
-        "Another program kept writing a client's file.",
+        "Another program kept changing a client's file.",
         "Close the client, then try again.",
     ),
     "store_unavailable": Kind(
         BridgeError,
         "The database that `MCP_BRIDGE_STORE` names cannot be used.",
-        remedy="Try again soon; `mcp-code-bridge doctor` tries the store.",
+        remedy="Try again soon; `mcp-code-bridge doctor` checks the store.",
     ),
 }
-"""The codes without a class of their own."""
+"""The error codes without their own class."""

@@ -1,8 +1,7 @@
-"""Who gives way when something that all callers share is used up. Pure.
+"""Fair eviction and queueing for a resource that all callers share. Pure.
 
-Owns what a share is, and whose things are removed first: the oldest of the owner that holds most.
-A share is equal: with n owners that hold something or want to, the n-th part. An owner with less
-never gives way while another holds more. What is shared, and how, is up to who uses this module.
+With n owners that hold or want something, each owner's share is 1/n. The owner with the most gives
+up its oldest item first. An owner with less never gives way to one with more.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from typing import Literal, NamedTuple
 
 
 class Thing(NamedTuple):
-    """Something that is kept.
+    """A stored item.
 
     Attributes:
-        party: Of those that keep something together; parties have equal shares, and within one its
-            callers do.
-        content: What takes the room. However often it is there, it counts once: in all, for each
-            party and for each caller.
-        size: Of the content; the same for the same.
+        party: The group of callers that store items together. Parties have equal shares, and so
+            do the callers within a party.
+        content: The content's identity. Equal content counts once in the total, once for each
+            party and once for each caller.
+        size: The content's size.
     """
 
     party: str
@@ -31,18 +30,18 @@ class Thing(NamedTuple):
 
 
 def surplus(things: Sequence[Thing], budget: int) -> list[int]:
-    """Return the places of those that go, so that the others are within a budget, in that order.
+    """Return the indexes of the items to evict until the rest is within a budget.
 
-    The next is always the oldest of the caller that holds most, in the party that holds most. So
-    for a lower budget the same go first, and others after them.
+    The next item is the oldest of the largest caller in the largest party. A lower budget evicts
+    the same items first.
 
     Args:
-        things: The oldest first.
+        things: The items, oldest first.
     """
     if sum({thing.content: thing.size for thing in things}.values()) <= budget:
         return []
     held = _Held()
-    # By party and caller, where theirs are.
+    # The indexes of each party and caller.
     places: dict[str, dict[str, deque[int]]] = {}
     for place, thing in enumerate(things):
         held.add(thing)
@@ -51,7 +50,7 @@ def surplus(things: Sequence[Thing], budget: int) -> list[int]:
     while held.sizes[()] > budget and places:
         party = max(places, key=lambda name: (held.sizes[name,], name))
         callers = places[party]
-        # of two, the one with the older thing
+        # Of two equal callers, the one with the older item.
         caller = max(callers, key=lambda name: (held.sizes[party, name], -callers[name][0]))
         gone.append(callers[caller].popleft())
         held.take(things[gone[-1]])
@@ -63,7 +62,7 @@ def surplus(things: Sequence[Thing], budget: int) -> list[int]:
 
 
 class _Held:
-    """How much there is in all, of each party and of each of its callers.
+    """The held sizes in total, for each party and for each of its callers.
 
     Attributes:
         sizes: By `()`, `(party,)` and `(party, caller)`.
@@ -87,7 +86,7 @@ class _Held:
 
 
 class Taken(NamedTuple):
-    """A place that is taken; `busy` while it cannot be taken away."""
+    """An occupied place; `busy` if it cannot be taken away."""
 
     caller: str
     busy: bool
@@ -95,11 +94,12 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """The outcome for an owner that wants a place.
+    """The decision on an owner's request for a place.
 
     Attributes:
-        answer: A place is free; one has to be given up, at `place`; one will be, so wait; or no.
-        held: How many places the caller has.
+        answer: `free`: take a free place. `instead`: evict the one at `place`. `wait`: one will
+            be given up. `no`: the caller has its share.
+        held: The number of places that the caller has.
     """
 
     answer: Literal["free", "instead", "wait", "no"]
@@ -110,18 +110,18 @@ class Ruling:
 def place_for(
     caller: str, taken: Sequence[Taken], places: int, ahead: Sequence[str] = ()
 ) -> Ruling:
-    """Return whose place a caller gets.
+    """Decide which place a caller gets.
 
-    A caller with a share or more gives up a place of its own for it; one with less gets a place of
-    a caller that has more. A busy place is never taken; `yields` says what is worth waiting for.
+    A caller with its share or more replaces an idle place of its own. A caller with less may take
+    an idle place of a caller with more than its share. A busy place is never taken.
 
     Args:
-        taken: What has not been used for longest first.
-        ahead: Who waits for one already.
+        taken: The occupied places, least recently used first.
+        ahead: The callers that already wait.
     """
     held = Counter(each.caller for each in taken)
     mine = held[caller]
-    # A place that was given up is for the one who waited for it, not for a later one with as much.
+    # A place that was given up belongs to the caller that waited, not to a later equal caller.
     if len(taken) < places and not any(held[other] <= mine for other in ahead):
         return Ruling(answer="free", held=mine)
     below = _below(caller, held, places)
@@ -140,7 +140,7 @@ def place_for(
 def gives_up_place(
     caller: str, taken: Sequence[Taken], places: int, waiting: Sequence[str]
 ) -> bool:
-    """Return whether a caller gives up a place, now that it is not busy, for one who waits."""
+    """Return whether a caller must give its idle place to a waiting caller."""
     held = Counter(each.caller for each in taken)
     return any(
         _below(other, held, places) and _above(caller, held, places, other) for other in waiting

@@ -1,4 +1,4 @@
-"""A large text of a tool's result, which is passed on without being one `str` in memory."""
+"""A large text of a tool result, held in pieces rather than as one `str`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 class LargeText:
     """A text as UTF-8, in pieces of whole characters.
 
-    It is no `str`, so that nothing takes its place unseen: what looks at texts asks for `str()`.
+    Not a `str`, so that code must ask for the whole text with `str()`.
     """
 
     __slots__ = ("_size", "pieces")
@@ -29,7 +29,7 @@ class LargeText:
 
 
 def with_plain_text(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool's result with each `LargeText` of its content as a `str`."""
+    """Return a tool result with each `LargeText` of its content as a `str`."""
     content = result.get("content")
     if not isinstance(content, list) or not any(map(_is_large, content)):
         return result

@@ -1,8 +1,7 @@
-"""Runs work on values whose size others choose in a thread, off the event loop.
+"""Moves work on large values to threads, off the event loop.
 
-Owns how much is too much for the loop, and how many such works go on at once. What the work is, and
-that it can be done in a thread, is the caller's affair: Python code there lets the loop have its
-turn every few milliseconds, one long call of a built-in does not.
+Decides when a value is too large for the loop, and how many threads run at once. The work must be
+Python code: a single long call of a C function would still hold the interpreter lock.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import anyio.to_thread
 from bridge.large_text import LargeText
 
 LARGE = 128 * 1024
-"""From here on a value is worth a thread: characters, and `VALUE` for each object."""
+"""The size above which work moves to a thread: characters, plus `VALUE` for each object."""
 
 VALUE = 64
-"""What an object counts: to look at one takes as long as to look through so many characters."""
+"""The weight of an object: visiting one takes as long as reading this many characters."""
 
-_PLAIN = frozenset({int, float, bool, type(None)})  # What has nothing in it.
+_PLAIN = frozenset({int, float, bool, type(None)})  # Objects without content.
 
 Result = TypeVar("Result")
 
@@ -31,17 +30,14 @@ _limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("
 
 
 def estimated_size(value: Any, limit: float = math.inf) -> int:
-    """Return how much work there is in a value, or more than `limit` if it is more.
-
-    Looks at no more of it than that takes.
-    """
+    """Return a value's size for `LARGE`. Stops when the size exceeds `limit`."""
     size = VALUE
     left: list[Any] = [value]
     while left and size <= limit:
         one = left.pop()
         kind = type(one)
-        # By type first, and what is in an object at once: this looks at the arguments and the
-        # result of each call several times, and to ask what is a mapping takes longest of all.
+        # Exact types first: `isinstance(one, Mapping)` is slow, and each call's arguments and
+        # result pass here several times.
         if kind is str or kind is bytes or kind is LargeText:
             size += len(one)
         elif kind in _PLAIN:
@@ -58,7 +54,6 @@ def estimated_size(value: Any, limit: float = math.inf) -> int:
 
 
 def _add_items(items: Iterable[Any], left: list[Any]) -> int:
-    """Return the characters of the texts among items, and put what is no text on a list."""
     size = 0
     for one in items:
         kind = type(one)
@@ -70,16 +65,16 @@ def _add_items(items: Iterable[Any], left: list[Any]) -> int:
 
 
 async def offload(value: Any, work: Callable[[], Result]) -> Result:
-    """Return what `work` on `value` returns; it is done in a thread if the value is large.
+    """Return the result of `work` on `value`, in a thread if the value is large.
 
-    Cancelled, it is waited for: what it works on must not change under its hands.
+    A cancelled caller waits for the thread, which still reads the value.
     """
     if estimated_size(value, LARGE) <= LARGE:
         return work()
     try:
         limiter = _limiter.get()
     except LookupError:
-        # Of more, each would make the event loop wait for its turn once more.
+        # The event loop competes with each thread for the interpreter lock.
         limiter = anyio.CapacityLimiter(2)
         _limiter.set(limiter)
     return await anyio.to_thread.run_sync(work, limiter=limiter)

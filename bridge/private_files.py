@@ -1,6 +1,6 @@
 """Makes private directories, and checks that no other user can change a file or directory.
 
-A user who can write to any directory on the way to a file can replace the file.
+A user who can write to any directory on a file's path can replace the file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MODE = 0o700  # Mode of the bridge's directories, independent of the umask.
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory, and the parents that are missing, with mode 0700. Existing ones stay.
+    """Make a directory and its missing parents with mode 0700. Existing ones are unchanged.
 
     Raises:
-        OSError: It cannot be made, or something else is in its place.
+        OSError: It cannot be created, or the path is a file.
     """
     if path.is_dir():
         return
@@ -30,7 +30,7 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(mode=MODE)
     except FileExistsError:
-        # Another bridge was faster. A file in the way is an error.
+        # Another bridge may have created it meanwhile.
         if not path.is_dir():
             raise
         return
@@ -39,14 +39,14 @@ def make_directory(path: Path) -> None:
 
 @contextmanager
 def in_use(directory: Path, *, alone: bool = False, wait: bool = False) -> Iterator[bool]:
-    """Hold a lock on a directory; yield whether it was free.
+    """Lock a directory within the context; yield whether the lock was free.
 
     Args:
-        alone: Whether no other process may hold it; otherwise several do.
-        wait: Whether to wait for others, rather than to yield False. Blocks.
+        alone: Take an exclusive rather than a shared lock.
+        wait: Wait for other processes rather than yield False. Blocks.
 
     Raises:
-        OSError: It is not there.
+        OSError: The directory does not exist.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -62,13 +62,13 @@ def in_use(directory: Path, *, alone: bool = False, wait: bool = False) -> Itera
 
 
 def open_below(root: int, names: Iterable[str], *, mode: int = 0o777) -> int:
-    """Open a directory below an open one, never through a link; make those that are missing.
+    """Open a directory below an open one without following links; create missing ones.
 
     Returns:
         A descriptor, which the caller closes.
 
     Raises:
-        OSError: It cannot be made or opened, or a link or file is on the way.
+        OSError: It cannot be created or opened, or a link or file is in its path.
     """
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
     fd = os.dup(root)
@@ -92,9 +92,8 @@ def open_below(root: int, names: Iterable[str], *, mode: int = 0o777) -> int:
 def exposure(path: Path) -> tuple[str, str]:
     """Return why other users could change a path, and a remedy; both empty if they cannot.
 
-    Checks the existing file or directory, all directories above it, and the same for the targets of
-    symbolic links. Root may change everything and is ignored. Root's own directory may lie below
-    another user's, who can put nothing in its place that looks like root's.
+    Checks the file or directory, its parents and those of link targets. Root is trusted. Root's own
+    directory with mode 0700 may lie below another user's directory: that user cannot forge it.
     """
     real = Path(os.path.realpath(path))
     own = path.lstat() if real == path and os.access(path, os.F_OK) else None
@@ -121,10 +120,10 @@ def _remedy(owner: int, place: Path) -> str:
 
 
 def exposure_reason(found: os.stat_result, what: str = "it", *, sticky_counts: bool = False) -> str:
-    """Return why others may change a file or directory with this status; empty if they may not.
+    """Return why other users may change a file with this status; empty if they may not.
 
     Args:
-        sticky_counts: Whether the sticky bit protects what lies in the directory, as in `/tmp`.
+        sticky_counts: Whether a sticky bit protects the directory's entries, as in `/tmp`.
     """
     owner = found.st_uid
     if owner not in (os.geteuid(), 0) and not _is_unmapped(owner):
@@ -139,10 +138,9 @@ def exposure_reason(found: os.stat_result, what: str = "it", *, sticky_counts: b
 
 
 def _paths_on_the_way(path: Path) -> Iterator[Path]:
-    """Yield a path, its parents, and the same for the targets of links among them."""
     pending = [path.absolute(), Path(os.path.realpath(path))]
     seen: set[Path] = set()
-    while pending and len(seen) < 1000:  # Loops of links end here.
+    while pending and len(seen) < 1000:  # Ends a loop of links.
         way = pending.pop()
         for place in (way, *way.parents):
             if place in seen:
@@ -161,9 +159,9 @@ def _is_own_group(owner: int, group: int) -> bool:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether an owner is a user of the host that this user namespace does not have.
+    """Return whether an owner is a host user outside this user namespace.
 
-    In a container the system's directories have this owner, which no process in here can be.
+    In a container, system directories have this owner, and no process inside can be this user.
     """
     try:
         overflow = int(Path("/proc/sys/fs/overflowuid").read_text("ascii"))

@@ -12,9 +12,9 @@ from anyio.abc import TaskGroup
 
 @asynccontextmanager
 async def background_tasks() -> AsyncIterator[TaskGroup]:
-    """Yield a group for tasks that run while this is open; leaving cancels them.
+    """Yield a task group that is cancelled when the context ends.
 
-    An exception of the body is raised unchanged, not wrapped in a group.
+    An exception of the body is raised as it is, not in an exception group.
     """
     stack = AsyncExitStack()
     tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -27,7 +27,6 @@ async def background_tasks() -> AsyncIterator[TaskGroup]:
 
 @asynccontextmanager
 async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run `work` in a task while this is open; see `background_tasks`."""
     async with background_tasks() as tasks:
         tasks.start_soon(work)
         yield

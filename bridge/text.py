@@ -1,7 +1,6 @@
-"""Text that every client can take.
+"""Cleans text from other programs for JSON and terminals.
 
-Owns the repair that text from elsewhere needs before it goes into JSON or onto a terminal, and how
-keys that were made alike are told apart.
+Also makes duplicate keys distinct.
 """
 
 from __future__ import annotations
@@ -15,27 +14,27 @@ from functools import cache
 from importlib.resources import files
 
 _OBEYED = frozenset({"Cc", "Cf", "Zl", "Zp"})
-"""Categories of the characters that a terminal obeys, or that turn, hide or break text."""
+"""Categories of characters that control a terminal, or that reverse, hide or break text."""
 
 
 _QUOTED = re.compile(r"""(?<!\w)(?:'(?:\\.|[^'\\])*(?:'|$)|"[^"']*'[^"]*(?:"|$))""", re.DOTALL)
 
 
 def without_values(text: str) -> str:
-    """Return a message about a setting without the values that `repr` put in quotes, whole or cut.
+    """Return a message about a setting with each quoted value replaced.
 
-    A model reads it, and a value may be a secret that was put in the wrong place.
+    A model reads the message, and a value may be a misplaced secret.
     """
-    # `repr` takes double quotes only for what has a single one in it; others are ours.
+    # `repr` uses double quotes only around a single quote; other double quotes are ours.
     return _QUOTED.sub("[its value]", text)
 
 
 def valid_text(text: str) -> str:
-    """Return `text` with each lone surrogate written out as `\\udc80`; the rest is unchanged."""
+    """Return `text` with each lone surrogate escaped as `\\udc80`."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        # A surrogate pair is one character that was split; only what stays single is written out.
+        # Join surrogate pairs first, so that only lone surrogates are escaped.
         joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         return joined.encode("utf-8", "backslashreplace").decode()
     return text
@@ -45,12 +44,12 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"})
 _SHAPELESS = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-"""Letters, marks and signs that show nothing: fillers, and the 256 variation selectors, with which
-any text can be written so that no one sees it."""
+"""Invisible letters and marks: fillers, and the 256 variation selectors, which can encode any text.
+"""
 
 
 def is_hidden(character: str) -> bool:
-    """Return whether a character shows nothing, or turns or breaks the text around it."""
+    """Return whether a character is invisible, or reverses or breaks the text around it."""
     category = unicodedata.category(character)
     if category in _HIDDEN or (category == "Zs" and character != " "):
         return True
@@ -58,13 +57,13 @@ def is_hidden(character: str) -> bool:
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
-    """Return text from elsewhere with its control and format characters written out.
+    """Return text with its control and format characters escaped.
 
-    A terminal obeys them: they move the cursor, change the title, hide or reverse what is shown.
-    For JSON there is `visible_json`.
+    A terminal obeys them: they move the cursor, change the title, hide or reverse text. For JSON
+    use `visible_json`.
 
     Args:
-        keep: The characters that are left alone all the same.
+        keep: The characters that are not escaped.
     """
     if text.isprintable():
         return text
@@ -77,9 +76,9 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON with the same characters escaped as JSON escapes them (`\\u202e`).
+    """Return JSON with control and format characters escaped (`\\u202e`).
 
-    It is as valid as before and means the same: outside of strings there are only newlines.
+    The value is unchanged, because outside of strings JSON only has newlines.
     """
     if text.isprintable():
         return text
@@ -92,31 +91,29 @@ def visible_json(text: str) -> str:
 
 
 class VisibleDecoder:
-    """Decodes a stream for a terminal, in pieces of any size, with nothing in it that it obeys.
+    """An incremental decoder that makes a byte stream safe for a terminal.
 
-    But for returns: they reach no further than the line that the stream itself has begun, and bars
-    are drawn with them. Bytes that are no UTF-8 are written out (`\\xff`). What is incomplete waits
-    for the next piece.
+    Carriage returns stay: programs draw progress bars with them, and they affect only the stream's
+    own line. Invalid UTF-8 is escaped (`\\xff`). An incomplete character waits for the next piece.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def decode(self, data: bytes, *, final: bool = False) -> str:
-        """Return what the next piece of the stream says."""
         return visible(self._decoder.decode(data, final), keep="\n\t\r")
 
 
 def escape_look_alikes(name: str, *, all_letters: bool = False) -> str:
-    """Return a name with letters escaped that look like others.
+    """Return a name with non-Latin letters escaped, since they may imitate others.
 
     Args:
-        all_letters: Escape all letters that are not Latin; else only in a name with ASCII letters.
+        all_letters: Escape them in every name, not only in a name with ASCII letters.
     """
     if name.isascii() or not (all_letters or _ASCII_LETTER.search(name)):
         return name
     return "".join(
-        # One with an accent is what it seems to be.
+        # A Latin letter with an accent imitates no other.
         character
         if unicodedata.normalize("NFD", character)[0].isascii()
         else character.encode("unicode_escape").decode("ascii")
@@ -129,19 +126,20 @@ _WORD = re.compile(
     r"\\[bfnrt]|(?:://|@)[^\s/?#]+|\w+|(?<=[0-9A-Za-z])[^\w\s](?=[0-9A-Za-z])|"
     r"(?<=\S)(?![\u3000-\u303f\uff00-\uffef])[^\w\s]|(?![\u3000-\u303f\uff00-\uffef])[^\w\s](?=\S)"
 )
-"""The escapes of JSON, which are part of no word; the host of an address; a word; a mark at one.
-Wide marks, such as Chinese texts have, count between ASCII letters or digits."""
+"""An escape of JSON, which is part of no word; an address's host; a word; a mark next to one. Wide
+marks, as in Chinese texts, count between ASCII letters or digits.
+"""
 
 _HARMLESS = re.compile("[\"'`<>]+|\\.\\.+")
-"""What quotation marks and ellipses pass for, which changes no address."""
+"""ASCII forms of quotation marks and ellipses, which cannot change an address."""
 
 
 def look_alikes(text: str) -> set[int]:
-    """Return the positions of characters that pass for ASCII, or are of a word's second script.
+    """Return the positions of characters that imitate ASCII, or mix scripts within a word.
 
-    A character passes for ASCII where its compatibility form (NFKC) is ASCII, or Unicode lists it
-    as confusable with ASCII (UTS 39). In a word without ASCII letters that counts only if all of
-    the word passes for ASCII, so that a word of another script is shown as it is.
+    A character imitates ASCII if its compatibility form (NFKC) is ASCII, or Unicode lists it as
+    confusable with ASCII (UTS 39). In a word without ASCII letters, these characters count only if
+    the whole word imitates ASCII. A word of another script is thus unchanged.
     """
     if text.isascii():
         return set()
@@ -159,10 +157,9 @@ def look_alikes(text: str) -> set[int]:
 
 
 def _ascii_form(character: str) -> str:
-    """Return the ASCII text that a character passes for; empty if there is none."""
     if character.isascii():
         return character
-    if character in "\u3002\uff61":  # separates the labels of a host, as a dot does (RFC 3490)
+    if character in "\u3002\uff61":  # Separate labels of a host name, like a dot (RFC 3490).
         return "."
     plain = unicodedata.normalize("NFKC", character)
     form = plain if plain.isascii() else _confusables().get(character, "")
@@ -171,7 +168,7 @@ def _ascii_form(character: str) -> str:
 
 @cache
 def _confusables() -> dict[str, str]:
-    """Return Unicode's table of characters that look like ASCII ones: a megabyte, seldom needed."""
+    """Return Unicode's table of ASCII look-alikes. Lazy, because it has a megabyte."""
     table = files("confusable_homoglyphs").joinpath("confusables.json").read_bytes()
     return {
         character: forms[0]
@@ -187,15 +184,13 @@ def _foreign(character: str) -> bool:
 
 
 def distinct_key(key: str, taken: Collection[object]) -> str:
-    """Return `key`, or a variant that is not in `taken`, so that equal keys hide no values."""
     made, number = key, len(taken) + 1
     while made in taken:
         made = f"{key} ({number})"
-        # Not counting by one, which takes long if all of those keys exist.
+        # Counting by one would take quadratic time for many equal keys.
         number *= 2
     return made
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: "1 call", "1,200 calls"."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

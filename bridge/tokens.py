@@ -1,7 +1,7 @@
-"""How many tokens a text costs a model, about: the one estimate that everything here uses.
+"""Estimates how many tokens a text has for a model. Pure.
 
-The tokenizer that it follows is o200k_base. Other models' tokenizers differ from it by a tenth or
-two; the numbers are for choosing, cutting and comparing, not for bills. Pure.
+Follows the tokenizer o200k_base. Other tokenizers differ by 10 to 20 %, so use the estimate to
+choose, cut and compare, not for bills.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PIECE = re.compile(
     r"|\s+(?!\S)"
     r"|\s+"
 )
-"""Where the tokenizer cuts a text before it looks anything up: most pieces are one token."""
+"""The pieces into which the tokenizer splits a text; most are one token."""
 
 
 def _kind(code: int) -> str:
     character = chr(code)
     if code > 127:
-        # Most characters that begin so are marks, and most others letters.
+        # Most characters with these first bytes are marks; most others are letters.
         return "p" if code in (0xC2, 0xE2, 0xF0) else "x"
     if character.isalpha():
         return "a" if character.islower() else "A"
@@ -37,39 +37,39 @@ def _kind(code: int) -> str:
 
 
 _KINDS = "".join(map(_kind, range(256))).encode()
-"""Lower or upper case, digit, line end, other space, quote, other mark, anything else."""
+"""The class of each byte: lower or upper case, digit, newline, space, quote, mark, other."""
 
-_CONTINUED = bytes(range(0x80, 0xC0))  # Bytes after the first of a character beyond ASCII.
-_ALIKE = bytes.maketrans(b"Aq", b"ap")  # Letters of either case are alike, and all marks.
+_CONTINUED = bytes(range(0x80, 0xC0))  # Continuation bytes of UTF-8.
+_ALIKE = bytes.maketrans(b"Aq", b"ap")  # Merge both cases, and all marks.
 
 _MORE = (
-    # A capitalised word right behind a mark, as in rows: ",Paris".
+    # A capitalised word directly after a mark, as in rows: ",Paris".
     (b"pAaaa", 1.25),
     (b"qAaaa", 1.25),
     (b"paaaa", 0.25),
     (b"AAAA", 0.5),
 )
 _MORE_ALIKE = (
-    # Long words, rows of spaces and marks.
+    # Long words, spaces and marks.
     (b"a" * 7, 0.12),
     (b"a" * 16, 3.0),
     (b"s" * 64, 1.0),
     (b"pppp", 0.5),
 )
-"""What makes a piece cost more than one token, and how much more on average."""
+"""Patterns of pieces with several tokens, and their average number of further tokens."""
 
 _MIXED = re.compile(b"aA{1,3}a?[A0]")
-_MIXED_MORE = 1.6  # The same for the mixture that encoded data is.
+_MIXED_MORE = 1.6  # Further tokens of mixed case, as in base64.
 
 _MORE_FOREIGN = ((0xC0, 0xE0, 0.1), (0xE0, 0xF0, 0.7), (0xF0, 0x100, 1.5))
-"""The same for characters beyond ASCII, by their first bytes: letters, ideographs, pictures."""
+"""Further tokens of non-ASCII characters by first byte: letters, ideographs, pictures."""
 
 
 def count_tokens(text: str) -> int:
-    """Return about how many tokens `text` has: a third of a millisecond for a thousand of them.
+    """Estimate the tokens of `text`. A thousand tokens take a third of a millisecond.
 
-    `tests/testdata/tokens.json` has what the tokenizer counts. On prose, rows, digits and code the
-    estimate is within a tenth of that; it may miss other languages by a fifth, and random letters.
+    Within 10 % of the tokenizer for prose, rows, digits and code, and 20 % for other languages. See
+    `tests/testdata/tokens.json`. Random letters may be worse.
     """
     found = float(len(_PIECE.findall(text)))
     data = text.encode("utf-8", "surrogatepass")
@@ -85,9 +85,9 @@ def count_tokens(text: str) -> int:
 
 
 def definition_text(name: str, description: str, input_schema: Mapping[str, Any]) -> str:
-    """Return what the model is given of a tool by a client that loads the tool itself.
+    """Return a tool's definition as a client gives it to the model.
 
-    Clients write it differently, and none leaves any of it out.
+    Clients use different formats with the same content.
     """
     definition = {"name": name, "description": description, "input_schema": input_schema}
     return json.dumps(definition, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -20,7 +20,7 @@ authors = collections.Counter(re.findall(r"Author: '?(.*?)'?\n", str(log)))
 
 by_team = collections.Counter()
 for author, count in authors.items():
-    by_team[team_of.get(author, "nobody's")] += count
+    by_team[team_of.get(author, "no team")] += count
 
 strangers = sorted(set(authors) - set(team_of))
 if strangers:

@@ -1,8 +1,8 @@
 """The main job, on real input: client, bridge, container, servers.
 
 `make run` calls this. It names a file of servers from the package registries in MCP_SERVERS_CONFIG,
-starts the bridge as a client would, and has it run `repository_report.py`. The settings and the
-servers of whoever runs it are left out. What it prints is what came back.
+starts the bridge as a client would, and has it run `repository_report.py`. Your
+settings and servers are left out. It prints the results.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def servers(repository: Path) -> dict[str, dict[str, object]]:
 
 
 async def demonstrate(repository: Path, runtime: str) -> int:
-    """Run the programs and show what came back."""
+    """Run the programs and show the results."""
     configured = servers(repository)
     with tempfile.TemporaryDirectory() as project, tempfile.TemporaryDirectory() as state:
         config = Path(project) / "servers.json"
@@ -104,7 +104,8 @@ async def demonstrate(repository: Path, runtime: str) -> int:
 
 def record(result: CallToolResult) -> dict[str, Any]:
     """Return what a result tells programs; the model reads the text."""
-    return (result.meta or {})["mcp-code-bridge/result"]
+    document: dict[str, Any] = (result.meta or {})["mcp-code-bridge/result"]
+    return document
 
 
 async def show(client: Client, code: str) -> int:

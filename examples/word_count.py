@@ -1,7 +1,7 @@
 # A long job that says how far it is: counts the words of every text file below a folder.
 #
-# Runs inside run_python. Uses the filesystem server. Whoever waits sees the bar move; what is read never
-# reaches the model.
+# Runs inside run_python. Uses the filesystem server. You see the bar move; the texts never reach the
+# model.
 #
 #     mcp-code-bridge run examples/word_count.py -- /path/of/a/folder
 import asyncio

@@ -2,7 +2,7 @@
 
 Words with a plain replacement, sentences of more than 25 words and function names that are bare
 participles are counted in docstrings, comments, messages and documents. A count only falls: when it
-does, lower its ceiling here.
+does, lower its ceiling here. The check compares the ceilings with those of the previous commit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from scripts.check_sizes import previous_version, raised, tables
+
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("bridge", "scripts", "tests", "benchmarks", "examples")
 DOCUMENTS = ("*.md", "docs/**/*.md", "runtime_image/**/*.md", "benchmarks/**/*.md")
@@ -23,21 +25,22 @@ MAX_WORDS = 25
 
 WORDS = (
     r"anew|at work|besides|by now|for good|goes on|go on with|is had|its affair|lasting|leash",
-    r"likewise|mend(?:s|ed|ing)?|(?<!user )nobody(?! \(65534\))|outfits?|shel(?:f|ves)",
+    r"likewise|mend(?:s|ed|ing)?|(?<!user )(?<!\")nobody(?! \(65534\)|\")|outfits?|shel(?:f|ves)",
     r"to be had|told of|what came|whoever",
 )
 """Words that a reader has to decode, as regular expressions."""
 
 PARTICIPLE = re.compile(r"_*[a-z]+(?:ed|en|ing)")
 
-CEILINGS = {"words": 184, "long sentences": 276, "participles": 697}
+CEILINGS = {"words": 0, "long sentences": 193, "participles": 117}
 
 
 def code_files() -> Iterator[Path]:
     """Yield the project's own Python files."""
     for directory in CODE:
         for path in sorted((ROOT / directory).rglob("*.py")):
-            if "node_modules" not in path.parts:
+            # This file has the words as patterns.
+            if "node_modules" not in path.parts and path != Path(__file__).resolve():
                 yield path
 
 
@@ -104,9 +107,12 @@ def count() -> Counter[str]:
 
 
 def main() -> int:
-    """Print the counts; fail if one is above its ceiling."""
+    """Print the counts; fail if one is above its ceiling, or if a ceiling rose."""
     counts = count()
     status = 0
+    for complaint in raised(tables(previous_version(__file__)), (CEILINGS, {})):
+        print(complaint)
+        status = 1
     for kind, ceiling in CEILINGS.items():
         print(f"{kind:16}{counts[kind]:7,} of {ceiling:,}")
         if counts[kind] > ceiling:

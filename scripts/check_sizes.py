@@ -1,9 +1,9 @@
 """Fail when a file or a function is too long, or when the project grows past a ceiling.
 
-A file has at most 600 lines and a function at most 60, without exceptions. Four totals have a
-ceiling: the lines of `bridge/` and of `tests/`, the named limits and the exception classes of
-`bridge/`. A ceiling only falls. It rises only together with a new row in `GRANTS`, and by no more
-than that row.
+A file has at most 600 lines and a function at most 60, without exceptions. Five totals have a
+ceiling: the lines of `bridge/` and of `tests/`, and in `bridge/` the named limits, the exception
+classes and the class names that occur twice. A ceiling only falls. It rises only together with a
+new row in `GRANTS`, and by no more than that row.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,7 +21,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 93_810, "tests": 90_882, "limits": 249, "exceptions": 56}
+CEILINGS = {"bridge": 84_433, "tests": 82_795, "limits": 248, "exceptions": 45, "twins": 3}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
@@ -85,8 +86,13 @@ def totals() -> dict[str, int]:
         directory: sum(path.read_bytes().count(b"\n") for path in python_files(directory))
         for directory in ("bridge", "tests")
     }
-    limits = sum(map(count_limits, trees))
-    return {**lines, "limits": limits, "exceptions": sum(map(count_exceptions, trees))}
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    return {
+        **lines,
+        "limits": sum(map(count_limits, trees)),
+        "exceptions": sum(map(count_exceptions, trees)),
+        "twins": sum(count > 1 for count in Counter(classes).values()),
+    }
 
 
 def raised(
@@ -116,10 +122,10 @@ def tables(source: str) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     return values.get("CEILINGS", {}), values.get("GRANTS", {})
 
 
-def previous_version() -> str:
-    """Return this file as of the last commit in which it differed; empty without such a commit."""
-    name = Path(__file__).resolve().relative_to(ROOT).as_posix()
-    present = Path(__file__).read_text(encoding="utf-8")
+def previous_version(file: str) -> str:
+    """Return a script as of the last commit in which it differed; empty without such a commit."""
+    name = Path(file).resolve().relative_to(ROOT).as_posix()
+    present = Path(file).read_text(encoding="utf-8")
     git = ["git", "-C", str(ROOT)]
     log = [*git, "log", "-n", "2", "--first-parent", "--format=%H", "--", name]
     commits = subprocess.run(log, capture_output=True, text=True, check=False).stdout.split()
@@ -146,7 +152,7 @@ def main() -> int:
         print(f"{name:<12}{total:>9,} of {CEILINGS[name]:,}")
         if total > CEILINGS[name]:
             errors.append(f"{name}: {total:,}; the ceiling is {CEILINGS[name]:,}")
-    errors.extend(raised(tables(previous_version()), (CEILINGS, GRANTS)))
+    errors.extend(raised(tables(previous_version(__file__)), (CEILINGS, GRANTS)))
     for error in errors:
         print(error, file=sys.stderr)
     return 1 if errors else 0

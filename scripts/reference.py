@@ -18,13 +18,12 @@ from typing import Any, Literal
 import bridge.errors as faults
 import bridge.settings as package
 from bridge.cli import help as helps
-from bridge.cli.app import COMMANDS, made
+from bridge.cli.app import COMMANDS, make_command
 from bridge.cli.line import PROGRAM
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
 from bridge.guest.worker import environment
 from bridge.model import CommandResult, Directory, Limits, RunResult, ServerSettings
-from bridge.render import commands as rendered_commands
 from bridge.render import structured as rendered
 from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
@@ -45,7 +44,6 @@ from bridge.settings import (
     variable,
 )
 from bridge.settings import fields as declared
-from bridge.settings import file as settings_file
 from bridge.settings.commands import CommandProfile
 from scripts import guarantees
 from scripts.docstrings import attributes, prose, section, summary
@@ -86,31 +84,23 @@ def page(title: str, about: str, *parts: Iterable[str]) -> str:
 
 # --- settings -------------------------------------------------------------------------------------
 
-_SIZES = (parsers.parse_size, parsers.memory)
-
 
 def kind_of(parse: Callable[..., Any]) -> str:
     """Return which values a parser takes: what its docstring says it returns, and its bounds."""
-    given = inspect.getclosurevars(parse).nonlocals
-    words = given.get("options") or given.get("known")
-    if words:
+    given = inspect.getclosurevars(inspect.unwrap(parse)).nonlocals
+    if item := given.get("item"):
+        return f"{kind_of(item)}, or a list of such"
+    if words := given.get("options"):
         return ", ".join(map(code, words))
     text = summary(parse).removeprefix("Return ").rstrip(".")
-    written = size_text if _is_size(parse) else "{:,.0f}".format
+    text += f" of {given['what']}" if "what" in given else ""
+    written = parsers.size_text if _is_size(parse) else "{:,}".format
     bounds = [f"{word} {written(given[word])}" for word in ("least", "most") if word in given]
     return (
         f"{text}, {' and '.join(bounds)}".replace("least", "at least").replace("most", "at most")
         if bounds
         else text
     )
-
-
-def size_text(number: int) -> str:
-    """Return a number of bytes as settings have it: "512m"."""
-    for unit, letter in ((1024**4, "t"), (1024**3, "g"), (1024**2, "m"), (1024, "k")):
-        if number and number % unit == 0:
-            return f"{number // unit}{letter}"
-    return f"{number:,}"
 
 
 def default_text(value: object, parse: Callable[..., Any] | None = None) -> str:
@@ -124,12 +114,12 @@ def default_text(value: object, parse: Callable[..., Any] | None = None) -> str:
     if isinstance(value, Mapping):
         return ", ".join(code(f"{key} = {each}") for key, each in value.items())
     if isinstance(value, int) and parse is not None and _is_size(parse):
-        return code(size_text(value))
+        return code(parsers.size_text(value))
     return code(f"{value:g}" if isinstance(value, float) else str(value))
 
 
 def _is_size(parse: Callable[..., Any]) -> bool:
-    return parse in _SIZES or "size.<locals>" in parse.__qualname__
+    return parse is parsers.parse_size or "size.<locals>" in parse.__qualname__
 
 
 def settings_page() -> str:
@@ -228,9 +218,7 @@ def _unset(text: str) -> str:
 def _servers_table() -> Iterator[str]:
     yield from ["### `[servers.NAME]`", ""]
     texts = section(ServerSettings, "Attributes")
-    rows = (
-        [code(key), kind_of(parse), texts[key]] for key, parse in settings_file.SERVER_KEYS.items()
-    )
+    rows = ([code(key), kind_of(parse), texts[key]] for key, parse in package.SERVER_KEYS.items())
     yield from table(["key", "value", "what it says"], rows)
 
 
@@ -288,7 +276,7 @@ def _limits() -> Iterator[str]:
     for each in dataclasses.fields(Limits):
         both = [getattr(limits_for(one), each.name) for one in settings]
         if each.name.endswith("_bytes"):
-            both = [size_text(value) for value in both]
+            both = [parsers.size_text(value) for value in both]
         rows.append([code(each.name), *map(default_text, both), _unset(texts[each.name])])
     yield from table(["limit", "standard", "strict", "what it says"], rows)
 
@@ -301,8 +289,8 @@ def tool_page() -> str:
     defaults = Settings()
     profile = CommandProfile(name="NAME", workspace=Path("/"), executables=("true",))
     both = {name: dataclasses.replace(profile, name=name) for name in ("NAME", "OTHER")}
-    run = rendered.structured(sample(RunResult))
-    command = rendered_commands.structured_command(sample(CommandResult))
+    run = rendered.to_structured(sample(RunResult))
+    command = rendered.structured_command(sample(CommandResult))
     found: dict[type, _Object] = {}
     return page(
         "Tools",
@@ -428,7 +416,7 @@ def snake(key: str) -> str:
 
 def described(shape: type, path: str, value: Any) -> str:
     """Return what the code says of a field of a record: what renders it, else the dataclass."""
-    for function in (rendered.structured, rendered_commands.structured_command):
+    for function in (rendered.to_structured, rendered.structured_command):
         if path in (said := section(function, "Keys")):
             return said[path]
     # A sample's texts are the names of the fields that they are from.
@@ -556,8 +544,8 @@ def commands_page() -> str:
 
 
 def _command(path: str) -> Iterator[str]:
-    command = made(path)
-    summary, prose_text, examples = helps.described(command.callback)
+    command = make_command(path)
+    summary, prose_text, examples = helps.describe_command(command.callback)
     rows, words = [], [path]
     for each in command.params:
         word, text = helps.row_of(each)

@@ -189,8 +189,7 @@ RESOURCES = (
         "the user",
         "a number for each run",
         "refused with a named error",
-        "tests/callers/test_server_questions.py::"
-        "test_a_flood_of_questions_reaches_nobody_whole_and_writes_little",
+        "tests/callers/test_server_questions.py::test_a_flood_of_questions_is_cut",
     ),
     Resource(
         "calls to a server",
@@ -256,7 +255,7 @@ CHANNELS = (
     Channel(
         "the audit log",
         "you alone read it; secrets are masked, floods are counted",
-        "tests/gate/audit/test_refusals.py::test_refusals_of_other_kinds_do_not_hide_among_a_flood",
+        "tests/gate/audit/test_run.py::test_refusals_of_other_kinds_do_not_hide_among_a_flood",
     ),
     Channel(
         "a writable directory",

@@ -1,4 +1,4 @@
-"""The server that asks, as an engine's configuration and over HTTP."""
+"""A server with questions, over stdio and HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ _SOURCE = Source(client="Test", scope="user", path="/test.json", key="mcpServers
 
 
 def asker() -> ServerSpec:
-    """Return the definition of the server that asks, over stdio."""
     return ServerSpec(
         name="asker",
         transport="stdio",
@@ -35,7 +34,7 @@ def asker() -> ServerSpec:
 
 @contextmanager
 def remote_asker(kind: str) -> Iterator[ServerSpec]:
-    """Run it as a web server of one era: "http" is the newer, "older-http" the one before."""
+    """Run it as a web server: "http" is the newest protocol, "older-http" the one before."""
     command = [sys.executable, str(ASKER), kind]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:

@@ -1,4 +1,4 @@
-"""Audit logs made and read by tests."""
+"""Audit logs that tests write and read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALLOWED = Decision(action="allow", rule="default for writes")
 
 
 class FakeClock:
-    """A clock that stands where it is put."""
+    """A clock with a settable time."""
 
     def __init__(self, now: float = NOON) -> None:
         self.now = now
@@ -45,12 +45,11 @@ def records(directory: Path) -> list[dict[str, Any]]:
 
 
 def log_paths(directory: Path) -> list[Path]:
-    """Return the files in the order in which they were begun."""
     return sorted(directory.glob("*.jsonl"))
 
 
 def tear(directory: Path, data: bytes) -> None:
-    """Leave at the end what a crash of the machine may leave there."""
+    """Append the garbage that a crash of the machine may leave."""
     with log_paths(directory)[-1].open("ab") as file:
         file.write(data)
 
@@ -60,7 +59,7 @@ def kinds(directory: Path) -> list[str]:
 
 
 def whole(directory: Path) -> LogReport:
-    """Return the report on a log in which nothing may be wrong."""
+    """Return the report on a log without problems."""
     report = verify(directory)
     assert report.problems == []
     return report

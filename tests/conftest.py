@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.postgresql import Server
 
-# How long an example takes says how busy the machine is; no test judges that.
+# An example's time depends on the load of the machine.
 settings.register_profile("suite", deadline=None, max_examples=25)
 settings.register_profile("full", deadline=None, max_examples=400)
 settings.load_profile("suite")
 
 OTHER_CASES = frozenset({"docker", "gvisor", "rootless", "ssh", "postgresql"})
-"""`make test` runs on these the first test of each guarantee, and those with the mark `every_case`.
-It runs all tests on bubblewrap, root's podman and SQLite."""
+"""`make test` skips tests with these parameters, except for the first test of each guarantee and
+those marked `every_case`. It runs all tests on bubblewrap, root's podman and SQLite.
+"""
 
 CASES = tuple(
     f"tests/{name}/"
-    for name in ("contract", "e2e", "sandbox", "security") + ("artifacts", "sessions", "skills")
+    for name in ("contract", "e2e", "sandbox", "security")
+    + ("artifacts", "sessions", "saved_functions")
 )
 
 BEGUN_FIRST = (
@@ -31,33 +36,44 @@ BEGUN_FIRST = (
     *("tests/clients/", "tests/security/", "tests/artifacts/test_dying.py"),
     "tests/cli/test_first_contact.py",
 )
-"""The longest tests: if they came last, one of them would leave the other workers idle."""
+"""The longest tests: at the end, one of them would leave the other workers idle."""
 
 MEASURED_TESTS = (
-    *(f"tests/{name}/" for name in ("artifacts", "catalog", "discovery", "gate", "skills")),
+    *(
+        f"tests/{name}/"
+        for name in ("artifacts", "catalog", "discovery", "gate", "saved_functions")
+    ),
     *(f"tests/{name}/" for name in ("render", "rpc", "settings", "packages")),
     *("tests/runs/collect/", "tests/sandbox/container/", "tests/sandbox/test_"),
     *("tests/server/test_arguments", "tests/upstream/test_fail", "tests/upstream/test_framing"),
 )
-"""Those of the modules that decide and do no I/O, whose coverage the Makefile judges. Measuring it
-makes what runs nearly twice as long, so it is paused for all other tests."""
+"""Tests of modules without I/O, whose coverage the Makefile checks. Coverage doubles the time of a
+test, so it is paused for all others.
+"""
+
+HANG_SECONDS = 300.0  # More than a test takes on a machine that does other things too.
+BOUNDED = (
+    *(f"tests/{name}/" for name in ("commands", "contract", "packages")),
+    *("tests/sandbox/container/", "tests/sandbox/kubernetes/"),
+    *("tests/fleet/test_contract", "tests/fleet/test_deploy", "tests/fleet/test_failures"),
+    "tests/fleet/test_runs",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Stop the coverage that pytest-cov starts early in a worker of pytest-xdist.
+    """Pause the coverage that pytest-cov starts early in a worker of pytest-xdist.
 
-    Once the session starts it makes another for the worker, and pauses that one alone: the first
-    went on tracing every test.
+    The session starts and pauses a second one, while the first would trace every test.
     """
     measuring = config.pluginmanager.get_plugin("_cov")
     if hasattr(config, "workerinput") and measuring is not None:
         measuring.cov_controller.pause()
 
 
-# First, since pytest looks at the marks in the same hook.
+# First, since pytest reads the marks in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test` leaves out, pause unwanted coverage, and begin with what is long."""
+    """Mark full tests, pause unneeded coverage, and start with the longest tests."""
     items.sort(key=lambda item: not item.nodeid.startswith(BEGUN_FIRST))
     first: dict[str, str] = {}
     for item in items:
@@ -65,6 +81,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
         if not item.nodeid.startswith(MEASURED_TESTS):
             item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """End a test of `BOUNDED` that hangs, wherever it waits."""
+    test = pyfuncitem.obj
+    if iscoroutinefunction(test) and pyfuncitem.nodeid.startswith(BOUNDED):
+
+        @wraps(test)
+        async def bounded(**arguments: object) -> None:
+            with anyio.fail_after(HANG_SECONDS):
+                await test(**arguments)
+
+        pyfuncitem.obj = bounded
+    return (yield)
 
 
 def is_other_case(item: pytest.Item) -> bool:
@@ -75,10 +106,10 @@ def is_other_case(item: pytest.Item) -> bool:
 
 
 def is_first(item: pytest.Item, first: dict[str, str]) -> bool:
-    """Return whether `make test` runs a test's other cases too.
+    """Return whether `make test` also runs a test's other cases.
 
     Args:
-        first: The first test of each guarantee so far; the test is added.
+        first: The first test of each guarantee so far; updated.
     """
     test = item.nodeid.partition("[")[0]
     names = [name for mark in item.iter_markers("guarantee") for name in mark.args]
@@ -88,8 +119,8 @@ def is_first(item: pytest.Item, first: dict[str, str]) -> bool:
 
 @pytest.fixture(autouse=True, scope="session")
 def scripted_people() -> Iterator[None]:
-    """Take the answers of scripts, which no person gives as fast, for a person's."""
-    from bridge.callers import automatic
+    """Accept answers of scripts, which are faster than a person's."""
+    from bridge.callers import client as automatic
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(automatic, "AUTOMATIC_SECONDS", 0.0)
@@ -98,7 +129,7 @@ def scripted_people() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def databases_closed() -> Iterator[None]:
-    """Leave no connection of a test's own stores open: other tests count descriptors."""
+    """Close the databases of a test's stores: other tests count descriptors."""
     yield
     databases_forgotten()
 
@@ -110,7 +141,7 @@ def databases_forgotten() -> None:
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[Server]:
-    """A PostgreSQL server, started when the first test wants it."""
+    """A PostgreSQL server, started by the first test that needs it."""
     from tests.postgresql import server
 
     with server() as started:
@@ -121,7 +152,7 @@ def postgresql_server() -> Iterator[Server]:
 def postgresql(
     postgresql_server: Server, monkeypatch: pytest.MonkeyPatch, databases_closed: None
 ) -> Iterator[Server]:
-    """Have `tests.postgresql.store_at` return stores on the server."""
+    """Make `tests.postgresql.store_at` return stores on the server."""
     from tests.postgresql import VARIABLE
 
     monkeypatch.setenv(VARIABLE, postgresql_server.url())
@@ -132,7 +163,7 @@ def postgresql(
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def each_database(request: pytest.FixtureRequest) -> str:
-    """Run a test with its stores on each kind of database."""
+    """Run a test with each kind of database."""
     kind = str(request.param)
     if kind == "postgresql":
         request.getfixturevalue("postgresql")
@@ -141,8 +172,8 @@ def each_database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Run async tests on asyncio, which the docker SDK's sockets and the mcp SDK's servers use.
+    """Run async tests on asyncio, which the SDKs of docker and mcp need.
 
-    An async fixture of a module keeps its event loop open for the module.
+    The session scope lets async fixtures of modules share an event loop.
     """
     return "asyncio"

@@ -1,4 +1,4 @@
-"""The runtime image with the data packages, for whatever draws plots."""
+"""The runtime image with data packages, for tests that draw plots."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 
 IMAGE = "localhost/mcp-code-bridge-runtime:data-test"
-"""Not the name under which the bridge would find it: other tests are about the usual image."""
+"""Not the name that the bridge looks for: other tests use the usual image."""
 
 
 @pytest.fixture(scope="session")
 def data_image() -> str:
-    """The image, in podman; built once below `.state`, and kept for later runs of the tests."""
+    """The image in podman; built once and kept in `.state`."""
     script = REPOSITORY / "scripts" / "image.py"
     command = [sys.executable, str(script), "load", "podman", "data", "--tag", "data-test"]
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -34,7 +34,7 @@ def workshop(name: str = "work-shop") -> ServerSpec:
 
 
 class ListFinder:
-    """Finds what it is given, and notices when it is given something else."""
+    """Finds the given servers."""
 
     def __init__(self, *specs: ServerSpec) -> None:
         self.specs = specs
@@ -52,7 +52,7 @@ def settings_in(home: Path, **flags: str) -> Settings:
     return load({"warm": "0", **flags}, environ)
 
 
-def choosing(backend: object) -> Callable[[object], Awaitable[Any]]:
+def always_choose(backend: object) -> Callable[[object], Awaitable[Any]]:
     """Return a function that chooses a backend, for `open_engine`."""
 
     async def choose(_: object) -> object:
@@ -64,16 +64,16 @@ def choosing(backend: object) -> Callable[[object], Awaitable[Any]]:
 def engine_on(
     backend: object, settings: Settings, *, config: Path | None = None, **options: Any
 ) -> AbstractAsyncContextManager[Engine]:
-    """Open an engine on a backend, with the policy of a settings file if there is one."""
+    """Open an engine on a backend, with the policy of a settings file."""
     if config is not None:
         loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
         settings = replace(settings, policy=loaded.policy)
-    return open_engine(settings, choose_backend=choosing(backend), **options)
+    return open_engine(settings, choose_backend=always_choose(backend), **options)
 
 
 @pytest.fixture
 def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
-    """Settings that touch nothing outside the test's directory; a parameter has their flags."""
+    """Settings that touch nothing outside the test's directory; a parameter has flags."""
     return settings_in(tmp_path, **getattr(request, "param", {}))
 
 
@@ -101,7 +101,7 @@ Opener = Callable[..., AbstractAsyncContextManager[Engine]]
 
 @pytest.fixture
 def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
-    """A function that opens an engine with changes to the settings."""
+    """A function that opens an engine with changed settings."""
 
     def opener(**changes: Any) -> AbstractAsyncContextManager[Engine]:
         return engine_on(backend, replace(settings, **changes), finder=finder)
@@ -110,6 +110,5 @@ def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Open
 
 
 async def run_program(engine: Engine, code: str, **fields: Any) -> RunResult:
-    """Run a program that does not take long."""
     with anyio.fail_after(60):
         return await engine.run(RunRequest(code=code, **fields))

@@ -1,4 +1,4 @@
-"""The Python interpreters of this machine, by version."""
+"""Python interpreters of this machine, by version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @cache
 def interpreter_path(version: str) -> str | None:
-    """Return the interpreter of that version, wherever this machine keeps it."""
+    """Return an interpreter of that version, from pyenv or PATH."""
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         return sys.executable
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
@@ -30,7 +30,7 @@ def interpreter_path(version: str) -> str | None:
 
 
 def require(version: str) -> str:
-    """Return the interpreter of that version; skip only when there is none."""
+    """Return an interpreter of that version, or skip the test."""
     path = interpreter_path(version)
     if path is None:
         pytest.skip(f"no Python {version} here")

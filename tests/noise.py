@@ -1,10 +1,9 @@
-"""Another bridge at work on the same engines and machine, while tests run: they must not notice.
+"""Runs a second, noisy bridge on the same engines while tests run, which must not notice it.
 
     python -m tests.noise CMD [ARG...]
 
-Runs CMD, and meanwhile has containers with the labels of a bridge that lives and of one that has
-ended, images under names of the runtime image's repository, processes that look like a bridge's,
-its control groups and its temporary files. Whatever test fails then looks at what is not its own.
+While CMD runs, there are containers of a live and of a dead bridge, and images in the runtime
+image's repository. Processes, control groups and temporary files look like a bridge's.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from bridge.sandbox.ownership import RUN_LABEL, Owner, current_owner
 
 IMAGE = local_name("slim")
 ROUND_SECONDS = 1.0
-"""How long each of them stays, before others take its place."""
+"""The time until all of them are replaced."""
 
 
 def main() -> int:
-    """Run the command with noise around it and return its exit status."""
+    """Run the command with noise; return its exit status."""
     me = current_owner()
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -60,14 +59,14 @@ def _docker(owners: Sequence[Owner]) -> Iterator[None]:
     finally:
         client.images.remove(name)
         for container in made:
-            # A bridge may have removed that of the dead one, as it should, or be about to.
+            # A bridge may be removing the dead one's container, as it should.
             with suppress(docker.errors.APIError):
                 client.api.remove_container(container["Id"], force=True)
         client.close()
 
 
 PODMANS = (("podman",), (os.environ.get("MCP_TEST_ROOTLESS_RUN", "env"), "podman"))
-"""How podman is called as this user, and as the ordinary one."""
+"""The commands for podman as this user and as an ordinary one."""
 
 
 def _podman(podman: Sequence[str]) -> Callable[[Sequence[Owner]], AbstractContextManager[None]]:

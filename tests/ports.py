@@ -1,4 +1,4 @@
-"""A port of this machine that no other test is given."""
+"""A port that no other test uses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """Lend a port on which no one listens yet; whoever names it may, as servers do."""
+    """Reserve a port without listening on it; servers with SO_REUSEADDR may listen."""
     with socket.socket() as held:
-        # With this a server can have the address as well, and the kernel gives it to no one else.
+        # A server can then bind the port, too, and the kernel gives it to no other program.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]

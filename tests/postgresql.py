@@ -1,4 +1,4 @@
-"""A PostgreSQL server from the distribution's package, and stores of the tests on it."""
+"""A PostgreSQL server from the distribution's package, and stores on it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from bridge.store import ServerUrl, Store
 from bridge.store.postgresql import ServerStore
 
 VARIABLE = "MCP_BRIDGE_TEST_STORE"
-"""The address of the server for `store_at`, in this process and in those that a test starts."""
+"""The server's address for `store_at`, in this process and its children."""
 
-PASSWORD = "s3cret of nobody"
+PASSWORD = "s3cret of the tests"
 ROLE = "bridge"
 
 _USER = "postgres"
-"""Who runs the server where the tests are root: it refuses to be."""
+"""The server's user if the tests run as root, which the server refuses."""
 
 
 class Server:
-    """A server of its own data, with a socket and a port on loopback.
+    """A server with its own data, on a socket and a loopback port.
 
     Args:
-        options: Settings of the server beside the usual ones of tests.
+        options: Further settings of the server.
     """
 
     def __init__(self, directory: Path, options: Mapping[str, object] | None = None) -> None:
@@ -48,7 +48,7 @@ class Server:
         self._process: subprocess.Popen[str] | None = None
 
     def url(self, schema: str = "", *, host: str = "", database: str = "postgres") -> str:
-        """Return the address of a schema, through the socket, or by TCP with the password."""
+        """Return a schema's address through the socket, or by TCP with the password."""
         login, said = ROLE, {}
         if host:
             login, host = f"{ROLE}:{quote(PASSWORD, safe='')}", f"{host}:{self.port}"
@@ -96,7 +96,7 @@ class Server:
         self._process = process
 
     def stop(self) -> None:
-        """End it as a power cut would, but for what is on the disk."""
+        """Stop the server like a power cut, except for data on the disk."""
         process, self._process = self._process, None
         if process is not None and process.stderr is not None:
             process.send_signal(signal.SIGQUIT)
@@ -106,7 +106,7 @@ class Server:
 
     @contextmanager
     def connected(self) -> Iterator[psycopg.Connection[Any]]:
-        """Connect as the server's owner, each statement for itself."""
+        """Connect as the server's owner, with autocommit."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             yield connection
 
@@ -120,7 +120,7 @@ class Server:
 
     @contextmanager
     def standby(self) -> Iterator[Server]:
-        """Start a standby that has what this server confirms, and waits to take its place."""
+        """Start a synchronous standby of this server."""
         with _place() as place:
             made = Server(place)
             given = ("-h", str(self.directory), "-p", str(self.port), "-U", ROLE)
@@ -130,7 +130,7 @@ class Server:
             words += ["--checkpoint=fast"]
             subprocess.run([*_as_user(), *words], check=True, capture_output=True, cwd="/")
             made.start()
-            # Not in what the standby was made of: once alone, it does not wait for anybody.
+            # After the copy, so that the promoted standby waits for no other server.
             with self.connected() as connection:
                 connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
                 connection.execute("SELECT pg_reload_conf()")
@@ -168,7 +168,7 @@ def server(**options: object) -> Iterator[Server]:
 
 @contextmanager
 def pooler(behind: Server, *, connections: int) -> Iterator[str]:
-    """Start pgbouncer in front of a server, by transaction; yield the address through it."""
+    """Start pgbouncer in front of a server, in transaction mode; yield its address."""
     with _place() as place:
         port = _free_port()
         (place / "users").write_text(f'"{ROLE}" "{PASSWORD}"\n')
@@ -203,19 +203,19 @@ def pooler(behind: Server, *, connections: int) -> Iterator[str]:
 
 
 def store_at(directory: Path) -> Store:
-    """Return a directory's store: its file, or its schema on the server of the test."""
+    """Return a directory's store: a file, or a schema on the test's server."""
     url = url_for(directory)
     return ServerStore(directory, url) if url else Store(directory)
 
 
 def url_for(directory: Path) -> ServerUrl | None:
-    """Return the address of a directory's schema on the server of the test, if there is one."""
+    """Return the address of a directory's schema on the test's server, if there is one."""
     url = os.environ.get(VARIABLE)
     if not url:
         return None
     name = f"t_{hashlib.sha256(str(directory).encode()).hexdigest()[:20]}"
     with psycopg.connect(url, autocommit=True) as connection:
-        # Two that make one at the same moment fail, whether it exists or not.
+        # Two concurrent CREATE SCHEMA fail, even with IF NOT EXISTS.
         connection.execute("SELECT pg_advisory_lock(1)")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
     return ServerUrl(f"{url}&options=-csearch_path%3D{name}")

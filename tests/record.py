@@ -1,4 +1,4 @@
-"""The record that a result of the bridge carries for programs."""
+"""The record for programs in a result of the bridge."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ def record_of(result: CallToolResult) -> dict[str, Any]:
 
 
 def text_of(result: Any) -> str:
-    """Return a result's texts, without the line that names the run."""
     return "".join(texts_of(result))
 
 
 def texts_of(result: Any) -> list[str]:
-    """Return a result's texts, the first without the line that names the run."""
+    """Return a result's texts, the first without the line with the run's ID."""
     found = [block.text for block in result.content if isinstance(block, TextContent)]
     return [re.sub(r"\n\[run [0-9a-f]{8}\]\Z", "", found[0]), *found[1:]] if found else []

@@ -1,4 +1,4 @@
-"""The server that writes its calls down, as an engine's and as a client's configuration."""
+"""A server that records its calls, for an engine or a client's configuration."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def recorder(
     bare: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> ServerSpec:
-    """Return the definition of a recorder; several may write to one log or each to its own.
+    """Return the definition of a recorder. Several recorders may share a log.
 
     Args:
-        notes: What can be read from it.
-        bare: Leave its tools without annotations.
+        notes: Its readable notes.
+        bare: Omit the annotations of its tools.
     """
     entry = recorder_entry(log, notes=notes, bare=bare, env=env)
     return ServerSpec(
@@ -45,7 +45,7 @@ def recorder_entry(
     bare: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the same as an entry of a client's `mcpServers`."""
+    """Return the definition as an entry of `mcpServers`."""
     return {
         "command": sys.executable,
         "args": [str(RECORDER), str(log)],
@@ -58,7 +58,7 @@ def recorder_entry(
 
 
 def recorded(log: Path) -> list[tuple[str, Any]]:
-    """Return the calls that a recorder got: tool and arguments, in their order."""
+    """Return the tools and arguments of the recorded calls, in order."""
     if not log.exists():
         return []
     lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Runs in sessions, and what tells one process that another has got somewhere."""
+"""Runs in sessions, and signals between processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def run(engine: Engine, code: str, *, session: str = "work", **fields: Any
 
 
 async def value(engine: Engine, code: str, **fields: Any) -> Any:
-    """Run a program in a session that must succeed; return its value."""
+    """Return the value of a successful program in a session."""
     result = await run(engine, code, **fields)
     assert result.status == "success", result.error
     return result.result
@@ -38,7 +38,7 @@ def told(result: RunResult) -> SessionReport:
 
 
 def waits_for(path: Path, *, said: Path | None = None) -> str:
-    """Return a program that says it has begun, and ends once there is a file."""
+    """Return a program that creates `said`, then waits until a file exists."""
     begun = "" if said is None else f"open({str(said)!r}, 'w').close()\n"
     return (
         f"import os, time\n{begun}while not os.path.exists({str(path)!r}):\n    time.sleep(0.01)\n"

@@ -1,4 +1,4 @@
-"""A real SSH server on loopback, with host keys and a configuration of its own."""
+"""A real SSH server on loopback with its own host keys and configuration."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Host there
 
 @dataclass(kw_only=True)
 class SshServer:
-    """One server, which a client that has its `environ` reaches as `there`."""
+    """A server that a client with its `environ` reaches as `there`."""
 
     directory: Path
     port: int
@@ -55,7 +55,7 @@ class SshServer:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of a user who has configured it: OpenSSH by a wrapper on PATH."""
+        """The environment of its client, with a wrapper of OpenSSH on PATH."""
         path = f"{self.directory / 'bin'}:{os.environ.get('PATH', '')}"
         return {"HOME": str(self.directory), "PATH": path}
 
@@ -83,7 +83,7 @@ class SshServer:
     def connections(self) -> list[int]:
         found = [] if self.process is None else [self.process.pid]
         for pid in found:
-            # One for its login, and one more with the login's rights, which may outlive the first.
+            # A process for the login, and its child with the login's rights, which may live longer.
             with suppress(OSError):
                 below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
                 found += [int(one) for one in below]
@@ -95,7 +95,7 @@ class SshServer:
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the server and its connections, as a machine that is switched off."""
+        """Kill the server and its connections, like a power cut."""
         if self.process is not None:
             pids = self.connections()
             self.process.kill()
@@ -106,25 +106,25 @@ class SshServer:
                     os.kill(pid, signal.SIGKILL)
 
     def new_host_key(self) -> None:
-        """Give it another host key; it has to be started again."""
+        """Replace the host key; effective after a restart."""
         for path in self.directory.glob("host_key*"):
             path.unlink()
-        _keygen(self.directory / "host_key")
+        _make_key(self.directory / "host_key")
 
 
-def _keygen(path: Path) -> None:
+def _make_key(path: Path) -> None:
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)]
     subprocess.run(argv, check=True)
 
 
 @contextmanager
 def ssh_server() -> Iterator[SshServer]:
-    # Short, since sockets may lie below it.
+    # Short, since paths of sockets have a limit.
     directory = Path(tempfile.mkdtemp(prefix="mcb-ssh-", dir="/tmp"))
     with reserved_port() as port:
         server = SshServer(directory=directory, port=port)
         for name in ("host_key", "key"):
-            _keygen(directory / name)
+            _make_key(directory / name)
         public = (directory / "host_key.pub").read_text()
         (directory / "known_hosts").write_text(f"[127.0.0.1]:{port} {public}")
         for name, text in (("sshd_config", _SERVER), ("ssh_config", _CLIENT)):
@@ -132,7 +132,7 @@ def ssh_server() -> Iterator[SshServer]:
             (directory / name).write_text(text.format(**given))
         (directory / "bin").mkdir()
         ssh = directory / "bin" / "ssh"
-        # OpenSSH reads its configuration from the password database's home, and not from HOME.
+        # OpenSSH ignores HOME and reads the home of the password database.
         ssh.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {directory}/ssh_config "$@"\n')
         ssh.chmod(0o755)
     try:
@@ -142,6 +142,6 @@ def ssh_server() -> Iterator[SshServer]:
         server.stop()
         shutil.rmtree(directory, ignore_errors=True)
         with warnings.catch_warnings():
-            # The SDK forgets sockets that could not connect, until they are collected.
+            # The SDK does not close sockets that could not connect.
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()

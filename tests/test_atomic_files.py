@@ -10,9 +10,7 @@ from bridge.atomic_files import exclusive_lock, replace_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_a_file_is_replaced_whole_and_is_nobody_elses_to_read(
-    tmp_path: Path, durable: bool
-) -> None:
+def test_a_file_is_replaced_whole_and_is_private(tmp_path: Path, durable: bool) -> None:
     path = tmp_path / "kept"
     path.write_text("old")
     path.chmod(0o644)
@@ -24,7 +22,7 @@ def test_a_file_is_replaced_whole_and_is_nobody_elses_to_read(
 
 def test_what_cannot_be_replaced_stays_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "kept"
-    (path / "inside").mkdir(parents=True)
+    path.mkdir()
     with pytest.raises(OSError, match="kept"):
         replace_file(path, b"new")
     assert list(tmp_path.iterdir()) == [path]

@@ -10,40 +10,39 @@ import pytest
 from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.gate.decision import CallFacts
 from bridge.gate.policy import Policy
-from bridge.settings import load
+from bridge.settings import Settings, load
 from bridge.settings.commands import Credentials
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
-def _context(home: Path, extra: Path) -> DiscoveryContext:
-    return DiscoveryContext(
-        home=home,
-        cwd=home,
-        platform="linux",
-        environ={"HOME": str(home)},
-        extra_config=extra,
-        allow_self=False,
-        system_root=home,
-    )
+def _load(name: str) -> Settings:
+    return load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / name)})
 
 
 def test_the_example_of_servers_loads_without_a_warning(tmp_path: Path) -> None:
-    found = discover(_context(tmp_path, CONFIGS / "behind-the-bridge.toml"))
-    assert {spec.name: spec.transport for spec in found.servers} == {
-        "time": "stdio",
-        "filesystem": "stdio",
-    }
+    context = DiscoveryContext(
+        home=tmp_path,
+        cwd=tmp_path,
+        platform="linux",
+        environ={},
+        extra_config=CONFIGS / "behind-the-bridge.toml",
+        system_root=tmp_path,
+    )
+    found = discover(context)
+    assert [(each.name, each.transport) for each in found.servers] == [
+        ("time", "stdio"),
+        ("filesystem", "stdio"),
+    ]
     assert found.warnings == ()
 
 
 def test_the_example_of_settings_loads() -> None:
-    settings = load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / "config.toml")})
+    settings = _load("config.toml")
     assert (settings.runtime, settings.memory, settings.output_mode) == ("podman", 1024**3, "auto")
 
 
 def test_what_the_example_of_settings_leaves_out_loads_as_well(tmp_path: Path) -> None:
-    """A line that begins with # and no space is a setting; what is shown as a default is one."""
     text = (CONFIGS / "config.toml").read_text(encoding="utf-8")
     whole = tmp_path / "config.toml"
     text = text.replace("~", str(tmp_path))
@@ -62,9 +61,7 @@ def test_what_the_example_of_settings_leaves_out_loads_as_well(tmp_path: Path) -
 
 
 def test_the_example_of_a_command_profile_loads() -> None:
-    """It grants the network and AWS's credentials, and one directory to write to."""
-    settings = load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / "aws.toml")})
-    profile = settings.commands["aws"]
+    profile = _load("aws.toml").commands["aws"]
     assert profile.network
     assert profile.executables[0] == "aws"
     assert profile.write == ("out",)
@@ -90,9 +87,8 @@ def test_the_example_of_a_command_profile_loads() -> None:
 def test_the_example_of_a_policy_decides_as_its_comments_say(
     server: str, tool: str, arguments: dict[str, object], action: str, rule: str
 ) -> None:
-    settings = load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / "policy.toml")})
     call = CallFacts(server=server, tool=tool, arguments=arguments)
-    decision = Policy(settings.policy).decide(call)
+    decision = Policy(_load("policy.toml").policy).decide(call)
     assert (decision.action, decision.rule) == (action, rule)
 
 

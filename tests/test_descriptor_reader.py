@@ -1,29 +1,33 @@
-"""Waiting for one descriptor again and again: nothing is lost, nothing is read unasked."""
+"""A descriptor is read repeatedly: no bytes are lost, and none are read unless a task waits."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 
 from bridge.descriptor_reader import Reader
 from tests.waiting import PATIENCE_SECONDS
 
 
 class Pipe:
-    """A pipe and what reads it."""
+    """A pipe and its reader. `attempt` replaces the reading."""
 
     def __init__(self) -> None:
         self.source, self.sink = os.pipe()
         os.set_blocking(self.source, False)
         self.attempts = 0
+        self.attempt: Callable[[], bytes | None] = self._read
         self.on_data: Callable[[], object] = lambda: None
-        self.reader = Reader(self.source, self._attempt)
+        self.reader = Reader(self.source, lambda: self.attempt())
 
-    def _attempt(self) -> bytes | None:
+    def _read(self) -> bytes | None:
         self.attempts += 1
         try:
             data = os.read(self.source, 100)
@@ -32,19 +36,33 @@ class Pipe:
         self.on_data()
         return data
 
-    def close(self) -> None:
-        self.reader.close()
-        for descriptor in (self.source, self.sink):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self.source = self.sink = -1
+    def end(self) -> None:
+        os.close(self.sink)
+        self.sink = -1
+
+    async def expect_error(self, match: str) -> None:
+        with pytest.raises(OSError, match=match):
+            await self.reader.read()
 
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
     made = Pipe()
     yield made
-    made.close()
+    made.reader.close()
+    os.close(made.source)
+    if made.sink >= 0:
+        made.end()
+
+
+@asynccontextmanager
+async def waiting(read: Callable[..., Any], *args: object) -> AsyncIterator[TaskGroup]:
+    """Start a task that reads, and continue once it waits."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read, *args)
+            await anyio.wait_all_tasks_blocked()
+            yield tasks
 
 
 async def test_what_comes_is_read_until_its_end(pipe: Pipe) -> None:
@@ -55,32 +73,20 @@ async def test_what_comes_is_read_until_its_end(pipe: Pipe) -> None:
         while data := await pipe.reader.read():
             got.append(data)
 
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            for word in (b"then", b"last"):
-                await anyio.wait_all_tasks_blocked()
-                os.write(pipe.sink, word)
+    async with waiting(read):
+        for word in (b"then", b"last"):
+            os.write(pipe.sink, word)
             await anyio.wait_all_tasks_blocked()
-            os.close(pipe.sink)
-            pipe.sink = -1
-        assert await pipe.reader.read() == b""
+        pipe.end()
+    assert await pipe.reader.read() == b""
     assert b"".join(got) == b"at oncethenlast"
 
 
 async def test_a_cancelled_wait_loses_nothing(pipe: Pipe) -> None:
-    scope = anyio.CancelScope()
-
-    async def read() -> None:
-        with scope:
-            await pipe.reader.read()
-
+    async with waiting(pipe.reader.read) as tasks:
+        tasks.cancel_scope.cancel()
+    os.write(pipe.sink, b"x")
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            await anyio.wait_all_tasks_blocked()
-            scope.cancel()
-        os.write(pipe.sink, b"x")
         assert await pipe.reader.read() == b"x"
 
 
@@ -98,63 +104,34 @@ async def test_a_task_cancelled_when_its_bytes_have_come_leaves_them_to_the_next
         assert await pipe.reader.read() == b"kept"
 
 
-async def test_nothing_is_read_that_nobody_waits_for(pipe: Pipe) -> None:
-    """What a flood can fill is the pipe; and who is busy is not woken for it."""
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(pipe.reader.read)
-            await anyio.wait_all_tasks_blocked()
-            os.write(pipe.sink, b"one")
-        attempts = pipe.attempts
-        os.write(pipe.sink, b"two")
-        for _ in range(5):
-            await anyio.lowlevel.checkpoint()
-        assert pipe.attempts == attempts
-        assert await pipe.reader.read() == b"two"
+async def test_nothing_is_read_unless_a_task_waits(pipe: Pipe) -> None:
+    async with waiting(pipe.reader.read):
+        os.write(pipe.sink, b"one")
+    attempts = pipe.attempts
+    os.write(pipe.sink, b"two")
+    for _ in range(5):
+        await anyio.lowlevel.checkpoint()
+    assert pipe.attempts == attempts
+    assert await pipe.reader.read() == b"two"
 
 
 async def test_closing_wakes_who_waits(pipe: Pipe) -> None:
-    async def read() -> None:
-        with pytest.raises(OSError, match="closed"):
-            await pipe.reader.read()
-
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            await anyio.wait_all_tasks_blocked()
-            pipe.reader.close()
+    async with waiting(pipe.expect_error, "closed"):
+        pipe.reader.close()
 
 
-async def test_a_descriptor_that_fails_fails_who_waits() -> None:
-    source, sink = os.pipe()
-    broken = False
+async def test_a_descriptor_that_fails_fails_who_waits(pipe: Pipe) -> None:
+    def fail() -> bytes | None:
+        message = "broken"
+        raise OSError(message)
 
-    def attempt() -> bytes | None:
-        if broken:
-            message = "broken"
-            raise OSError(message)
-        return None
-
-    reader = Reader(source, attempt)
-
-    async def read() -> None:
-        with pytest.raises(OSError, match="broken"):
-            await reader.read()
-
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read)
-            await anyio.wait_all_tasks_blocked()
-            broken = True
-            os.write(sink, b"x")
-    reader.close()
-    os.close(source)
-    os.close(sink)
+    async with waiting(pipe.expect_error, "broken"):
+        pipe.attempt = fail
+        os.write(pipe.sink, b"x")
 
 
-async def test_a_writer_that_never_stops_leaves_other_tasks_their_turn() -> None:
-    source, sink = os.pipe()
-    reader = Reader(source, lambda: b"more")
+async def test_a_writer_that_never_stops_leaves_other_tasks_their_turn(pipe: Pipe) -> None:
+    pipe.attempt = lambda: b"more"
     turns = 0
 
     async def other() -> None:
@@ -166,9 +143,6 @@ async def test_a_writer_that_never_stops_leaves_other_tasks_their_turn() -> None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(other)
         for _ in range(100):
-            await reader.read()
+            await pipe.reader.read()
         tasks.cancel_scope.cancel()
     assert turns >= 90
-    reader.close()
-    os.close(source)
-    os.close(sink)

@@ -41,7 +41,7 @@ def test_no_more_is_looked_at_than_it_takes() -> None:
     assert Counted.looked == 0
 
 
-async def test_few_go_on_at_once() -> None:
+async def test_few_continue_at_once() -> None:
     busy, most, lock, go_on = 0, 0, threading.Lock(), threading.Event()
 
     def work() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from bridge.private_files import exposure, exposure_reason, make_directory
 
-NOBODY = 65534
-NOBODY_ELSE = ("", "")
+OTHER = 4242
+PRIVATE = ("", "")
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
@@ -20,6 +20,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 def test_a_directory_and_its_missing_parents_are_private_whatever_the_umask(
     tmp_path: Path, umask: int
 ) -> None:
+    tmp_path.chmod(0o755)
     before = os.umask(umask)
     try:
         make_directory(tmp_path / "a" / "b" / "c")
@@ -27,11 +28,6 @@ def test_a_directory_and_its_missing_parents_are_private_whatever_the_umask(
         os.umask(before)
     for place in ("a", "a/b", "a/b/c"):
         assert (tmp_path / place).stat().st_mode & 0o7777 == 0o700
-
-
-def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    make_directory(tmp_path / "kept")
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
@@ -43,10 +39,9 @@ def test_a_file_in_the_way_of_a_directory_is_an_error(tmp_path: Path) -> None:
         make_directory(tmp_path / "file" / "below")
 
 
-def test_what_only_its_owner_may_write_is_exposed_to_nobody(tmp_path: Path) -> None:
-    # Sticky and open to all is what lies above it.
-    assert exposure(tmp_path) == NOBODY_ELSE
-    assert exposure(tmp_path / "not there" / "either") == NOBODY_ELSE
+def test_what_only_its_owner_may_write_is_not_exposed(tmp_path: Path) -> None:
+    assert exposure(tmp_path) == PRIVATE
+    assert exposure(tmp_path / "not there" / "either") == PRIVATE
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777])
@@ -69,48 +64,43 @@ def test_a_directory_above_exposes_what_is_in_it_unless_it_is_sticky(tmp_path: P
         f"Run: chmod go-w {above}",
     )
     above.chmod(0o1777)
-    assert exposure(above / "mine") == NOBODY_ELSE
+    assert exposure(above / "mine") == PRIVATE
 
 
 @pytest.mark.guarantee("other-users")
 def test_links_are_followed_step_by_step(tmp_path: Path) -> None:
-    """A link in an exposed directory can be turned to lead anywhere, wherever it leads now."""
     exposed, safe = tmp_path / "exposed", tmp_path / "safe"
     exposed.mkdir()
     safe.mkdir()
     (exposed / "second").symlink_to(safe)
     (tmp_path / "first").symlink_to(exposed / "second")
-    assert exposure(tmp_path / "first") == NOBODY_ELSE
+    assert exposure(tmp_path / "first") == PRIVATE
     exposed.chmod(0o777)
     assert exposure(tmp_path / "first")[0] == f"every user can write to {exposed}"
+    (tmp_path / "circle").symlink_to("circle")
+    assert exposure(tmp_path / "circle" / "below") == PRIVATE
     (tmp_path / "shared").symlink_to("exposed")
     assert exposure(tmp_path / "shared")[0] == "every user can write to it"
-
-
-def test_links_in_a_circle_end(tmp_path: Path) -> None:
-    (tmp_path / "one").symlink_to("two")
-    (tmp_path / "two").symlink_to("one")
-    assert exposure(tmp_path / "one" / "below") == NOBODY_ELSE
 
 
 @as_root
 def test_what_belongs_to_another_user_is_exposed(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    os.chown(theirs, NOBODY, NOBODY)
+    os.chown(theirs, OTHER, OTHER)
     assert exposure(theirs) == (
-        "it belongs to another user (nobody)",
+        "it belongs to another user (user 4242)",
         f"Have {theirs} belong to you (chown).",
     )
-    assert exposure(theirs / "mine")[0] == f"{theirs} belongs to another user (nobody)"
+    assert exposure(theirs / "mine")[0] == f"{theirs} belongs to another user (user 4242)"
 
 
 @as_root
-def test_a_group_of_ones_own_is_nobody_else(tmp_path: Path) -> None:
-    """Distributions with a group for each user make directories with mode 0775."""
+def test_a_users_own_group_does_not_expose(tmp_path: Path) -> None:
+    """Distributions with a group for each user create directories with mode 0775."""
     tmp_path.chmod(0o775)
     assert exposure_reason(tmp_path.stat()) == ""
-    os.chown(tmp_path, 0, NOBODY)
+    os.chown(tmp_path, 0, OTHER)
     assert exposure_reason(tmp_path.stat()) == "other users of its group can write to it"
 
 
@@ -125,17 +115,13 @@ def test_roots_own_directory_may_lie_in_another_users_home(
     home.chmod(mode)
     assert exposure(state)[0].startswith(f"{home} belongs to another user")
     make_directory(state)
-    assert (exposure(state) == NOBODY_ELSE) == allowed
-    # What that user puts in its place is not root's, or is a link.
+    assert (exposure(state) == PRIVATE) == allowed
+    # That user can replace it only by a directory of its own or a link.
     state.rmdir()
     state.mkdir(mode=0o700)
     os.chown(state, 1001, 1001)
-    assert exposure(state) != NOBODY_ELSE
+    assert exposure(state) != PRIVATE
     state.rmdir()
-    state.symlink_to(make_elsewhere(tmp_path))
-    assert exposure(state) != NOBODY_ELSE
-
-
-def make_elsewhere(above: Path) -> Path:
-    make_directory(above / "elsewhere")
-    return above / "elsewhere"
+    make_directory(tmp_path / "elsewhere")
+    state.symlink_to(tmp_path / "elsewhere")
+    assert exposure(state) != PRIVATE

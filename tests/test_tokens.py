@@ -30,7 +30,7 @@ def test_all_that_a_model_reads_much_of_is_recorded() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "aB3" * 30_000, "=" * 100_000, "0" * 100_000])
 def test_no_flood_of_characters_passes_for_a_few_tokens(text: str) -> None:
-    """What is shown of a program's output is bounded in tokens, whatever it prints."""
+    """Tokens bound the output of a program."""
     assert count_tokens(text) > 10_000
 
 

@@ -1,4 +1,4 @@
-"""Waiting for what announces itself to no one: a file, a process, another program's state."""
+"""Waits for events without notification: files, processes, states of other programs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from pathlib import Path
 import anyio
 
 PATIENCE_SECONDS = 120.0
-"""How long a test waits for what must happen: it only ends what hangs, on a busy machine too."""
+"""Time limit of a wait. It only ends a hanging test, on a busy machine too."""
 
 LOOK_SECONDS = 0.01
-"""How often it looks, at most."""
+"""Minimum time between two checks."""
 
 PAUSE_SHARE = 4
-"""How many times as long as a look the pause after it is: some start podman, or read all of /proc,
-and would take the processor from what they wait for."""
+"""Minimum pause as a multiple of the check's time, since some checks start podman or read all of
+/proc.
+"""
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds; fail when it does not in time."""
+    """Return once `condition` holds; fail if it does not in time."""
     with anyio.fail_after(PATIENCE_SECONDS):
         while True:
             begun = time.monotonic()
@@ -37,12 +38,10 @@ async def until_exists(path: Path) -> None:
 
 @asynccontextmanager
 async def typing_answers(typist: int, *answers: str) -> AsyncIterator[list[str]]:
-    """Meanwhile type each once a question stands at a terminal, at its end.
-
-    What is typed earlier than that answers nothing.
+    """Type each answer when a question ends the terminal's output.
 
     Yields:
-        What has in the end all that stood there, as its only item.
+        A list that finally has the terminal's whole output as its only item.
     """
     told: list[str] = []
 

@@ -1,10 +1,8 @@
-"""A watchdog for the event loop: how long did one turn keep it from everything else?
+"""A watchdog for the event loop: measures how long one turn blocks it.
 
-Measured in CPU time, so that a busy machine is not taken for a slow bridge. A heartbeat has the
-loop turn over all the time: what passes between two turns is then what the loop itself did, or what
-a thread did that did not let it have the interpreter. The latter shows in the time of the whole
-process alone. On a busy machine that also has what threads did while another program had the loop's
-core, so it has a wider limit.
+Measures CPU time, so that a busy machine does not count as a slow bridge. A heartbeat keeps the
+loop turning. The loop's own CPU time shows its own work. The process's CPU time also shows threads
+that hold the interpreter lock; it includes unrelated threads, so it has a wider limit.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 MAX_STALL = 0.25
-"""Seconds of the loop's own CPU time between two turns of it."""
+"""Seconds of the loop's CPU time in one turn."""
 
 MAX_HELD = 0.5
-"""Seconds of the whole process's CPU time between two turns."""
+"""Seconds of the process's CPU time in one turn."""
 
 HEARTBEAT_SECONDS = 0.01
 
@@ -31,11 +29,11 @@ class StalledError(AssertionError):
 
 
 class Watchdog:
-    """Makes an event loop, and measures its turns while it is `watching`.
+    """Creates an event loop, and measures its turns while it is `watching`.
 
     Attributes:
-        worst: The longest turn so far, in seconds of the loop's own CPU time.
-        held: The longest in seconds of the whole process's.
+        worst: The longest turn so far, in seconds of the loop's CPU time.
+        held: The longest turn so far, in seconds of the process's CPU time.
     """
 
     def __init__(self) -> None:
@@ -45,13 +43,13 @@ class Watchdog:
 
     @property
     def backend(self) -> tuple[str, dict[str, Any]]:
-        """What an `anyio_backend` fixture returns to have its tests run in such a loop."""
+        """The value of an `anyio_backend` fixture for tests in such a loop."""
         return "asyncio", {"loop_factory": self.make_loop}
 
     def make_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(_Selector(self))
 
-    def turned(self) -> None:
+    def note_turn(self) -> None:
         now, process = time.thread_time(), time.process_time()
         if self._watching:
             self.worst = max(self.worst, now - self._since)
@@ -60,14 +58,14 @@ class Watchdog:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Measure what is done within; input is best made before.
+        """Measure the turns within the context. Build large inputs before.
 
         Raises:
-            StalledError: Something kept the loop for too long.
+            StalledError: A turn took too long.
         """
         loop = asyncio.get_running_loop()
 
-        # The test's own objects, millions perhaps, are not what the bridge's garbage is among.
+        # Exclude the test's own objects from garbage collections.
         gc.collect()
         gc.freeze()
         beating = True
@@ -77,11 +75,11 @@ class Watchdog:
                 loop.call_later(HEARTBEAT_SECONDS, beat)
 
         beat()
-        self.turned()
+        self.note_turn()
         self.worst, self.held, self._watching = 0.0, 0.0, True
         try:
             yield
-            self.turned()
+            self.note_turn()
         finally:
             self._watching = False
             beating = False
@@ -95,12 +93,12 @@ class Watchdog:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where a loop waits for something to do, once in each turn."""
+    """A selector that reports each turn of the loop."""
 
     def __init__(self, watchdog: Watchdog) -> None:
         super().__init__()
         self._watchdog = watchdog
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._watchdog.turned()
+        self._watchdog.note_turn()
         return super().select(timeout)

@@ -1,6 +1,6 @@
-"""Every message that the bridge sends, held against the official schema of its protocol version.
+"""Checks every message that the bridge sends against the protocol's official JSON schemas.
 
-The schemas are those inside the official conformance suite. It carries none of 2024-11-05, which is
+The schemas are those of the official conformance suite. Version 2024-11-05, which it lacks, is
 2025-03-26 without audio and batches.
 """
 
@@ -34,13 +34,13 @@ NODE = Path(sys.executable).with_name("node")
 
 NEWEST = "2026-07-28"
 OLDER = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Those with a handshake."""
+"""The versions with a handshake."""
 
 MAX_BYTES = 64 * 1024
-"""Of a message; to check a longer one takes seconds."""
+"""Longer messages are not checked, which would take seconds."""
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
-"""Says in a request of the newest version which it is."""
+"""The key of the version in a request of the newest version."""
 
 _READ = r"""
 const text = require("fs").readFileSync(process.argv[1], "utf8");
@@ -68,10 +68,7 @@ def schemas() -> Mapping[str, Any]:
 
 
 def _allow_fractions(definitions: dict[str, Any]) -> None:
-    """Mend the numbers in forms, which a slip of the schemas' generator made integers.
-
-    Their source has numbers, and so has half of the newest.
-    """
+    """Fix the numbers in forms, which a bug of the schemas' generator made integers."""
     for name in ("NumberSchema", "ElicitResult"):
         if name in definitions:
             text = json.dumps(definitions[name])
@@ -83,7 +80,7 @@ def _allow_fractions(definitions: dict[str, Any]) -> None:
 
 @cache
 def _methods(version: str) -> Mapping[str, str]:
-    """Return the definition of each method of a version, requests and notifications."""
+    """Return the definition of each request and notification of a version."""
     found = {}
     for name, definition in _definitions(version).items():
         method = isinstance(definition, dict) and definition.get("properties", {}).get("method", {})
@@ -110,7 +107,7 @@ def problems(version: str, message: Any, answers: str = "") -> list[str]:
     """Return what is wrong with a message in a protocol version.
 
     Args:
-        answers: The method of the request that it answers, if it does.
+        answers: The method of the request that it answers.
     """
     checks = [("JSONRPCMessage", message)]
     if "method" in message:
@@ -139,11 +136,11 @@ def _result(version: str, method: str, result: Any) -> str:
 
 
 class Wire:
-    """What is sent meanwhile, and what is wrong with it.
+    """The messages of a test, and what is wrong with them.
 
     Attributes:
-        wrong: Each thing once, in order.
-        sent: How many messages were checked, by version.
+        wrong: The problems, in order.
+        sent: The number of checked messages by version.
     """
 
     def __init__(self) -> None:
@@ -155,8 +152,7 @@ class Wire:
     def client_sends(self, message: Any, version: str = "") -> None:
         """Check what the bridge sends to a server.
 
-        Without a version it has to be right in all that have its method and a handshake: which of
-        them was agreed on makes no difference to what the bridge sends.
+        Without a version, it must be valid in all versions with a handshake that have its method.
         """
         meta = message.get("params", {}).get("_meta", {})
         version = version or meta.get(VERSION, "")
@@ -183,7 +179,7 @@ class Wire:
 
 
 class _Conversation:
-    """What a client has asked over one connection, to know what an answer answers."""
+    """The requests of one connection, to find the method that a response belongs to."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -207,7 +203,7 @@ class _Conversation:
 
 @contextmanager
 def watched() -> Iterator[Wire]:
-    """Check what bridges of this process send meanwhile, as servers and as clients."""
+    """Check what bridges of this process send within the context."""
     wire = Wire()
     with pytest.MonkeyPatch.context() as patch:
         _watch_clients(patch, wire)
@@ -257,7 +253,7 @@ def _watch_servers(patch: pytest.MonkeyPatch, wire: Wire) -> None:
 
 
 class _Stream:
-    """A stream of the SDK, whatever it is made of."""
+    """A wrapper of an SDK stream."""
 
     def __init__(self, stream: Any, talk: _Conversation) -> None:
         self._stream = stream
@@ -275,7 +271,7 @@ class _Stream:
 
 
 class _Reading(_Stream):
-    """What a client sends over stdio or in memory."""
+    """The messages of a client over stdio or in memory."""
 
     async def receive(self) -> Any:
         item = await self._stream.receive()
@@ -294,7 +290,7 @@ class _Reading(_Stream):
 
 
 class _Writing(_Stream):
-    """What the bridge sends there."""
+    """The messages of the bridge over stdio or in memory."""
 
     async def send(self, item: SessionMessage, /) -> None:
         text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -347,7 +343,7 @@ class _WatchedApp:
 
 
 def _each(text: bytes, use: Any) -> None:
-    """Have a message used, if it is one that is not too long."""
+    """Pass a message to `use` unless it is too long."""
     if len(text) > MAX_BYTES or not text.strip().startswith(b"{"):
         return
     try:
@@ -361,7 +357,7 @@ def _each(text: bytes, use: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def wire() -> Iterator[Wire]:
-    """Hold a test to sending nothing but what the protocol's schemas allow."""
+    """Fail a test that sends messages outside of the protocol's schemas."""
     with watched() as wire:
         yield wire
     assert not wire.wrong, "\n".join(wire.wrong)

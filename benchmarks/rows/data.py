@@ -85,7 +85,7 @@ async def _taken(bridge: Bridge, head: str) -> tuple[float, bool]:
 
 
 def _make_environment(place: Path) -> None:
-    # Where the bridge is root its programs are nobody.
+    # Programs of a bridge that is root run as the user nobody.
     place.parent.chmod(0o755)
     uv = str(Path(sys.executable).with_name("uv"))
     try:

@@ -21,10 +21,10 @@ from benchmarks.engines import Engine
 from benchmarks.figures import median
 from benchmarks.processes import all_pids, below, command
 from benchmarks.results import Measurement
+from bridge.inventory.configuration import ConfigFinder, context_for
+from bridge.inventory.consents import consents_of
+from bridge.inventory.tool_cache import Listing, ToolCache
 from bridge.model import Tool
-from bridge.servers.configuration import ConfigFinder, context_for
-from bridge.servers.consents import consents_of
-from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.settings import load
 from bridge.store import Store
 

@@ -19,14 +19,14 @@ from benchmarks.engines import Engine
 from benchmarks.figures import median
 from benchmarks.results import Measurement
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.budget import Rates, RunBudget
-from bridge.gate.context import GateContext
 from bridge.gate.flow import Flow
 from bridge.gate.journal import Journals
 from bridge.gate.pins import Pins
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
 from bridge.gate.redaction import Redactor
+from bridge.gate.services import GateContext
+from bridge.gate.tally import Rates, RunBudget
 from bridge.model import Json, Tool
 from bridge.settings.policy import parse_policy
 from bridge.store import Store
@@ -103,7 +103,7 @@ async def _define(server: str, tool: str) -> Tool:
 
 
 def _oversight(directory: Path, journals: Journals, run_id: str) -> GateContext:
-    """Return what a run's calls go through, all of it at work."""
+    """Return a gate with all its parts in use."""
     policy = Policy(parse_policy(tomllib.loads(policy_text())["policy"], "policy"))
     known = {secrets.token_urlsafe(30): f"TOKEN_{number}" for number in range(SECRETS)}
     redactor = Redactor(known)

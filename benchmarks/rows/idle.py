@@ -113,7 +113,7 @@ async def idle(bench: Bench, engine: Engine) -> list[Measurement]:
 async def _until_ready(watch: _Watch) -> int:
     """Wait until the sandboxes are there; return how many there are."""
     with anyio.move_on_after(READY_SECONDS):
-        # They are looked for from outside, and nothing outside is told of them.
+        # They are looked for from outside, which receives no list of them.
         while watch.sandboxes() != SANDBOXES:  # noqa: ASYNC110
             await anyio.sleep(0.2)
     return watch.sandboxes()

@@ -1,26 +1,21 @@
-"""The client that asked for a run, while the run continues.
+"""The client of a run.
 
-Owns what the bridge needs of a client (`Client`), and the bounds on what servers may send it: how
-many questions, for how long, how often progress and messages. How a client is reached is up to
-`bridge.server` and `bridge.cli`.
-
-Servers' questions go through `RunCaller.ask`, the bridge's own, such as whether a call is allowed,
-through `RunCaller.elicit`.
+Owns the limits on what servers may send to it: questions, waiting time, progress and messages.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import anyio
 from opentelemetry.context import get_current
 
-from bridge.callers.automatic import answered_by
 from bridge.callers.progress import REPORT_SECONDS, ProgressReporter, RunProgress
 from bridge.clock import Clock
 from bridge.errors import CannotAskError
@@ -34,7 +29,8 @@ from bridge.upstream.client_features import ANSWER_SECONDS, Method
 logger = logging.getLogger(__name__)
 
 MAX_QUESTIONS = 100
-"""Questions of servers in one run, and as many of the bridge itself, which no server can use up."""
+"""Questions of servers in one run. The bridge's own questions have a separate limit of this size.
+"""
 
 MAX_WAIT_SECONDS = 1800.0
 """For which servers may stop a run's clock in all; no question is asked after that."""
@@ -65,7 +61,7 @@ class Client(Protocol):
 
     @property
     def identity(self) -> Hashable:
-        """Equal for requests of one client, and only for them."""
+        """A key that equal clients share."""
 
     @property
     def wants_progress(self) -> bool:
@@ -73,7 +69,7 @@ class Client(Protocol):
 
     @property
     def log_level(self) -> str:
-        """The least level of messages that it wants; empty for none."""
+        """The least severe level that the client wants; empty for no messages."""
 
     @property
     def wants_output(self) -> bool:
@@ -81,42 +77,23 @@ class Client(Protocol):
 
     @property
     def program(self) -> str:
-        """Its name and version, as it gives them; empty for a person at a terminal."""
+        """Its name and version; empty for a person at a terminal."""
 
     @property
     def visits(self) -> bool:
         """Whether it can open a URL for its user."""
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Report progress.
-
-        Args:
-            seconds: Since the start; grows with each report.
-            total: Seconds at the end, estimated; None unless the program reports its progress.
-        """
+        """Report the seconds since the start, and an estimate of the total."""
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Pass on a message."""
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user.
-
-        Args:
-            params: MCP's `elicitation/create`: mode, message, requestedSchema or url.
-
-        Returns:
-            MCP's ElicitResult: "action" is accept, decline or cancel; "content" the filled form.
-
-        Raises:
-            CannotAskError: This client cannot be asked that.
-        """
+        """Answer MCP's `elicitation/create` with an `ElicitResult`, or raise `CannotAskError`."""
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user's model: MCP's `sampling/createMessage`.
-
-        Raises:
-            CannotAskError: This client cannot be asked that.
-        """
+        """Answer MCP's `sampling/createMessage`, or raise `CannotAskError`."""
 
     async def roots(self) -> list[Json]:
         """Return its roots for servers, as in MCP's `roots/list`."""
@@ -130,7 +107,7 @@ class OutputViewer(Protocol):
         """Show the progress of a run that begins."""
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Show what the program wrote; the program waits meanwhile."""
+        """Show the program's output. The program waits meanwhile."""
 
 
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
@@ -141,29 +118,20 @@ Redact = Callable[[str, Json], Json]
 
 
 class RunCaller:
-    """A run's client, for the servers that the run calls; see `upstream.client_features.Caller`.
+    """A run's client, for the servers that the run calls.
 
-    Attributes:
-        redact_for_person: Takes secrets out of what a person is asked.
-        redact_for_client: Takes secrets and personal data out of what the client gets.
-        server_questions: What servers may ask.
-        offered_logins: Servers that its user was asked to log in to.
-        asker: Asks about the servers that the run starts; None before it has begun.
-        trace: OpenTelemetry's context at the start.
+    `redact_for_person` removes secrets from questions. `redact_for_client` also removes personal
+    data.
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
-        """Make one.
-
-        Args:
-            identified: Whether the client's user is known. Servers' questions reach any client;
-                the bridge's own are approvals, which only such a client can give.
-        """
+        # Servers' questions reach any client. The bridge's own are approvals, which only a client
+        # can give that is `identified`: its user is known.
         self._client = client
         self.identified = identified
-        self._clock = clock
-        self.redact_for_person: Redact = _unchanged
-        self.redact_for_client: Redact = _unchanged
+        self.clock = clock
+        self.redact_for_person: Redact = _keep_value
+        self.redact_for_client: Redact = _keep_value
         self.server_questions = ServerQuestions()
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
@@ -189,32 +157,22 @@ class RunCaller:
         return self if self._client is None else self._client.identity
 
     @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
     def wants_progress(self) -> bool:
         return self._client is not None and self._client.wants_progress
 
     @property
     def may_visit(self) -> bool:
-        """Whether the bridge may ask its user to open a URL."""
         return self.identified and self._client is not None and self._client.visits
 
     @property
     def log_level(self) -> str:
         level = "" if self._client is None else self._client.log_level
-        # Servers get it, and may refuse calls with any other.
+        # Servers may refuse calls with other levels.
         return level if level in LEVELS else ""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Ask the client on behalf of a server.
-
-        Raises:
-            CannotAskError: The client cannot be asked, or the policy or a bound forbids it.
-        """
+        """Ask the client on behalf of a server."""
         if method == "roots/list":
-            # No person is asked.
             self._check(server, self._questions)
             self._questions += 1
             return {"roots": [] if self._client is None else await self._client.roots()}
@@ -237,7 +195,7 @@ class RunCaller:
     def note_restart(self, server: str) -> None:
         self.restarted.add(server)
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
+    async def record_refusal(self, server: str, method: Method, why: str) -> None:
         if method in _KINDS:
             await self.server_questions.record(server, _KINDS[method], {}, "refused", why)
 
@@ -259,7 +217,6 @@ class RunCaller:
             self._asking.remove(server)
 
     async def _check_allowed(self, server: str, params: Mapping[str, Json]) -> None:
-        """Check that a person allows a server to ask the model."""
         if server in self._sampled:
             return
         decision = read_answer(
@@ -272,12 +229,9 @@ class RunCaller:
             self._sampled.add(server)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user on the bridge's own behalf, such as whether a call is allowed.
+        """Ask the user a question of the bridge itself, while the run's clock stops.
 
-        The run's clock stops meanwhile. No answer in time counts as "cancel".
-
-        Raises:
-            CannotAskError: The client cannot be asked, or not again, or is not identified.
+        Without an answer in time, returns the action "cancel".
         """
         self._check("", self._own_questions)
         if self._client is None:
@@ -288,29 +242,28 @@ class RunCaller:
         params = self.redact_for_person("", dict(params))
         self._asking.append("a question of the bridge")
         try:
-            with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
-                return await self._put(self._client, params)
-            return {"action": "cancel"}
+            began, answer = anyio.current_time(), dict[str, Json]()
+            with self.clock.stop(), anyio.move_on_after(ANSWER_SECONDS) as limit:
+                answer = dict(await self._client.elicit(params))
         finally:
             self._asking.remove("a question of the bridge")
-
-    async def _put(self, client: Client, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        began = anyio.current_time()
-        answer = dict(await client.elicit(params))
-        answer.pop("automatic", None)  # The bridge's own word.
-        action, seconds = answer.get("action"), anyio.current_time() - began
-        answerer = answered_by(client.program, action, seconds) if client.program else ""
-        if not answerer or action == "accept":
-            # Who lets a client accept has allowed it; the audit log says so.
-            return answer | {"automatic": answerer} if answerer else answer
-        message = f"No person saw the question: {answerer} answered it, with {action!r}."
-        raise CannotAskError(message, automatic=True)
+        if limit.cancelled_caught:
+            return {"action": "cancel"}
+        answer.pop("automatic", None)  # Only the bridge may set this field.
+        program, action = self._client.program, answer.get("action")
+        seconds = anyio.current_time() - began
+        answerer = answered_by(program, action, seconds) if program else ""
+        if answerer and action != "accept":
+            message = f"No person saw the question: {answerer} answered it, with {action!r}."
+            raise CannotAskError(message, automatic=True)
+        # The user configured this client to accept; the audit log records it.
+        return answer | {"automatic": answerer} if answerer else answer
 
     def _check(self, server: str, asked: int) -> None:
         did = ""
         if asked >= MAX_QUESTIONS:
             did = f"asked its client {MAX_QUESTIONS} questions"
-        elif self._clock.stopped_seconds >= MAX_WAIT_SECONDS:
+        elif self.clock.stopped_seconds >= MAX_WAIT_SECONDS:
             did = f"waited {MAX_WAIT_SECONDS:g} s for answers"
         if did:
             raise CannotAskError(f"This run has {did}, which is enough.", server=server)
@@ -318,7 +271,7 @@ class RunCaller:
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
     ) -> None:
-        """Report a call's progress to the client, unless it just had a report."""
+        """Report a call's progress to the client, at most once in `REPORT_SECONDS`."""
         now = anyio.current_time()
         if self._reporting or now - self._reported < REPORT_SECONDS:
             return
@@ -326,7 +279,10 @@ class RunCaller:
         self._reporting = True
         try:
             told = str(self.redact_for_client(server, message))
-            await self._progress(progress_text(server, tool, done, total, told))
+            count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+            text = told if len(told) <= MAX_TEXT else f"{told[:MAX_TEXT]}..."
+            shown = f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
+            await self._progress(shown)
         finally:
             self._reporting = False
 
@@ -337,29 +293,26 @@ class RunCaller:
             self.progress,
             self._report_progress,
             self._log_output if client is not None and client.wants_output else None,
-            # Well inside the 60 s after which clients give up on a silent call.
+            # Clients end a silent call after 60 s.
             idle_seconds=2.0,
         )
 
     @property
     def is_shown(self) -> bool:
-        """Whether its client shows all of its output itself."""
         return self._viewer is not None
 
     @property
     def is_followed(self) -> bool:
-        """Whether its client gets reports during the run."""
         wants_output = self._client is not None and self._client.wants_output
         return self.wants_progress or wants_output
 
     async def report_preparation(self, text: str) -> None:
-        """Report what is done for the run before it begins."""
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
 
-    def queued(self, ahead: int | None) -> None:
-        """Report how many runs begin before this one; None once it may begin."""
-        self.progress.queued(ahead)
+    def report_queue(self, ahead: int | None) -> None:
+        """Report how many runs start before this one; None when it may start."""
+        self.progress.set_queue(ahead)
         if self.is_followed:
             self._following.notice()
 
@@ -370,20 +323,19 @@ class RunCaller:
             self._following.notice()
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Pass on what the program wrote, without secrets."""
         if self._viewer is not None:
             self.progress.wrote(data)
             await self._viewer.wrote(stream, data)
         elif self.is_followed:
             self._following.wrote(stream, data)
 
-    def followed(self, handler: Handler) -> Handler:
-        """Return a handler that also reports calls of tools to the client."""
+    def report_calls(self, handler: Handler) -> Handler:
+        """Return a handler that also reports tool calls to the client."""
         if not self.is_followed and not self.is_shown:
             return handler
-        return partial(self._answered, handler)
+        return partial(self._answer_call, handler)
 
-    async def _answered(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
+    async def _answer_call(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
         if method != "call_tool":
             return await handler(method, params)
         with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
@@ -391,14 +343,12 @@ class RunCaller:
             return await handler(method, params)
 
     async def tick(self) -> None:
-        """Report progress to the client at intervals."""
         if self._viewer is not None:
             self._viewer.follow(self.progress)
         elif self.is_followed:
             await self._following.run()
 
     async def conclude(self) -> None:
-        """Report the last progress of a run that has ended."""
         if self.is_followed and not self.is_shown:
             await self._following.conclude()
 
@@ -418,7 +368,7 @@ class RunCaller:
     async def _progress(self, text: str, share: float | None = None) -> None:
         if self._client is None:
             return
-        # The protocol wants each to be greater than the one before.
+        # The protocol requires increasing values.
         self._last = max(anyio.current_time() - self._started, self._last + 0.001)
         total = self._last / share if share else None
         await self._client.progress(self._last, text, total)
@@ -429,22 +379,25 @@ class RunCaller:
         now = anyio.current_time()
         self._logs = min(MAX_LOGS, self._logs + (now - self._logs_at) * LOGS_PER_SECOND)
         self._logs_at = now
-        if self._logs < 1 or self._logging >= 16:  # not received by the client yet
+        if self._logs < 1 or self._logging >= 16:  # The client has not received these.
             logger.debug("a message of server %r was dropped: too many", server)
             return
         self._logs -= 1
         self._logging += 1
         try:
-            # Cut only after redaction, so that half a secret is not left.
+            # Cut after redaction, which does not recognize half a secret.
             name = str(self.redact_for_client(server, name))
-            data = clipped(self.redact_for_client(server, data))
+            data = self.redact_for_client(server, data)
+            text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+            if len(text) > 4000:
+                data = f"{text[:4000]}... ({len(text) - 4000} more characters)"
             source = f"{server}/{name}" if name and name != server else server
             await self._client.log(level, source[:MAX_TEXT], data)
         finally:
             self._logging -= 1
 
 
-def _unchanged(server: str, value: Json) -> Json:
+def _keep_value(server: str, value: Json) -> Json:
     return value
 
 
@@ -454,15 +407,34 @@ def is_wanted(level: str, least: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(least)
 
 
-def progress_text(server: str, tool: str, done: float, total: float | None, message: str) -> str:
-    count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-    text = message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}..."
-    return f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
+AUTOMATIC_SECONDS = 0.15  # No person answers a question faster.
+
+HEADLESS_SECONDS = 2.0
+"""The limit for clients that are known to answer without a user, on a busy machine."""
 
 
-def clipped(data: Json) -> Json:
-    """Return a message's data, as text if it is long."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    if len(text) <= 4000:
-        return data
-    return f"{text[:4000]}... ({len(text) - 4000} more characters)"
+class Headless(NamedTuple):
+    """A client's non-interactive mode, which answers questions itself from this version on."""
+
+    command: str
+    since: tuple[int, ...]
+    action: str
+
+
+_HEADLESS: Mapping[str, Headless] = {
+    "claude-code": Headless("claude -p", (2, 1), "cancel"),
+    "codex-mcp-client": Headless("codex exec", (0, 169), "decline"),
+    "copilot-cli": Headless("copilot -p", (1, 0), "decline"),
+}
+"""Modes by the prefix of the client's name. docs/clients.md has the measurements."""
+
+
+def answered_by(client: str, action: object, seconds: float) -> str:
+    """Return the program that answered a question, or an empty string if a person may have
+    answered."""
+    name, _, version = client.partition(" ")
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    mode = next((mode for each, mode in _HEADLESS.items() if name.startswith(each)), None)
+    if mode is not None and numbers >= mode.since and action == mode.action:
+        return f"`{mode.command}`" if seconds < HEADLESS_SECONDS else ""
+    return f"the client {client}".rstrip() if seconds < AUTOMATIC_SECONDS else ""

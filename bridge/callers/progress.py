@@ -1,15 +1,8 @@
-"""How a run is getting on, and what a client hears of that while it continues, and how often.
+"""A run's progress, and its reports to the client.
 
-Turns a program's own reports, its calls and its output into a line for the waiting user.
-All that comes from the program, so that each text has a bound and holds nothing that a terminal
-obeys. Owns the pace, too: output, calls and reports come as often as the program likes, and only
-what stands at the moment of a report is told. No one waits for a client to take a report, but for
-the task that makes them.
-
-MCP wants the number of each report to be greater than the one before, which a program's own count
-need not be. So it is the seconds that have passed, and their total is what it would be if the
-program continued at its pace: `seconds * total / done`. So a client's bar shows the program's
-share.
+All texts come from the program, so they are cut and have no control characters. Reports have the
+current state only, so that the program never waits for the client. The value of a report is the
+time in seconds, because it must grow; its total gives a client's bar the program's share.
 """
 
 from __future__ import annotations
@@ -18,25 +11,21 @@ import codecs
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import anyio
 
 from bridge.gate.tally import Tally
 from bridge.text import counted, visible
 
-MAX_TOLD = 200  # Characters of a program's own report, of a line that it writes, of a tool's name.
+MAX_TOLD = 200  # Characters of one text.
 
 
 class RunProgress:
-    """What is known of one run.
+    """The progress of one run.
 
-    Attributes:
-        done, total: How far the program says it is; `total` is 0 where it does not know.
-        message: What it says of it.
-        line: What it wrote last, without the rest.
-        calls, ended: Tool calls that were begun, and those that are over.
-        changes: A number that grows with all of this.
-        tally: What became of its calls; None as long as it has not begun.
+    `total` is 0 if the program does not know it. `line` is the last line of output. `changes`
+    counts the updates.
     """
 
     def __init__(self) -> None:
@@ -53,25 +42,24 @@ class RunProgress:
         self._unended = ""
         self._ahead: int | None = None
 
-    def queued(self, ahead: int | None) -> None:
-        """Take in how many runs are to begin before this one; None once it may begin."""
+    def set_queue(self, ahead: int | None) -> None:
+        """Set the number of runs that start before this one; None when it may start."""
         self._ahead = ahead
         self.changes += 1
 
     @property
     def call(self) -> str:
-        """The call that is under way, of several the one that began last; empty for none."""
+        """The name of the latest running tool call; empty for none."""
         return next(reversed(self._under_way.values()), "")
 
     @property
     def share(self) -> float | None:
-        """The share of the work that is done, from 0 to 1; None if the program reports none."""
+        """The done share, from 0 to 1; None if the program does not report one."""
         if not self._reported or self.total <= 0:
             return None
         return min(max(self.done / self.total, 0.0), 1.0)
 
     def advance(self, done: float, total: float, message: str) -> None:
-        """Take in what the program says."""
         self._reported = True
         self.done, self.total = (
             float(number) if math.isfinite(number) else 0.0 for number in (done, total)
@@ -80,7 +68,7 @@ class RunProgress:
         self.changes += 1
 
     def wrote(self, data: bytes) -> None:
-        # Bars are drawn again and again in one line, so that the last one counts.
+        # A progress bar rewrites its line. The last version counts.
         recent = self._unended + data[-4 * MAX_TOLD :].decode("utf-8", "replace")
         lines = recent.replace("\r", "\n").split("\n")
         self._unended = lines[-1][-4 * MAX_TOLD :]
@@ -91,7 +79,6 @@ class RunProgress:
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:
-        """Count a call as under way inside this context."""
         self.calls += 1
         number = self.calls
         self._under_way[number] = told(name)
@@ -104,12 +91,11 @@ class RunProgress:
             self.changes += 1
 
     def text(self) -> str:
-        """Return all of it in a line; empty if nothing is known."""
         parts = [self.queue_text(), self.own_text(), self.call_text(), self.line]
         return " · ".join(part for part in parts if part)
 
     def queue_text(self) -> str:
-        """Return what it waits for before it begins: "waiting: 3 runs ahead of this one"."""
+        """Return a text such as "waiting: 3 runs ahead of this one", or an empty string."""
         if self._ahead is None:
             return ""
         if self._ahead == 0:
@@ -117,14 +103,14 @@ class RunProgress:
         return f"waiting: {counted(self._ahead, 'run')} ahead of this one"
 
     def own_text(self) -> str:
-        """Return what the program says: "3 of 10, loading", or nothing."""
+        """Return the program's report such as "3 of 10, loading", or an empty string."""
         if not self._reported:
             return ""
         count = f"{self.done:g}" if self.total <= 0 else f"{self.done:g} of {self.total:g}"
         return f"{count}, {self.message}" if self.message else count
 
     def call_text(self) -> str:
-        """Return what it waits for: "calling git.log (3 of 10 done)", or nothing."""
+        """Return a text such as "calling git.log (3 of 10 done)", or an empty string."""
         if not self.call:
             return ""
         if self.calls == 1:
@@ -133,22 +119,23 @@ class RunProgress:
 
 
 def told(text: str, most: int = MAX_TOLD) -> str:
-    """Return a text that stays in its line and within its bound."""
-    # Cut first: what is written out has several characters for one.
+    """Return a text on one line, cut to `most` characters, with control characters escaped."""
+    # Cut first: an escape is longer than its character.
     shown = visible(text[: most + 1].replace("\n", " "), keep="")
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-REPORT_SECONDS = 0.25  # Between reports; what happens sooner is in the next one.
+REPORT_SECONDS = 0.25  # Between two reports.
 MAX_PIECE = 4000  # Characters of a program's output in one log message.
-MAX_LOGGED = 256 * 1024  # In all messages of a run; a client puts them into a window.
+MAX_LOGGED = 256 * 1024  # In all messages of a run: a client keeps them in its context.
 
 Report = Callable[[], Awaitable[None]]
 Log = Callable[[str, str, str], Awaitable[None]]
 
 
 class LoggedOutput:
-    """Output on its way into log messages: gathered, cut and counted. Pure."""
+    """Output that waits for the next log message, with a limit for each message and for the run.
+    Pure."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -159,7 +146,7 @@ class LoggedOutput:
     def add(self, data: bytes) -> None:
         if self._room <= 0:
             return
-        # The rest of a flood is not even decoded.
+        # Decoding a flood takes too long.
         text = self._decoder.decode(data[: 4 * MAX_PIECE])
         room = MAX_PIECE - len(self._text)
         self._text += text[:room]
@@ -178,31 +165,27 @@ class LoggedOutput:
         return text
 
 
+@dataclass(eq=False)
 class ProgressReporter:
-    """Tells a client of one run, as long as `run` continues.
+    """Reports one run to its client while `run` is active.
 
-    Args:
-        run_progress: The progress to report.
-        report: Reports what stands, or that the run continues.
-        log: Sends a log message: level, source and text. None if no output is to be logged.
-        idle_seconds: After which it is reported that the run continues.
+    Every `idle_seconds` it sends a report even if the state is unchanged.
     """
 
-    def __init__(
-        self, run_progress: RunProgress, report: Report, log: Log | None, idle_seconds: float
-    ) -> None:
-        self._run_progress = run_progress
-        self._report = report
-        self._log = log
-        self._idle_seconds = idle_seconds
+    run_progress: RunProgress
+    report: Report
+    log: Log | None
+    idle_seconds: float
+
+    def __post_init__(self) -> None:
         self._logged = {"stdout": LoggedOutput(), "stderr": LoggedOutput()}
         self._told = 0
         self._news = anyio.Event()
 
     def wrote(self, stream: str, data: bytes) -> None:
         if stream == "stdout":
-            self._run_progress.wrote(data)
-        if self._log is not None:
+            self.run_progress.wrote(data)
+        if self.log is not None:
             self._logged[stream].add(data)
         self.notice()
 
@@ -210,29 +193,28 @@ class ProgressReporter:
         self._news.set()
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
         while True:
-            # At first, too: most runs are over by then.
+            # Most runs end before the first report.
             await anyio.sleep(REPORT_SECONDS)
-            with anyio.move_on_after(self._idle_seconds) as idle:
+            with anyio.move_on_after(self.idle_seconds) as idle:
                 await self._news.wait()
             self._news = anyio.Event()
             await self.send(idle=idle.cancelled_caught)
 
     async def conclude(self) -> None:
-        """Send the last report of a run that is over, to a client that got an earlier one."""
-        if self._told and self._told != self._run_progress.changes:
-            # The result waits behind it.
+        """Send the last state of a run if the client received an earlier one."""
+        if self._told and self._told != self.run_progress.changes:
+            # The result waits for this report.
             with anyio.move_on_after(1.0):
                 await self.send()
 
     async def send(self, *, idle: bool = False) -> None:
-        if idle or self._run_progress.changes != self._told:
-            self._told = self._run_progress.changes
-            await self._report()
-        if self._log is not None:
+        if idle or self.run_progress.changes != self._told:
+            self._told = self.run_progress.changes
+            await self.report()
+        if self.log is not None:
             for stream, logged in self._logged.items():
                 text = logged.take()
                 if text:
                     level = "info" if stream == "stdout" else "notice"
-                    await self._log(level, "run_python", text)
+                    await self.log(level, "run_python", text)

@@ -1,6 +1,1 @@
-"""What the user's servers can do, as values and texts. No I/O.
-
-Owns aliases (`naming`), entries of servers and tools (`entries`), signatures and stubs (`stubs`),
-the model-facing texts (`docs`, `disclosure`, `offers`), search (`search`, `words`), result shapes
-(`shapes`), a proposed policy (`policy_proposal`), and reading programs (`program`).
-"""
+"""Describes the tools of servers, finds tools by words, and reads programs. No I/O."""

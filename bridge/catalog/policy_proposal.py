@@ -1,9 +1,7 @@
-"""Proposes a first policy for the configured servers. Pure.
+"""Proposes a first policy from the names of tools and their servers' annotations. Pure.
 
-Derives each tool's effect and labels from its name and its server's annotations, and writes the
-proposal. Either source may be wrong, and a server can lie: if they disagree, the stricter effect is
-proposed, every line gives its reason, and nothing applies until a person puts it into the settings
-file.
+Both may be wrong, so the proposal has the stricter of two effects and a reason in every line. It
+applies once a person puts it into the settings file.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bridge.catalog.prose import one_line
-from bridge.catalog.words import words
+from bridge.catalog.search import words
 from bridge.model import Effect, Tool
 from bridge.settings import globs
 from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
@@ -21,7 +19,7 @@ from bridge.text import valid_text
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _REQUESTS = ("resources/read", "prompts/get")
-"""The policy's names for the protocol's requests; a tool of such a name gets no line."""
+"""The policy's names for requests of the protocol; a tool with such a name gets no line."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -74,16 +72,10 @@ _OUTGOING = _words(
 )
 _FETCHING = _words("browse crawl fetch http navigate scrape url web website")
 _LOCAL = _words("file files filesystem fs git local memory sqlite")
-"""Words in names of servers whose tools create things only on this machine."""
+"""Words in the names of servers whose tools write only to this machine."""
 
 
 def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) -> str:
-    """Return the text of a policy, to be reviewed by a person.
-
-    Args:
-        servers: The tools of the servers that listed them.
-        silent: The servers that did not, each with the reason.
-    """
     parts = [_HEAD, *(server_table(*item) for item in servers.items())]
     for name, reason in silent.items():
         why = one_line(reason, 160)
@@ -122,7 +114,6 @@ untrusted = "ask"  # tools that no server trusted by this file describes
 
 
 def server_table(name: str, tools: Sequence[Tool]) -> str:
-    """Return the policy's table on one server, with a line for each tool."""
     if not _writable(name):
         return f"# {_shown(name)} is left out: a settings file cannot have its name.\n"
     count = f"{len(tools):,} tool{'' if len(tools) == 1 else 's'}"
@@ -138,17 +129,19 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
     for tool in named:
         effect, why = _effect(tool)
         because = list(_labels(name, tool, effect))
-        labels = f", labels = {_listed(label for label, _ in because)}" if because else ""
-        # Never a glob: it would also allow tools that are added later.
+        labels = f", labels = {_format_list(label for label, _ in because)}" if because else ""
+        # No globs: they would allow tools that the server adds later.
         lines.append(f'{_key(tool.name)} = {{ effect = "{effect}"{labels} }}  # {why}')
         lines += [f"#   {label}: {reason}" for label, reason in because]
         if effect == "read":
             labelled = [one for one, _ in because if one in (UNTRUSTED_INPUT, PRIVATE_DATA)]
             read.update(dict.fromkeys(labelled))
     if read:
-        # A server's resources and prompts often contain what its tools return.
+        # Resources and prompts often have the same content as tools' results.
         for request in _REQUESTS:
-            lines.append(f'"{request}" = {{ labels = {_listed(read)} }}  # as its tools have them')
+            lines.append(
+                f'"{request}" = {{ labels = {_format_list(read)} }}  # as its tools have them'
+            )
     if unwritten := len(tools) - len(named):
         lines.append(f"# {unwritten:,} more tools have no line of their own.")
     return "\n".join(lines) + "\n"
@@ -159,7 +152,7 @@ def _key(name: str) -> str:
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 
-def _listed(labels: Iterable[str]) -> str:
+def _format_list(labels: Iterable[str]) -> str:
     return f"[{', '.join(map(toml_value, labels))}]"
 
 
@@ -167,7 +160,14 @@ _SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
 
 
 def _effect(tool: Tool) -> tuple[Effect, str]:
-    said, named = _annotated(tool), _named(tool.name)
+    said: tuple[Effect, str] | None = None
+    if tool.says_it_reads:
+        said = "read", "readOnlyHint true"
+    elif (destructive := tool.annotations.get("destructiveHint")) is True:
+        said = "destructive", "destructiveHint true"
+    elif destructive is False:
+        said = "write", "destructiveHint false"
+    named = _effect_of_name(tool.name)
     if said is None:
         effect, word = named or ("write", "")
         return effect, f"{word!r} is in its name" if word else "nothing says what it does"
@@ -177,26 +177,16 @@ def _effect(tool: Tool) -> tuple[Effect, str]:
     return named[0], f"{named[1]!r} is in its name, though its server says {effect!r}"
 
 
-def _annotated(tool: Tool) -> tuple[Effect, str] | None:
-    """Return the effect that annotations claim, and the annotation; None if they claim none."""
-    if tool.says_it_reads:
-        return "read", "readOnlyHint true"
-    destructive = tool.annotations.get("destructiveHint")
-    if destructive is True:
-        return "destructive", "destructiveHint true"
-    return ("write", "destructiveHint false") if destructive is False else None
-
-
-def _named(name: str) -> tuple[Effect, str] | None:
+def _effect_of_name(name: str) -> tuple[Effect, str] | None:
     """Return the strictest effect that a word of a name suggests, and the word.
 
     For reads and writes only the first two words count: `start_search` is a write.
     """
-    found = words(name[:200])
+    name_words = words(name[:200])
     kinds: tuple[tuple[Effect, frozenset[str], Sequence[str]], ...] = (
-        ("destructive", _DESTROYING, found),
-        ("write", _CHANGING, found[:2]),
-        ("read", _READING, found[:2]),
+        ("destructive", _DESTROYING, name_words),
+        ("write", _CHANGING, name_words[:2]),
+        ("read", _READING, name_words[:2]),
     )
     for effect, telling, where in kinds:
         for word in where:
@@ -239,4 +229,5 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
+    short = 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS
+    return short and "\0" not in name and valid_text(name) == name

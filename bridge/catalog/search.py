@@ -1,25 +1,22 @@
-"""Finds the tools that match a few words.
+"""Finds and ranks the tools that match a few words.
 
-Owns the index over tools and the ranking: SQLite's full-text search (FTS5) with BM25 over weighted
-columns and the Porter stemmer. `bridge.catalog.words` splits a query into words; nothing in it is
-read as query syntax. The index is in memory, and every bridge builds its own.
-
-The order depends only on the set of tools and the query: equal scores are ordered by server and
-tool name.
+The index is SQLite's full-text search (FTS5) in memory, with BM25 over weighted columns and the
+Porter stemmer. A query has no syntax. The names of server and tool order equal scores.
 """
 
 from __future__ import annotations
 
 import heapq
+import re
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from bridge.catalog.words import MAX_WORD_CHARS, asked, indexed, mended, parts, runs, same, words
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Tool
 from bridge.text import valid_text
@@ -27,35 +24,161 @@ from bridge.text import valid_text
 if TYPE_CHECKING:
     import sqlite3
 
+
+MAX_WORD_CHARS = 40
+
+_RUN = re.compile(r"[^\W_]+")
+_JOINED = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]|[A-Za-z][0-9]|[0-9][A-Za-z]")
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+# Synonyms, as servers and people use them. A word may be in several groups.
+_SAME = """\
+create add new make insert start open / delete remove destroy drop erase forget clear
+get read fetch show view retrieve see load inspect / search find query lookup look locate
+update edit modify change set patch / send post publish tell / sum add total plus
+memory remember memorize recall / observation fact / list enumerate browse
+run execute invoke / write save store / commit save / navigate visit open / fill type enter
+wait sleep pause delay / extract scrape parse pull / performance speed slow fast
+current now / download fetch / upload push attach / rename move / move transition
+copy fork duplicate clone / convert transform translate turn / toggle turn / checkout switch
+undo revert rollback reset / merge accept combine join / approve review
+check verify validate test / install deploy / scale increase decrease / press click tap
+watch monitor notify observe track alert tell / capture screenshot snapshot
+connect link relate relation / history log / reply answer respond comment
+stop end cancel kill terminate / compare diff difference / multiple several many batch bulk
+repository repo / directory folder dir / database db / environment env
+configuration config setting / documentation doc / document doc file / message msg
+image picture photo media / video recording screencast / issue ticket bug / task todo
+filesystem disk drive / news headline / aggregate group sum / schema field column structure
+organization org company / comment remark note / user member people person colleague account
+web internet website site url / dialog popup alert / paper article / size space big large
+cost price spend charge / calculate compute evaluate / local location place near nearby
+spreadsheet worksheet sheet workbook excel / presentation slide deck / javascript js
+kubernetes k8s / package library"""
+
+# Stop words: left out of a query as long as another word remains.
+_FILLERS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a about all am an and any anything are as at be been being but by called can could did do
+        does everyone everything exist exists for from give had has have he her here his how i if in
+        inside into is it its just kind let may me might more most much must my need no not of off
+        on once one only or other our out over please she should so some somebody someone something
+        such take than that
+        the their them then there these they thing things this those to too tool tools up us use
+        used using want was we were what whatever when where whether which while who whom whose
+        why will with within would you your
+        """,
+    )
+)
+
+_SHORT_FOR: Mapping[str, tuple[str, ...]] = {
+    "pr": ("pull", "request"),
+    "prs": ("pull", "request"),
+    "mr": ("merge", "request"),
+    "mrs": ("merge", "request"),
+    # A server that remembers also has tools that forget.
+    "remember": ("remember", "add"),
+}
+
+
+def runs(text: str) -> list[str]:
+    return _RUN.findall(text)
+
+
+def parts(run: str) -> list[str]:
+    if not run.isascii():
+        return [run.lower()[:MAX_WORD_CHARS]]
+    return [match[0].lower()[:MAX_WORD_CHARS] for match in _PART.finditer(run)]
+
+
+def words(text: str) -> list[str]:
+    return [part for run in runs(text) for part in _parts(run)]
+
+
+def index_text(text: str) -> str:
+    """Return `text` and the words that it joins by case: "GitHub" adds "git hub"."""
+    if _JOINED.search(text):
+        # Longer runs are encoded data rather than names.
+        apart = (_parts(run[: 2 * MAX_WORD_CHARS]) for run in runs(text))
+        text = f"{text} {' '.join(part for own in apart if own[1:] for part in own)}"
+    return valid_text(text)
+
+
+def words_of_query(query: str) -> list[str]:
+    """Return a query's words, with abbreviations expanded, without stop words if others remain."""
+    query_runs = runs(query)
+    telling = [run for run in query_runs if run.lower() not in _FILLERS]
+    return [long for run in telling or query_runs for long in _SHORT_FOR.get(run.lower(), (run,))]
+
+
+def same(given: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(other for word in given for other in _OTHERS.get(word, ())))
+
+
+def correct_word(word: str, known: Container[str]) -> list[str]:
+    """Return the known words at one edit from `word`, in alphabetical order."""
+    if len(word) < 4 or not word.isascii():  # Shorter words are one edit away from too many others.
+        return []
+    word = word[:MAX_WORD_CHARS]
+    ends = [(word[:index], word[index:]) for index in range(len(word) + 1)]
+    near = {head + tail[1:] for head, tail in ends if tail}
+    near.update(head + tail[1] + tail[0] + tail[2:] for head, tail in ends if len(tail) > 1)
+    for letter in "abcdefghijklmnopqrstuvwxyz":
+        near.update(head + letter + tail[1:] for head, tail in ends if tail)
+        near.update(head + letter + tail for head, tail in ends)
+    return sorted(other for other in near if other in known)
+
+
+@lru_cache(maxsize=8_192)  # a few megabytes
+def _parts(run: str) -> tuple[str, ...]:
+    return tuple(parts(run))
+
+
+def _forms(word: str) -> Iterable[str]:
+    stem = word.removesuffix("e")
+    yield from (word, f"{word}s", f"{stem}ing", f"{stem}ed", f"{stem}es")
+    if word.endswith("y"):
+        yield f"{word[:-1]}ies"
+
+
+_OTHERS: dict[str, dict[str, None]] = {}
+for _group in map(str.split, re.split(r" / |\n", _SAME)):
+    for _word in _group:
+        for _form in _forms(_word):
+            others = dict.fromkeys(other for other in _group if other != _word)
+            _OTHERS.setdefault(_form, {}).update(others)
+
+
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
-"""More results would cost a model more than another query."""
+"""A model pays less for another query than for more results."""
 
 MAX_QUERY_CHARS = 400  # A client's query may have any length.
 
 _SPELLED = 4
-"""Number of first columns whose words may correct a mistyped one."""
+"""Number of first columns whose words may correct a typing error."""
 
 _EXACT_NAME_BONUS = 100.0
-"""Added for a query that is a tool's exact name; larger than any score."""
+"""Bonus for a tool's exact name as the query; larger than any score."""
 
 _WHOLE_NAME = 1.6
-"""The factor for a query that has all words of a tool's name, apart from those of its server's."""
+"""Factor for a query with all words of a tool's name; words of the server's name do not count."""
 
 _SAME_SCORE = 1e-8
-"""Scores closer than this are equal; more than the rounding error."""
+"""Scores that differ by less are equal; larger than the rounding error."""
 
 _PURPOSE = "name also server lead"
 _IN_PASSING = 0.5
-"""The columns on a tool's purpose, and the weight of a word's match in the other columns."""
+"""The columns on a tool's purpose, and the weight of a match in the other columns."""
 
 _ONLY_LIKE = 0.5
 """The weight of a match by prefix or by correction."""
 
 GOOD_FIT = 0.3
-"""Least share of the query that a good match has. Of 160 labelled queries in
-`benchmarks/disclosure_queries.toml` whose tool is found, 4 have a first match that is worse; of 123
-asked of five servers without such a tool, 102 have."""
+"""Least `Match.fit` of a good match. Of the queries in `benchmarks/disclosure_queries.toml`, 160
+find their tool; 4 of these have a worse first match. So do 102 of 123 queries for missing tools."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +187,7 @@ class Match:
 
     Attributes:
         score: Comparable within one query only.
-        fit: Share of the query's words that it has, weighted by rarity; see `GOOD_FIT`.
+        fit: The share of the query's words in the tool, weighted by rarity.
     """
 
     tool: Tool
@@ -77,9 +200,7 @@ class _Term:
     """One word of a query.
 
     Attributes:
-        text: The word in the index's query language.
-        scores: The score of each tool that has the word, by row.
-        telling: Rows that have it in a column on the tool's purpose.
+        telling: The rows with the word in a column on the purpose.
         likeness: 1 for the word itself, less for a prefix or a correction.
     """
 
@@ -103,21 +224,8 @@ class ToolIndex:
     def __len__(self) -> int:
         return len(self._tools)
 
-    @property
-    def bytes(self) -> int:
-        """Size of the database in memory, without Python's own objects."""
-        if self._database is None:
-            return 0
-        [pages] = self._database.execute("PRAGMA page_count").fetchone()
-        [size] = self._database.execute("PRAGMA page_size").fetchone()
-        return int(pages) * int(size)
-
     def update(self, servers: Mapping[str, tuple[Tool, ...]]) -> bool:
-        """Make the index contain exactly these servers' tools; return whether it changed.
-
-        Raises:
-            BridgeError: This Python has no full-text search.
-        """
+        """Replace the tools in the index; return whether it changed."""
         gone = [name for name in self._servers if name not in servers]
         new = [name for name, tools in servers.items() if self._servers.get(name) != tools]
         # Equal tuples are replaced by the caller's: the next comparison is by identity.
@@ -143,16 +251,9 @@ class ToolIndex:
     def search(
         self, query: str, *, limit: int = DEFAULT_LIMIT, server: str | None = None
     ) -> list[Match]:
-        """Return the tools that match `query`, best first, at most `limit` of them.
-
-        Args:
-            server: Search only this server's tools.
-
-        Raises:
-            InvalidRequestError: The query has no words.
-        """
+        """Return the tools of one server, or of all, that match `query`, best first."""
         spelled = query[:MAX_QUERY_CHARS]
-        asked_runs = asked(spelled)
+        asked_runs = words_of_query(spelled)
         if not asked_runs:
             message = "The query has no words in it."
             raise InvalidRequestError(
@@ -161,10 +262,15 @@ class ToolIndex:
         rows = range(self._next_row) if server is None else self._rows.get(server, range(0))
         if self._database is None:
             return []
-        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), 16)
-        found = [self._term(word) for word in asked_words]
-        terms = list({term.text: term for term in found if term}.values())
-        scores = _summed(terms, rows)
+        asked_words: list[str] = []
+        for run in asked_runs:
+            # "GitHub" is one word if a tool has it, else "git" and "hub".
+            whole, split = run.lower()[:MAX_WORD_CHARS], parts(run)
+            known = len(split) < 2 or self._run(_FOUND, _quote(whole)).fetchone()
+            asked_words += [whole] if known else split
+        matched = [self._term(word) for word in [*dict.fromkeys(asked_words)][:16]]
+        terms = list({term.text: term for term in matched if term}.values())
+        scores = _sum_scores(terms, rows)
         typed = words(spelled)
         named = set()
         for row in self._best(scores, MAX_LIMIT):
@@ -177,16 +283,16 @@ class ToolIndex:
                 scores[row] += _EXACT_NAME_BONUS
                 named.add(row)
         best = self._best(scores, max(1, min(limit, MAX_LIMIT)))
-        fits = self._fits(best, terms, found.count(None))
+        fits = self._fits(best, terms, matched.count(None))
         fits.update(dict.fromkeys(fits.keys() & named, 1.0))
         return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
     def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
         least = min(heapq.nlargest(limit, scores.values()), default=0.0) - _SAME_SCORE
-        found = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
+        rows = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
         tools = self._tools
-        found.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
-        return dict(found[:limit])
+        rows.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
+        return dict(rows[:limit])
 
     def _fits(self, rows: Iterable[int], terms: Sequence[_Term], unknown: int) -> dict[int, float]:
         """Return each row's `fit`; `unknown` is the number of words that no tool has."""
@@ -220,45 +326,31 @@ class ToolIndex:
         rows = self._rows.pop(server, ())
         database.executemany(_DELETE, [(row, *_columns(self._tools.pop(row))) for row in rows])
 
-    def _asked_words(self, asked_runs: Sequence[str]) -> Iterable[str]:
-        """Yield a query's words; "GitHub" is one word if a tool has it, else "git" and "hub"."""
-        for run in asked_runs:
-            whole = run.lower()[:MAX_WORD_CHARS]
-            split = parts(run)
-            if len(split) > 1 and not self._run(_FOUND, _quoted(whole)).fetchone():
-                yield from split
-            else:
-                yield whole
-
     def _term(self, word: str) -> _Term | None:
-        text = _quoted(word)
-        scores = self._scores(text)
+        text = _quote(word)
+        scores = dict(self._run(_SCORED, text))
         likeness = 1.0 if scores else _ONLY_LIKE
         if not scores and len(word) >= 3:
-            text = f"{_quoted(word)} *"
-            scores = self._scores(text)
+            text = f"{_quote(word)} *"
+            scores = dict(self._run(_SCORED, text))
         if not scores:
             vocabulary = Counter(word for own in self._own_words.values() for word in own)
             # Prefer corrections that most servers have.
-            near = sorted(mended(word, vocabulary), key=lambda other: -vocabulary[other])
-            text = f"({' OR '.join(map(_quoted, near[:3]))})"
-            scores = self._scores(text) if near else {}
+            near = sorted(correct_word(word, vocabulary), key=lambda other: -vocabulary[other])
+            text = f"({' OR '.join(map(_quote, near[:3]))})"
+            scores = dict(self._run(_SCORED, text)) if near else {}
         if not scores:
             return None
         scores = {row: score * likeness for row, score in scores.items()}
-        rows = self._run(_FOUND, f"{{{_PURPOSE}}} : {text}")
-        telling = frozenset(row for (row,) in rows)
+        telling = frozenset(row for (row,) in self._run(_FOUND, f"{{{_PURPOSE}}} : {text}"))
         return _Term(text=text, scores=scores, telling=telling, likeness=likeness)
-
-    def _scores(self, text: str) -> dict[int, float]:
-        return dict(self._run(_SCORED, text))
 
     def _run(self, statement: str, text: str) -> sqlite3.Cursor:
         assert self._database is not None
         return self._database.execute(statement, (text,))
 
 
-def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
+def _sum_scores(terms: Sequence[_Term], rows: range) -> dict[int, float]:
     # Copy the scores of the most frequent word and add those of the others.
     terms = sorted(terms, key=lambda term: -len(term.scores))
     scores = dict(terms[0].scores) if terms else {}
@@ -270,7 +362,7 @@ def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
     return {row: score * hits[row] / len(terms) for row, score in scores.items() if row in rows}
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     # Words are only letters and digits, so they contain no quote; quoted, "OR" is no operator.
     return f'"{word}"'
 
@@ -285,10 +377,9 @@ COLUMNS: Mapping[str, float] = {
     "parameters": 0.7,
     "details": 0.7,
 }
-"""What a tool is found by, and how much a word counts there: its name, other words for those of its
-name and its server's, its server, its description's first sentence and the rest, its parameters'
-names, and what their descriptions and choices say. Settled on the first half of the labelled
-queries in `benchmarks/disclosure_queries.toml`."""
+"""The columns and their weights: a tool's name, synonyms of the name's and the server's words, the
+server, the description's first sentence and the rest, the parameters' names, and their descriptions
+and choices. Tuned on the first half of the queries in `benchmarks/disclosure_queries.toml`."""
 
 _NAMES = ", ".join(COLUMNS)
 _MARKS = ", ".join("?" * (1 + len(COLUMNS)))
@@ -311,13 +402,13 @@ def _columns(tool: Tool) -> tuple[str, ...]:
     given = properties if isinstance(properties, Mapping) else {}
     names = (parameter[:64] for parameter in islice(given, 64))
     return (
-        indexed(tool.name[:_MAX_NAME_CHARS]),
+        index_text(tool.name[:_MAX_NAME_CHARS]),
         " ".join(same([*_words_of_name(tool), *words(tool.server[:_MAX_NAME_CHARS])])),
-        indexed(tool.server[:_MAX_NAME_CHARS]),
-        indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
+        index_text(tool.server[:_MAX_NAME_CHARS]),
+        index_text(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
         # Prose has few joined words, and splitting it would take as long as all the rest.
         valid_text(described[end:]),
-        indexed(" ".join(names)),
+        index_text(" ".join(names)),
         valid_text(" ".join(_details(given))),
     )
 
@@ -337,21 +428,15 @@ def _words_of_name(tool: Tool) -> list[str]:
     return words(tool.name[:_MAX_NAME_CHARS])
 
 
-def _unavailable() -> BridgeError:
-    return BridgeError(
-        "Tools cannot be searched: this Python's SQLite has no full-text search.",
-        code="search_unavailable",
-    )
-
-
 def _open_index() -> sqlite3.Connection:
+    message = "Tools cannot be searched: this Python's SQLite has no full-text search."
+    unavailable = BridgeError(message, code="search_unavailable")
     try:
         # Imported here: it takes 4 ms, and most runs do not search.
         import sqlite3
-
-        database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     except ImportError as error:
-        raise _unavailable() from error
+        raise unavailable from error
+    database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     try:
         database.execute(
             # Without storing the texts: they are not read, and would double the writing time.
@@ -363,5 +448,5 @@ def _open_index() -> sqlite3.Connection:
         database.execute("INSERT INTO tools(tools, rank) VALUES ('hashsize', 8388608)")
     except sqlite3.OperationalError as error:
         database.close()
-        raise _unavailable() from error
+        raise unavailable from error
     return database

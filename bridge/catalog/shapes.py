@@ -1,18 +1,14 @@
 """Learns the shape of tools' results as a JSON Schema, without storing any value. Pure.
 
-A shape has types, names of fields, which fields are always present, and what lists contain. It
-never has a value or a name that looks like data. `merged` is commutative, associative and
-idempotent, so that the shape does not depend on the order of calls or on which bridge made them.
-
-Names of fields are kept if they look like names that a programmer chose. Keys that look like data
-(ids, dates, paths, addresses, tokens) make the object a map: its `additionalProperties` say what
-is below such keys.
+A shape has types, names of fields and which of them are always present. An object whose keys look
+like data (ids, dates, paths, addresses, tokens) is a map. `merge_shapes` is commutative,
+associative and idempotent, so a shape does not depend on the order of calls.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import islice
 from typing import NamedTuple
@@ -22,7 +18,7 @@ from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
 # A server's results have any size.
-MAX_DEPTH = 6  # Nesting that is recorded; of deeper objects and lists only their presence.
+MAX_DEPTH = 6  # Recorded levels of nesting; of deeper objects and lists only the presence.
 MAX_FIELDS = 40  # An object with more fields is a map: its keys are probably ids.
 MAX_NODES = 400  # Values read in one result; other calls add the rest.
 SAMPLED_ITEMS = 20  # Items read of one list. Most lists have items of one kind.
@@ -32,10 +28,8 @@ class Fields(NamedTuple):
     """The fields of the objects at one position.
 
     Attributes:
-        named: Shapes of the fields, by name.
-        always: Names of the fields that every object had.
-        other: The shape below keys that are data; None if there were none.
-        is_map: Whether there were too many names, so that all keys count as data.
+        other: The shape below keys that are data; None without such keys.
+        is_map: Whether all keys count as data, since there were too many.
     """
 
     named: Mapping[str, Shape]
@@ -45,14 +39,7 @@ class Fields(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The shape of the values at one position; by default nothing is known.
-
-    Attributes:
-        plain: JSON's type names of the values that are neither lists nor objects.
-        blob: Whether there was binary content.
-        items: The shape of lists' items; None if there was no list.
-        fields: None if there was no object.
-    """
+    """The shape of the values at one position; `plain` has JSON's names of scalar types."""
 
     plain: frozenset[str] = frozenset()
     blob: bool = False
@@ -66,17 +53,8 @@ NOTHING = Shape()  # The shape before any value.
 
 _BARE = Fields({}, frozenset())
 
-_NAMES: Mapping[type, frozenset[str]] = {
-    type(None): frozenset({"null"}),
-    bool: frozenset({"boolean"}),
-    int: frozenset({"integer"}),
-    float: frozenset({"number"}),
-    str: frozenset({"string"}),
-}
-
-_NULL = Shape(plain=_NAMES[type(None)])
-
-_SCALARS: Mapping[type, Shape] = {kind: Shape(plain=names) for kind, names in _NAMES.items()}
+_TYPES: tuple[type, ...] = (type(None), bool, int, float, str)
+_SCALARS = {t: Shape(plain=frozenset({n})) for t, n in zip(_TYPES, _PLAIN, strict=True)}
 
 
 def shape_of(wire: Mapping[str, Json]) -> Shape:
@@ -85,7 +63,7 @@ def shape_of(wire: Mapping[str, Json]) -> Shape:
 
 
 def outline(shape: Shape) -> object:
-    """Return what two results of one shape have in common: kinds, and the names of fields."""
+    """Return the kinds and the names of fields, which are equal for results of one shape."""
     if shape.fields is not None:
         return "object", frozenset(shape.fields.named)
     if shape.items is not None:
@@ -98,7 +76,9 @@ class _Look:
 
     def shape_of(self, wire: Mapping[str, Json], depth: int = 0) -> Shape:
         if "blocks" in wire:
-            return Shape(items=merged(*(self.shape_of(b, 1) for b in _sample(wire["blocks"]))))
+            return Shape(
+                items=merge_shapes(*(self.shape_of(b, 1) for b in wire["blocks"][:SAMPLED_ITEMS]))
+            )
         if "blob" in wire:
             return Shape(blob=True)
         return self.shape(wire.get("json"), depth)
@@ -111,9 +91,9 @@ class _Look:
         if isinstance(value, dict):
             return Shape(fields=_BARE if depth >= MAX_DEPTH else self._fields(value, depth + 1))
         if isinstance(value, list):
-            some = _sample(value) if depth < MAX_DEPTH else ()
+            some = value[:SAMPLED_ITEMS] if depth < MAX_DEPTH else ()
             shapes = (self.shape(item, depth + 1) for item in some if self.left > 0)
-            return Shape(items=merged(*shapes))
+            return Shape(items=merge_shapes(*shapes))
         return NOTHING
 
     def _fields(self, value: Mapping[str, Json], depth: int) -> Fields:
@@ -127,16 +107,12 @@ class _Look:
             if is_field_name(key):
                 named[key] = shape
             else:
-                other = shape if other is None else merged(other, shape)
-        return _bounded(Fields(named, frozenset(named), other))
+                other = shape if other is None else merge_shapes(other, shape)
+        return _limit_fields(Fields(named, frozenset(named), other))
 
 
-def _sample(values: Sequence[Json]) -> Sequence[Json]:
-    return values[:SAMPLED_ITEMS] if len(values) > SAMPLED_ITEMS else values
-
-
-def merged(*shapes: Shape) -> Shape:
-    """Return the shape of all values of these shapes; order and repetition do not matter."""
+def merge_shapes(*shapes: Shape) -> Shape:
+    """Return the shape of all values that have one of these shapes."""
     return reduce(_both, shapes, NOTHING)
 
 
@@ -169,25 +145,25 @@ def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
     for name, shape in two.named.items():
         named[name] = _both(named[name], shape) if name in named else shape
     other = _either(one.other, two.other)
-    return _bounded(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
+    return _limit_fields(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
 
 
-def _bounded(fields: Fields) -> Fields:
+def _limit_fields(fields: Fields) -> Fields:
     if not fields.named or (len(fields.named) <= MAX_FIELDS and not fields.is_map):
         return fields
-    return Fields({}, frozenset(), merged(fields.other or NOTHING, *fields.named.values()), True)
+    return Fields(
+        {}, frozenset(), merge_shapes(fields.other or NOTHING, *fields.named.values()), True
+    )
 
 
-def pruned(shape: Shape, depth: int) -> Shape:
-    """Return a shape without what lies below `depth` objects and lists."""
+def prune_shape(shape: Shape, depth: int) -> Shape:
     if depth <= 0:
         items = None if shape.items is None else NOTHING
         return shape._replace(items=items, fields=None if shape.fields is None else _BARE)
-    return _changed(shape, lambda below: pruned(below, depth - 1))
+    return _map_below(shape, lambda below: prune_shape(below, depth - 1))
 
 
-def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
-    """Return a shape with another shape of everything directly in it."""
+def _map_below(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
     items, fields = shape.items, shape.fields
     if fields is not None:
         named = {name: change(below) for name, below in fields.named.items()}
@@ -197,7 +173,6 @@ def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
 
 
 def schema(shape: Shape) -> dict[str, Json]:
-    """Return a shape as a JSON Schema; {} if nothing is known."""
     branches: list[dict[str, Json]] = []
     names = [name for name in _PLAIN if name in shape.plain]
     if names:
@@ -229,32 +204,21 @@ def _object_schema(fields: Fields) -> dict[str, Json]:
 
 
 def shown(shape: Shape) -> dict[str, Json]:
-    """Return a shape as a JSON Schema for readers.
-
-    A field that was always null probably has another, unknown value at other times, so its type is
-    left out.
-    """
-    return schema(_changed(shape, _without_null))
+    """Return a shape as a JSON Schema for readers, without the type of fields always null."""
+    return schema(_map_below(shape, _without_null))
 
 
 def _without_null(shape: Shape) -> Shape:
-    return NOTHING if shape == _NULL else _changed(shape, _without_null)
+    return NOTHING if shape == _SCALARS[type(None)] else _map_below(shape, _without_null)
 
 
-def from_schema(document: Json) -> Shape:
-    """Return the shape that `schema` wrote.
-
-    Any other JSON value gives a shape within the same bounds, since files may be modified.
-    """
-    return _from_schema(document, 0)
-
-
-def _from_schema(document: Json, depth: int) -> Shape:
+def from_schema(document: Json, depth: int = 0) -> Shape:
+    """Return the shape that `schema` wrote; for any other value, a shape within the same bounds."""
     if not isinstance(document, dict):
         return NOTHING
     branches = document.get("anyOf")
     if isinstance(branches, list):
-        return merged(*(_branch(branch, depth) for branch in branches[:8]))
+        return merge_shapes(*(_branch(branch, depth) for branch in branches[:8]))
     return _branch(document, depth)
 
 
@@ -266,11 +230,11 @@ def _branch(document: Json, depth: int) -> Shape:
     kind = document.get("type")
     if kind == "array":
         items = document.get("items") if depth < MAX_DEPTH else None
-        return Shape(items=_from_schema(items, depth + 1))
+        return Shape(items=from_schema(items, depth + 1))
     if kind == "object":
         return Shape(fields=_fields_from(document, depth) if depth < MAX_DEPTH else _BARE)
     names = kind if isinstance(kind, list) else [kind]
-    return merged(*(Shape(plain=frozenset({name})) for name in _PLAIN if name in names))
+    return merge_shapes(*(Shape(plain=frozenset({name})) for name in _PLAIN if name in names))
 
 
 def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
@@ -278,25 +242,25 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
     names = filter(is_field_name, as_mapping(properties))
     # One more than an object may have makes it a map.
     some = islice(names, MAX_FIELDS + 1)
-    named = {name: _from_schema(as_mapping(properties)[name], depth + 1) for name in some}
+    named = {name: from_schema(as_mapping(properties)[name], depth + 1) for name in some}
     always = frozenset(name for name in as_list(required) if isinstance(name, str)) & named.keys()
     other = document.get("additionalProperties")
-    return _bounded(
+    return _limit_fields(
         Fields(
             named,
             always,
-            _from_schema(other, depth + 1) if isinstance(other, dict) else None,
+            from_schema(other, depth + 1) if isinstance(other, dict) else None,
             isinstance(other, dict) and "properties" not in document,
         )
     )
 
 
 _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
-"""A word, perhaps with a mark in front. No dots, slashes, spaces: those are in paths, addresses and
-sentences."""
+"""A word, with an optional mark in front. Paths, addresses and sentences do not match: they have
+dots, slashes or spaces."""
 
 _ORDINARY = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,5}")
-"""Most names there are; recognised at once."""
+"""A fast path for most names."""
 
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{8,}")
 _RUNS = re.compile(r"[A-Z]+")
@@ -307,11 +271,10 @@ _TOKEN = re.compile(
     r"[-_](?=.*[A-Z\d])[\w-]{16,}"
     r"|(?:AKIA|ASIA|AIza|eyJ|ya29)\w{8,}"
 )
-"""How the tokens of well-known services begin."""
+"""Prefixes of well-known services' tokens."""
 
 
 def is_field_name(key: str) -> bool:
-    """Whether `key` looks like the name of a field."""
     if not 0 < len(key) <= 48 or _HEXADECIMAL.fullmatch(key):
         return False
     if _ORDINARY.fullmatch(key):
@@ -322,6 +285,6 @@ def is_field_name(key: str) -> bool:
         return False
     runs = len(_RUNS.findall(key))
     if len(key) >= 12 and runs > 1 and runs * 4 > len(key) and not key.isupper():
-        # Each upper-case run begins a part of its own: `X-Rate-Limit`, `API_KEY_ID`.
+        # Each run of upper-case letters begins a part: `X-Rate-Limit`, `API_KEY_ID`.
         return all(len(_RUNS.findall(part)) <= 1 for part in re.split(r"[-_:]+", key))
     return all(len(word) <= 24 for word in _WORDS.findall(key))  # Longer words are tokens.

@@ -1,8 +1,7 @@
-"""The index of commands, and the typer application that is made from it.
+"""The table of commands, and the typer application built from it.
 
 A command is an async function `f(settings, *, ...)` whose parameters typer reads. Its module is
-imported when the command is called: the index has all that help on other commands and completion
-need. Serving does without this module.
+imported when the command is called. `serve` never imports this module.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from bridge import __version__
 from bridge.cli import help as helps
 from bridge.cli.line import PROGRAM, SERVE, Invocation, flag_of, handler_of
+from bridge.cli.options import Code, arg, complete_sessions, flag, opt
 from bridge.cli.output import write_help, write_out
 from bridge.errors import UsageError
-from bridge.settings import FLAGS
+from bridge.settings import FLAGS, SETTINGS, variable
 
 RUNNING = "Running programs"
 LOOKING = "Servers and tools"
@@ -37,12 +37,9 @@ _RUN = ("profile", *_ENGINE, "memory", "pids", "cpus", "max_timeout", "guard", "
 
 @dataclass(frozen=True)
 class Command:
-    """One line of the index.
+    """A row of the table: the command's function, and the settings that its help lists.
 
-    Attributes:
-        handler: The command's function, as "module:function" of this package; empty for a group.
-        panel: Heading of help's list of commands; only for commands of no group.
-        settings: Names of the settings whose flags the command's help shows; it takes all.
+    A group has no `handler`. A command of a group has no `panel`.
     """
 
     handler: str
@@ -56,14 +53,14 @@ COMMANDS = {
         SERVE, "Serve MCP over stdio, or over HTTP on this machine", RUNNING, (*FLAGS,)
     ),
     "run": Command(
-        "run_command:run", "Run one program and exit with its status", RUNNING, (*_RUN, *_SOURCES)
+        "run:run_program", "Run one program and exit with its status", RUNNING, (*_RUN, *_SOURCES)
     ),
     "servers": Command("servers:servers", "List or approve servers", LOOKING, _SOURCES),
     "servers approve": Command(
         "servers:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
     "tools": Command("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
-    "logs": Command("logs:logs", "Show what a server wrote to stderr", LOOKING),
+    "logs": Command("servers:logs", "Show what a server wrote to stderr", LOOKING),
     "login": Command("login:login", "Log in to a remote server", LOOKING, _SOURCES),
     "logout": Command("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
     "runs": Command("runs:list_runs", "List the last runs", KEEPING),
@@ -103,7 +100,9 @@ COMMANDS = {
         _SOURCES,
     ),
     "uninstall": Command("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
-    "installed": Command("install:installed", "List the clients that have the bridge", SETTING_UP),
+    "installed": Command(
+        "install:list_installed", "List the clients that have the bridge", SETTING_UP
+    ),
     "purge": Command("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
     "config": Command("help:show_config", "Show each setting and where it comes from", SETTING_UP),
     "doctor": Command(
@@ -119,12 +118,18 @@ COMMANDS = {
     "help settings": Command("help:print_settings", "List all settings"),
     "version": Command("", "Print the version", SETTING_UP),
 }
-"""The commands in the order of help: their words, and what help says of them."""
+"""The commands by their words, in the order of help."""
 
 
 def read_words(words: Sequence[str]) -> Invocation | int:
-    """Return what a command line asks for; an exit status where only help was asked for."""
-    read: Callable[..., Invocation | int] = application().main
+    """Parse a command line; return an exit status if it only printed help."""
+    app = typer.Typer(name=PROGRAM, help=helps.ABOUT, rich_markup_mode=None)
+    app.callback(invoke_without_command=True, add_help_option=False)(_root)
+    root: Any = typer.main.get_command(app)  # `get_group` would lack shell completion.
+    for path in COMMANDS:
+        if " " not in path:
+            root.add_command(_Lazy(path))
+    read: Callable[..., Invocation | int] = root.main
     try:
         return read(
             list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=helps.width()
@@ -142,23 +147,11 @@ def _usage_error(error: TyperException) -> UsageError:
     wrong = getattr(error, "option_name", "")
     if not message.startswith("No such option"):
         return UsageError(message, remedy=f"{helps.usage(context)}. {more}")
-    known = [name for each in context.command.params if not each.hidden for name in each.opts]
-    known += map(flag_of, FLAGS)
-    near = get_close_matches(wrong, known, n=1, cutoff=0.7)
+    options = [name for each in context.command.params if not each.hidden for name in each.opts]
+    options += map(flag_of, FLAGS)
+    near = get_close_matches(wrong, options, n=1, cutoff=0.7)
     guess = f"Did you mean {near[0]}? " if near else ""
     return UsageError(f"No such option: {wrong}", remedy=f"{guess}{more}")
-
-
-def application() -> TyperGroup:
-    """Return the whole application; the modules of its commands are not imported yet."""
-    app = typer.Typer(name=PROGRAM, help=helps.ABOUT, rich_markup_mode=None)
-    app.callback(invoke_without_command=True, add_help_option=False)(_root)
-    root = typer.main.get_command(app)
-    assert isinstance(root, TyperGroup)
-    for path in COMMANDS:
-        if " " not in path:
-            root.add_command(_Lazy(path))
-    return root
 
 
 class _Lazy(TyperCommand):
@@ -170,11 +163,11 @@ class _Lazy(TyperCommand):
         self._path = path
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
-        return made(self._path).make_context(*args, **extra)
+        return make_command(self._path).make_context(*args, **extra)
 
 
-def made(path: str) -> Any:
-    """Return a command, or a group with its commands not imported yet."""
+def make_command(path: str) -> Any:
+    """Return a command, or a group that imports its commands when they are called."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     function = _typer_function(path) if COMMANDS[path].handler else _group
     inner = [each for each in COMMANDS if each.startswith(f"{path} ")]
@@ -190,7 +183,7 @@ def made(path: str) -> Any:
 
 
 def _typer_function(path: str) -> Callable[..., Invocation]:
-    """Return a command's function as typer reads it: with flags for settings and for help."""
+    """Wrap a command's function for typer, with flags for settings and for help."""
     entry = COMMANDS[path]
     declared = _SIGNATURES.get(path) or handler_of(entry.handler)
 
@@ -202,22 +195,24 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
 
     signature = inspect.signature(declared, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if name != "settings"}
-    settings = [_setting(name, shown=name in entry.settings) for name in FLAGS]
+    settings = [_setting_option(name, shown=name in entry.settings) for name in FLAGS]
     helping = list(inspect.signature(_group, eval_str=True).parameters.values())[1:]
     parameters = [*own.values(), *settings, *helping]
     keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     invocation.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
-    # typer would take these for the types of the command's own parameters.
+    # typer would mistake these for the command's own parameter types.
     invocation.__annotations__ = {}
     invocation.__doc__ = declared.__doc__
     return invocation
 
 
-def _setting(name: str, *, shown: bool) -> inspect.Parameter:
+def _setting_option(name: str, *, shown: bool) -> inspect.Parameter:
+    default = helps.default_of(name)
+    facts = variable(name) + (f", default: {default}" if default else "")
     option = Option(
         flag_of(name),
         metavar="VALUE",
-        help=helps.setting_text(name),
+        help=f"{SETTINGS[name]['flag']} [{facts}]",
         hidden=not shown,
         rich_help_panel=helps.SETTINGS_PANEL,
     )
@@ -253,7 +248,7 @@ Version = Annotated[
 def _root(
     version: Version = False, short_help: ShortHelp = False, whole_help: WholeHelp = False
 ) -> None:
-    """Handle a call without a command, which means `serve` and does not come here."""
+    """Declare the root's flags; a call without a command becomes `serve` earlier."""
 
 
 def _group(
@@ -282,5 +277,47 @@ def _serve(
     """
 
 
-_SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve}
-"""Parameters of commands whose modules do without typer."""
+def _run(
+    file: Annotated[str | None, arg("FILE", "a file, or - for stdin")] = None,
+    argv: Annotated[list[str] | None, arg("ARG", "after --: the program's sys.argv")] = None,
+    code: Code = None,
+    servers: Annotated[str | None, opt("A,B", "servers to load")] = None,
+    timeout: Annotated[
+        float | None,
+        opt("SECONDS", "time limit of the program [MCP_BRIDGE_TIMEOUT, default: 30]"),
+    ] = None,
+    plan: Annotated[
+        bool, flag("--plan", "list writes instead of making them, then ask whether to apply them")
+    ] = False,
+    files: Annotated[
+        list[str] | None,
+        opt("NAME=PATH", "copy a file into the program's directory; may be repeated", "--file"),
+    ] = None,
+    packages: Annotated[
+        list[str] | None,
+        opt("REQUIREMENT", "a package that your settings allow; may be repeated", "--package"),
+    ] = None,
+    session: Annotated[
+        str | None,
+        opt("NAME", "keep variables, imports and files", completes=complete_sessions),
+    ] = None,
+    end_session: Annotated[
+        bool, flag("--end-session", "end the session after the run; without a program, just end it")
+    ] = False,
+    out: Annotated[str | None, opt("DIR", "copy the program's files in out/ to DIR")] = None,
+    force: Annotated[bool, flag("--force", "with --out: replace files that exist")] = False,
+    as_json: Annotated[bool, flag("--json", "print the structured result")] = False,
+) -> None:
+    """Run one program and exit with its status.
+
+    stdout, stderr and the exit status are the program's own. 124 means that its time limit ended
+    it, 130 that you did.
+
+    Examples:
+        run -c 'print(await mcp_github.list_issues(repo="o/r"))'
+        run report.py --servers github --out results -- 2026
+    """
+
+
+_SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve, "run": _run}
+"""The parameters of commands whose modules are slow to import."""

@@ -1,11 +1,11 @@
-"""`artifacts`: what runs left, listed, fetched and removed. At the terminal it is all there is."""
+"""`artifacts`: lists, fetches and removes the artifacts of all runs."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,10 @@ from typing import Annotated
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, store_for
-from bridge.artifacts.mime import is_text
-from bridge.cli import completion
+from bridge.artifacts.content import is_text
 from bridge.cli.audit import moment
-from bridge.cli.options import AsJson, Yes, arg, flag, opt
-from bridge.cli.output import write_err, write_json, write_out, write_table
+from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt
+from bridge.cli.output import write_err, write_list, write_out
 from bridge.cli.person import Person
 from bridge.errors import UnknownError, UsageError
 from bridge.model import STREAMS, Artifact, Json
@@ -27,7 +26,7 @@ from bridge.render.text import size_text
 from bridge.settings import Settings
 from bridge.text import counted
 
-_SHORT = 10  # Characters of an id, a digest or a run in the table: enough to tell thousands apart.
+_SHORT = 10  # Characters of an id, a digest or a run in the table: thousands stay distinct.
 
 _URI_HELP = "or the beginning of an id or a digest"
 
@@ -39,27 +38,37 @@ async def list_kept(
     *,
     run: Annotated[
         str | None,
-        opt("RUN", "only this run's; or the beginning of its id", completes=completion.runs),
+        opt("RUN", "only this run's; or the beginning of its id", completes=complete_runs),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """List artifacts, the newest first."""
     store = store_for(settings)
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, run))
-    found = await anyio.to_thread.run_sync(partial(store.listed, None, run_id))
-    if as_json:
-        write_json([_fields(each) for each in found], indent=2)
-        return 0
-    if not found:
-        write_err("No artifacts.\n")
-        return 0
+    artifacts = await anyio.to_thread.run_sync(partial(store.find_all, None, run_id))
     now = time.time()
-    headings = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
-    write_table(headings, [_row(each, now) for each in found], ("TYPE", "EXPIRES", "RUN"))
-    write_out(
-        f"\n{counted(len(found), 'artifact')}, {size_text(sum(each.size for each in found))}.\n"
+    # An output's URI holds its run's id, so the table shows the shorter digest.
+    columns: dict[str, Callable[[Artifact], str]] = {
+        "ID": lambda each: (each.digest if each.kind in STREAMS else each.uri.rpartition("/")[2])[
+            :_SHORT
+        ],
+        "NAME": lambda each: each.kind if each.kind in STREAMS else each.name,
+        "TYPE": lambda each: each.mime_type,
+        "SIZE": lambda each: size_text(each.size),
+        "AGE": lambda each: _span(now - each.created),
+        "EXPIRES": lambda each: f"in {_span(each.expires - now, begun=True)}",
+        "RUN": lambda each: each.run_id[:_SHORT],
+    }
+    total = sum(each.size for each in artifacts)
+    return write_list(
+        artifacts,
+        columns,
+        "No artifacts.",
+        as_json=as_json,
+        drop=("TYPE", "EXPIRES", "RUN"),
+        below=f"\n{counted(len(artifacts), 'artifact')}, {size_text(total)}.\n",
+        fields=_fields,
     )
-    return 0
 
 
 async def get(
@@ -76,7 +85,7 @@ async def get(
     """
     if "?" in uri:
         message = "Only whole artifacts can be fetched."
-        raise UsageError(message, remedy="Take the part from it with head, tail or sed.")
+        raise UsageError(message, remedy="Select a part with head, tail or sed.")
     store = store_for(settings)
     work = partial(_get, store, uri, output, force=force)
     await anyio.to_thread.run_sync(work)
@@ -88,7 +97,7 @@ async def remove(
     *,
     uris: Annotated[list[str] | None, arg("URI", _URI_HELP)] = None,
     run: Annotated[
-        str | None, opt("RUN", "all artifacts of this run", completes=completion.runs)
+        str | None, opt("RUN", "all artifacts of this run", completes=complete_runs)
     ] = None,
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
     yes: Yes = False,
@@ -110,20 +119,19 @@ async def remove(
 def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
     if not uris:
         return store.remove_all(None, _run_id(store, run))
-    # All are looked for first: of a list with a slip in it nothing is removed.
-    found = {}
+    # All ids are resolved first, so that a wrong one removes nothing.
+    selected = set()
     for uri in uris:
-        with _named(uri):
-            artifact = store.find(None, uri)
-        found[artifact.uri] = artifact
-    for uri in found:
+        with _explain_ids():
+            selected.add(store.find(None, uri).uri)
+    for uri in selected:
         store.remove(None, uri)
-    return len(found)
+    return len(selected)
 
 
 @contextmanager
-def _named(uri: str) -> Iterator[None]:
-    """Raise an error that says where the kept names are listed, if this is none of them."""
+def _explain_ids() -> Iterator[None]:
+    """Add a remedy to the error about an unknown id."""
     try:
         yield
     except UnknownError as error:
@@ -134,10 +142,10 @@ def _named(uri: str) -> Iterator[None]:
 
 
 def _run_id(store: ArtifactStore, beginning: str | None) -> str:
-    """Return the one run that begins so and has left something; "" if none is asked for."""
+    """Return the id of the one run with artifacts that begins so; "" without a beginning."""
     if beginning is None:
         return ""
-    runs = {each.run_id for each in store.listed(None) if each.run_id.startswith(beginning)}
+    runs = {each.run_id for each in store.find_all(None) if each.run_id.startswith(beginning)}
     if beginning in runs:
         return beginning
     if not beginning or len(runs) != 1:
@@ -148,9 +156,9 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
 
 
 def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
-    with _named(uri), store.opened(None, uri) as content:
+    with _explain_ids(), store.opened(None, uri) as content:
         if output != "-":
-            # The engine comes with it, which takes a second: the other ways do without.
+            # Imported here: it takes a second, and stdout does without it.
             from bridge.cli.run_files import open_directory, write_file
 
             try:
@@ -169,8 +177,8 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
         elif is_text(content.artifact.mime_type):
             write_out(content.whole().decode("utf-8", "replace"))
         else:
-            kept = content.artifact
-            message = f"{kept.name!r} is {kept.mime_type}, and this is a terminal."
+            artifact = content.artifact
+            message = f"{artifact.name!r} is {artifact.mime_type}, and stdout is a terminal."
             raise UsageError(message, remedy="Write it to a file: -o FILE.")
 
 
@@ -183,23 +191,8 @@ def _fields(artifact: Artifact) -> dict[str, Json]:
     }
 
 
-def _row(artifact: Artifact, now: float) -> list[str]:
-    # An output is asked for by its run, but a digest is as short as any other id.
-    streamed = artifact.kind in STREAMS
-    name = artifact.digest if streamed else artifact.uri.rpartition("/")[2]
-    return [
-        name[:_SHORT],
-        artifact.kind if streamed else artifact.name,
-        artifact.mime_type,
-        size_text(artifact.size),
-        _span(now - artifact.created),
-        f"in {_span(artifact.expires - now, begun=True)}",
-        artifact.run_id[:_SHORT],
-    ]
-
-
 def _span(seconds: float, *, begun: bool = False) -> str:
-    """Return a time in its largest unit: "3 d", "12 min"."""
+    """Format a duration in its largest unit: "3 d", "12 min"; `begun` rounds up."""
     for unit, name in _UNITS:
         if seconds >= unit:
             return f"{math.ceil(seconds / unit) if begun else int(seconds // unit):,} {name}"

@@ -1,20 +1,20 @@
-"""`audit`: whether the log of what runs did is whole, and what is in it."""
+"""`audit`: verifies and prints the log of calls."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar, cast, get_args
 
 import anyio
 import anyio.to_thread
+from typer import Option
 
-from bridge.cli import completion
-from bridge.cli.options import AsJson, AsJsonLines, arg, count, flag, opt
+from bridge.cli.options import AsJson, AsJsonLines, arg, complete_runs, count, flag, opt
 from bridge.cli.output import (
     visible,
     write_cut,
@@ -49,7 +49,7 @@ _COUNTS = {
     "made": "CALLS", "ok": "OK", "failed": "FAILED", "unknown": "UNKNOWN", "refused": "REFUSED",
     "held": "HELD", "replayed": "REPLAYED", "size": "BYTES", "ms": "MS",
 }  # fmt: skip
-"""What is counted, and its heading."""
+"""The counters and their headings."""
 
 _HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
 
@@ -74,15 +74,15 @@ async def verify_log(
         message = f"--expect: {expect!r:.80} is not a hash, or at least 16 digits of one."
         raise UsageError(message, remedy="A result's receipt has it as `audit`.")
     report = await read_log(settings, partial(verify, expect=wanted)) or LogReport()
-    found = not report.problems and (not wanted or report.expected is not None)
+    ok = not report.problems and (not wanted or report.expected is not None)
     if as_json:
-        write_json({"ok": found, **_report(report, wanted)}, indent=2)
+        write_json({"ok": ok, **_report(report, wanted)}, indent=2)
     else:
         _write_report(report, _directory(settings))
         if wanted:
             where = "nowhere in the log" if report.expected is None else str(report.expected)
             write_out(visible(f"Expected hash {wanted}: {where}\n"))
-    return 0 if found else 1
+    return 0 if ok else 1
 
 
 async def tail(
@@ -99,20 +99,20 @@ async def tail(
     """
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
-        write_err(_nothing(_directory(settings)))
-    found, places = last or ([], {})
-    _write_records(found, as_json=as_json)
+        write_err(_no_records(_directory(settings)))
+    records, places = last or ([], {})
+    _write_records(records, as_json=as_json)
     while follow:
         await anyio.sleep(0.25)
-        found = await read_log(settings, partial(records_since, places=places)) or []
-        _write_records(found, as_json=as_json)
+        records = await read_log(settings, partial(records_since, places=places)) or []
+        _write_records(records, as_json=as_json)
     return 0
 
 
 async def show(
     settings: Settings,
     *,
-    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", completion.runs)],
+    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", complete_runs)],
     as_json: AsJsonLines = False,
 ) -> int:
     """Show the records of a run or plan."""
@@ -120,11 +120,11 @@ async def show(
         message = f"{run!r:.80} is not the id of a run or plan, or its beginning."
         remedy = "Results have it as `runId`; `audit tail` shows the last ones."
         raise UsageError(message, remedy=remedy)
-    found = await read_log(settings, partial(about, wanted=run))
-    if not found:
+    records = await read_log(settings, partial(about, wanted=run))
+    if not records:
         write_err(visible(f"No run or plan {run!r} in the audit log ({_directory(settings)}).\n"))
         return 1
-    _write_records(found, as_json=as_json)
+    _write_records(records, as_json=as_json)
     return 0
 
 
@@ -132,7 +132,10 @@ async def stats(
     settings: Settings,
     *,
     by: Annotated[str, opt("WHAT", "any of day, server, tool, decision, outcome")] = "server",
-    since: Annotated[str | None, opt("DAY", "first day to count: 2026-12-31")] = None,
+    since: Annotated[
+        datetime | None,
+        Option(metavar="DAY", formats=["%Y-%m-%d"], help="first day to count: 2026-12-31"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Count calls by server, tool, day or decision.
@@ -140,8 +143,12 @@ async def stats(
     Examples:
         audit stats --by day,server --since 2026-12-31
     """
-    columns = _by(by)
-    first = _day(since or "")
+    if not set(by.split(",")) <= set(get_args(By)):
+        names = ", ".join(get_args(By))
+        raise UsageError(f"--by: {by!r:.80} is not a comma-separated list of {names}.")
+    columns = tuple(dict.fromkeys(cast("list[By]", by.split(","))))
+    # The log's files have the day in their names.
+    first = since.date().isoformat() if since else ""
     counting = await read_log(
         settings, lambda directory: count_calls(read(directory, since=first), columns)
     )
@@ -155,7 +162,7 @@ async def stats(
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not counting.records:
-        write_err(f"No calls since {since}.\n" if since else _nothing(_directory(settings)))
+        write_err(f"No calls since {first}.\n" if since else _no_records(_directory(settings)))
         return 0
     headings = [*map(str.upper, columns), *_COUNTS.values()]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
@@ -168,30 +175,12 @@ async def stats(
     return 0
 
 
-def _by(text: str) -> tuple[By, ...]:
-    known, names = get_args(By), text.split(",")
-    if not set(names) <= set(known):
-        message = f"--by: {text!r:.80} is none of {', '.join(known)}, nor several with commas."
-        raise UsageError(message)
-    return tuple(dict.fromkeys(cast("list[By]", names)))
-
-
-def _day(text: str) -> str:
-    """Return a day as files are named by it; empty for none."""
-    try:
-        if not text or date.fromisoformat(text).isoformat() == text:
-            return text
-    except ValueError:
-        pass
-    raise UsageError(f"--since: {text!r:.80} is not a date such as 2026-12-31.")
-
-
 def _directory(settings: Settings) -> Path:
     return settings.state_dir / "audit"
 
 
 async def read_log(settings: Settings, read: Callable[[Path], T]) -> T | None:
-    """Return what is read from the log's directory; None if there is none."""
+    """Return the result of `read` on the log's directory; None if there is no log."""
     directory = _directory(settings)
     if not directory.is_dir():
         return None
@@ -204,7 +193,7 @@ async def read_log(settings: Settings, read: Callable[[Path], T]) -> T | None:
 
 def _write_report(report: LogReport, directory: Path) -> None:
     if not report.files:
-        write_out(_nothing(directory))
+        write_out(_no_records(directory))
         return
     for word, findings in (("WRONG", report.problems), ("note ", report.notes)):
         write_out(visible("".join(f"{word}  {finding}\n" for finding in findings)))
@@ -219,51 +208,46 @@ def _write_report(report: LogReport, directory: Path) -> None:
 
 
 def _report(report: LogReport, expect: str) -> dict[str, Json]:
-    def plain(finding: Tampering) -> dict[str, Json]:
-        return {name: value for name, value in finding._asdict().items() if value}
+    def plain(finding: Tampering | None) -> Json:
+        return finding and {name: value for name, value in finding._asdict().items() if value}
 
-    found: dict[str, Json] = {
-        name: getattr(report, name) for name in ("files", "records", "head", "omitted")
-    }
-    found["problems"] = list(map(plain, report.problems))
-    found["notes"] = list(map(plain, report.notes))
+    names = ("files", "records", "head", "omitted")
+    document: dict[str, Json] = {name: getattr(report, name) for name in names}
+    document["problems"] = list(map(plain, report.problems))
+    document["notes"] = list(map(plain, report.notes))
     if expect:
-        place = None if report.expected is None else plain(report.expected)
-        found["expected"] = {"hash": expect, "found": place}
-    return found
+        document["expected"] = {"hash": expect, "found": plain(report.expected)}
+    return document
 
 
-def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
-    """Write records: as JSON lines, or as lines to read, cut where a terminal ends."""
+def _write_records(records: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
     if as_json:
-        for record in found:
+        for record in records:
             write_json(record)
     else:
-        write_cut(audit_lines(found))
+        write_cut(audit_lines(records))
 
 
-def _nothing(directory: Path) -> str:
+def _no_records(directory: Path) -> str:
     return visible(f"Nothing has been recorded in {directory}.\n")
 
 
 def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:
-    """Return the time of a record in this machine's time zone."""
     return datetime.fromisoformat(str(text)).astimezone().strftime(layout) if text else "?"
 
 
 def moment(seconds: float) -> str:
-    """Return a time as JSON has it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def duration(milliseconds: Json) -> str:
-    """Return a time such as "5 ms" or "2.3 s"; empty for none."""
+    """Format a duration: "5 ms", "2.3 s"; empty for zero or no number."""
     value = milliseconds if isinstance(milliseconds, int | float) else 0
     return f"{value / 1000:,.1f} s" if value >= 1000 else f"{value:.0f} ms" if value else ""
 
 
 def audit_lines(records: Collection[Mapping[str, Json]], *, ids: bool = True) -> Iterator[str]:
-    """Yield a line for each record; a call and its outcome share the call's."""
+    """Yield a line for each record; a call and its outcome share one."""
     calls = {_key(each) for each in records if each.get("kind") == "call"}
     outcomes = {_key(each): each for each in records if each.get("kind") == "outcome"}
     for record in records:
@@ -294,9 +278,9 @@ def _parts(record: Mapping[str, Json], outcome: Mapping[str, Json]) -> tuple[str
 
 
 def _approval(record: Mapping[str, Json]) -> str:
-    """Return how long a call waited for an answer, and what was allowed; empty if none was."""
-    found = record.get("approval")
-    approval = found if isinstance(found, dict) else {}
+    """Return how long a call waited for approval and what the user allowed; empty for none."""
+    value = record.get("approval")
+    approval = value if isinstance(value, dict) else {}
     waited = "" if approval.get("earlier") else approval.get("waitedMs", record.get("waitedMs"))
     holds = str(approval.get("holds", ""))
     allowed = f"allowed {_HOLDS.get(holds, holds)}" if holds else ""
@@ -314,6 +298,6 @@ def _short(value: Json) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value.isprintable() and value and " " not in value:
         text = value
-    # --json has all that was recorded.
+    # --json prints the whole value.
     more = len(text) - 120
     return text if more <= 0 else f"{text[:120]}… ({more:,} more characters)"

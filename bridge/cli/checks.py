@@ -1,32 +1,29 @@
-"""`servers --check`: each server started once, and what it would cost without the bridge."""
+"""`servers --check`: starts each server once and compares token costs with the bridge's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import anyio
 
-from bridge.catalog.prose import joined
-from bridge.cli.output import visible, write_json, write_prose, write_table
+from bridge.catalog.prose import join_names
+from bridge.cli.output import visible, write_json, write_list, write_prose
+from bridge.cli.servers import SERVER_UNREACHABLE
 from bridge.cli.status import waiting
-from bridge.clients.writers import WRITERS
+from bridge.client_configs.writers import WRITERS
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
 from bridge.server import known_clients
 from bridge.server.app import tool_list
 from bridge.tokens import count_tokens, definition_text
 
-SERVER_UNREACHABLE = 4  # The exit status.
-
-_HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA", "TOKENS")
-
 
 async def check_servers(engine: Engine, *, as_json: bool) -> int:
-    """Start every server and list its tools; report each. Status 4 if one fails."""
+    """Start every server, list its tools and report; return status 4 if one fails."""
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}
-    # Many are package runners, which all want the same CPUs.
+    # Many are package runners that compete for the CPUs.
     turn = anyio.CapacityLimiter(4)
     with waiting("starting servers") as say:
 
@@ -52,7 +49,7 @@ async def _check_server(engine: Engine, name: str) -> dict[str, Any]:
     if error is not None:
         state = "login required" if isinstance(error, LoginRequiredError) else "failed"
         return {"name": name, "state": state, "reason": str(error)}
-    listing = servers.listing(name)
+    listing = servers.last_listing(name)
     assert listing is not None
     return {
         "name": name,
@@ -68,14 +65,13 @@ async def _check_server(engine: Engine, name: str) -> dict[str, Any]:
 
 
 def _tokens(tools: Iterable[Any]) -> int:
-    """Return what the definitions of tools cost a client that loads them."""
     texts = (definition_text(one.name, one.description or "", one.input_schema) for one in tools)
     return sum(map(count_tokens, texts))
 
 
 async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
     own, brief = await tool_list(engine), await tool_list(engine, brief=True)
-    deferring = {WRITERS[client].name for client in known_clients.deferring()}
+    deferring = {WRITERS[client].name for client in known_clients.find_deferring()}
     specs = engine.servers.discovery.servers
     clients = {source.client for spec in specs for source in (spec.source, *spec.also)}
     return {
@@ -90,10 +86,18 @@ async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any
 
 def _write(document: dict[str, Any]) -> None:
     rows, totals, bridge = document["servers"], document["totals"], document["bridge"]
-    cells = [_row_cells(row) for row in rows]
-    if len(rows) > 1:
-        cells.append(_row_cells({"name": "all", "state": "", **totals}))
-    write_table(_HEADINGS, cells, ("PROTOCOL", "SCHEMA", "VERSION"))
+    listed = [*rows, {"name": "all", "state": "", **totals}] if len(rows) > 1 else rows
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "NAME": lambda row: row["name"],
+        "STATE": lambda row: row["state"],
+        "VERSION": lambda row: row.get("version") or "-",
+        "PROTOCOL": lambda row: row.get("protocol") or "-",
+        "TOOLS": lambda row: f"{row['tools']:,}" if "tools" in row else "-",
+        "START": lambda row: f"{row['startSeconds']:.1f} s" if "startSeconds" in row else "-",
+        "SCHEMA": lambda row: f"{row['schemaBytes']:,} B" if "schemaBytes" in row else "-",
+        "TOKENS": lambda row: f"{row['tokens']:,}" if "tokens" in row else "-",
+    }
+    write_list(listed, columns, "", as_json=False, drop=("PROTOCOL", "SCHEMA", "VERSION"))
     for row in rows:
         if "reason" in row:
             write_prose(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
@@ -102,33 +106,17 @@ def _write(document: dict[str, Any]) -> None:
         [name for name, how in document["clients"].items() if how == wanted]
         for wanted in ("all", "on demand")
     )
+    texts = []
     if deferring:
-        write_prose(
-            visible(
-                f"\n{joined(deferring, 400)}: tools load on demand, so definitions cost little. "
-                f"The bridge's cost about {bridge['briefTokens']:,} tokens in every conversation; "
-                "the gain is that results stay out of it.\n"
-            )
+        texts.append(
+            f"\n{join_names(deferring, 400)}: tools load on demand, so definitions cost little. "
+            f"The bridge's cost about {bridge['briefTokens']:,} tokens in every conversation; "
+            "the gain is that results stay out of it.\n"
         )
     if loading or not deferring:
-        write_prose(
-            visible(
-                f"\n{joined(loading, 400) or 'Clients that load all tools'}: about {directly:,} "
-                "tokens for all these tools in every conversation; through the bridge about "
-                f"{through:,}.\n"
-            )
+        texts.append(
+            f"\n{join_names(loading, 400) or 'Clients that load all tools'}: about {directly:,} "
+            "tokens for all these tools in every conversation; through the bridge about "
+            f"{through:,}.\n"
         )
-
-
-def _row_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    seconds, size = row.get("startSeconds"), row.get("schemaBytes")
-    return (
-        row["name"],
-        row["state"],
-        row.get("version") or "-",
-        row.get("protocol") or "-",
-        f"{row['tools']:,}" if "tools" in row else "-",
-        "-" if seconds is None else f"{seconds:.1f} s",
-        "-" if size is None else f"{size:,} B",
-        f"{row['tokens']:,}" if "tokens" in row else "-",
-    )
+    write_prose(visible("".join(texts)))

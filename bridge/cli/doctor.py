@@ -1,11 +1,11 @@
-"""`doctor`: what works on this machine, found out by trying it."""
+"""`doctor`: tries each sandbox and setting on this machine, and reports what works."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,14 +23,14 @@ from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, ImageMissingError, SettingsError
-from bridge.model import MEBIBYTE, Directory, ServerSpec
+from bridge.errors import BridgeError, SettingsError, UsageError
+from bridge.inventory.configuration import context_for
+from bridge.inventory.consents import consents_of
+from bridge.model import MEBIBYTE, Directory
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.selection import probe_all
-from bridge.servers.configuration import context_for
-from bridge.servers.consents import consents_of
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 from bridge.upstream.launch import explain_missing, server_environment
@@ -56,40 +56,43 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
 
 async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe]) -> int:
     context = context_for(settings, str(Path.cwd()), sys.platform)
-    found = consents_of(settings).discover(context)
+    discovery = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
     with waiting("looking for packages and the store"):
         packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
-    warnings = [*map(str, found.warnings), *_missing_commands(found.servers)]
-    chosen = working(probes)
-    state = check_state(settings)
+    warnings = list(map(str, discovery.warnings))
+    warnings += [
+        f"Server {spec.name!r} cannot start. {' '.join(missing)}"
+        for spec in discovery.servers
+        if spec.transport == "stdio"
+        and (missing := explain_missing(spec, server_environment(os.environ, spec)))
+    ]
+    chosen, state = find_working(probes), check_state(settings)
     status = 0 if chosen and not state else 1
     if as_json:
         document = {
             "chosen": chosen or None,
             "backends": [asdict(probe) for probe in probes],
             "state": {"path": str(settings.state_dir), "problem": state},
-            "profile": _profile(settings),
-            "gate": _gate(settings),
+            **_settings_document(settings),
             "commands": [asdict(check) for check in commands],
             "packages": packages,
             "store": store,
             "directories": [asdict(one) for one in settings.directories],
-            "servers": [spec.name for spec in found.servers],
-            "definitions": {spec.name: spec.definition for spec in found.servers},
+            "servers": [spec.name for spec in discovery.servers],
+            "definitions": {spec.name: spec.definition for spec in discovery.servers},
             "warnings": warnings,
         }
         write_json(document, indent=2)
         return status
-    servers = ", ".join(spec.name for spec in found.servers) or "none"
-    proposed = ", ".join(dict.fromkeys(each.name for each in found.proposed))
+    servers = ", ".join(spec.name for spec in discovery.servers) or "none"
+    proposed = ", ".join(dict.fromkeys(each.name for each in discovery.proposed))
     if proposed:
         servers += f". Waiting for your approval (`servers approve NAME`): {proposed}"
-    # Of what `auto` tries, one has to work.
     auto = settings.runtime == "auto"
     sections = [
-        *(_describe(probe, enough=auto and (bool(chosen) or _is_other(probe))) for probe in probes),
+        *(_describe(probe, auto=auto, chosen=bool(chosen)) for probe in probes),
         describe_state(settings, state, state_remedy(settings)),
         _describe_profile(settings),
         gate,
@@ -102,34 +105,30 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     ]
     for section in sections:
         write_prose(visible(section))
-    if chosen:
-        fixed = f"Programs will run in {chosen} once this is fixed."
-        write_prose(f"{fixed if status else f'Programs run in: {chosen}'}\n")
-    else:
-        write_prose("No sandbox works here, so the bridge runs no programs.\n")
+    fixed = f"Programs will run in {chosen} once this is fixed."
+    verdict = fixed if status else f"Programs run in: {chosen}"
+    write_prose(
+        f"{verdict if chosen else 'No sandbox works here, so the bridge runs no programs.'}\n"
+    )
     if status:
         write_prose("Next: run one of the commands above yourself (one sandbox is enough).\n")
     return status
 
 
-def _missing_commands(servers: Iterable[ServerSpec]) -> Iterator[str]:
-    """Yield a warning for each server whose command is not found; starts none."""
-    for spec in (each for each in servers if each.transport == "stdio"):
-        if missing := explain_missing(spec, server_environment(os.environ, spec)):
-            yield f"Server {spec.name!r} cannot start. {' '.join(missing)}"
-
-
 async def doctor_mistake(error: SettingsError, settings: Settings, *, as_json: bool = False) -> int:
-    """Try the backends with default settings: the user's have a mistake, which was reported."""
-    write_err("The checks below use the default settings. The bridge runs nothing before.\n")
+    """Check with default settings, because the user's settings have a mistake."""
+    write_err(
+        "The checks below use the default settings. Until the mistake is fixed, the bridge runs "
+        "no programs.\n"
+    )
     probes = await probe_all(settings)
     await _report(as_json, settings, "policy: unknown until config.toml is fixed\n", probes)
     return error.exit_status
 
 
-def _profile(settings: Settings) -> dict[str, object]:
-    limits = limits_for(settings)
-    return {
+def _settings_document(settings: Settings) -> dict[str, object]:
+    limits, policy = limits_for(settings), settings.policy
+    profile = {
         "name": settings.profile,
         "timeout": limits.timeout,
         "longest_timeout": limits.longest_timeout,
@@ -138,6 +137,14 @@ def _profile(settings: Settings) -> dict[str, object]:
         "guard": settings.guard,
         "listed_servers_only": settings.listed_servers_only,
     }
+    gate = {
+        "policy": policy.present,
+        "start": policy.start if policy.present else "allow",
+        "rules": len(policy.rules),
+        "trusted": [server.servers for server in policy.servers if server.trust],
+        "audit": settings.audit,
+    }
+    return {"profile": profile, "gate": gate}
 
 
 def _describe_profile(settings: Settings) -> str:
@@ -153,32 +160,21 @@ def _describe_profile(settings: Settings) -> str:
     return f"profile: {settings.profile}: {', '.join(terms)}\n"
 
 
-def _gate(settings: Settings) -> dict[str, object]:
-    policy = settings.policy
-    return {
-        "policy": policy.present,
-        "start": policy.start if policy.present else "allow",
-        "rules": len(policy.rules),
-        "trusted": [server.servers for server in policy.servers if server.trust],
-        "audit": settings.audit,
-    }
-
-
 def _describe_gate(settings: Settings) -> str:
-    policy = settings.policy
-    if policy.present:
-        rules, servers = len(policy.rules), len(policy.servers)
-        about = f"{counted(rules, 'rule')}, settings of {counted(servers, 'server')}"
-        lines = [f"policy: {about}; `policy explain SERVER TOOL` explains a decision"]
-        lines.append(f"      servers start: {policy.start}, unless the policy says otherwise")
-    else:
-        lines = ["policy: none, so every call is allowed; `policy init` writes one to begin with"]
-    lines.append(f"audit: {settings.audit}")
-    return "\n".join(lines) + "\n"
+    policy, audit = settings.policy, f"audit: {settings.audit}\n"
+    if not policy.present:
+        none = "policy: none, so every call is allowed; `policy init` creates one"
+        return f"{none}\n{audit}"
+    parts = f"{counted(len(policy.rules), 'rule')}, settings of "
+    parts += counted(len(policy.servers), "server")
+    return (
+        f"policy: {parts}; `policy explain SERVER TOOL` explains a decision\n"
+        f"      servers start: {policy.start}, unless the policy says otherwise\n{audit}"
+    )
 
 
 def check_state(settings: Settings) -> str:
-    """Return why the state directory cannot be used; empty if it can."""
+    """Return the reason why the state directory cannot be used; empty if it can."""
     try:
         make_directory(settings.state_dir)
         with TemporaryFile(dir=settings.state_dir) as file:
@@ -190,15 +186,15 @@ def check_state(settings: Settings) -> str:
 
 
 def describe_state(settings: Settings, problem: str, command: str) -> str:
-    """Return what there is to say of the state directory; empty for nothing."""
-    mend = f"`{command}`, if nothing else is in there" if command else ""
+    """Describe a problem of the state directory, which `command` fixes; empty without one."""
+    remedy = f"`{command}`, if the directory has no other use" if command else ""
     if not problem:
-        said = f"warning: others may look into {settings.state_dir}, the bridge's state: {mend}\n"
-        return said if mend else ""
-    mend = mend or "See that this user can write there"
+        warning = f"warning: other users can read the bridge's state in {settings.state_dir}"
+        return f"{warning}: run {remedy}\n" if remedy else ""
     return (
         f"FAIL  state: cannot write to {settings.state_dir}: {problem}.\n"
-        f"      remedy: {mend}, or set MCP_BRIDGE_STATE_DIR elsewhere.\n"
+        f"      remedy: {remedy or 'give this user write access'}, or set MCP_BRIDGE_STATE_DIR "
+        "to another directory.\n"
     )
 
 
@@ -210,14 +206,11 @@ def _describe_command(check: CommandCheck) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_other(probe: Probe) -> bool:
-    return probe.error_code == "wrong_system"
-
-
-def _describe(probe: Probe, *, enough: bool = False) -> str:
-    """Return what there is to say of a backend."""
-    # What is for another system is not broken here.
-    mark = "ok  " if probe.ok else "off " if _is_other(probe) else "off " if enough else "FAIL"
+def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
+    # A backend of another system is no failure, and `auto` needs only one that works.
+    other = probe.error_code == "wrong_system"
+    enough = auto and (chosen or other)
+    mark = "ok  " if probe.ok else "off " if enough or other else "FAIL"
     lines = [f"{mark}  {probe.backend}: {probe.summary}"]
     lines.extend(f"      {name}: {text}" for name, text in probe.details.items())
     if probe.isolation is not None:
@@ -233,43 +226,37 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
 
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
-    """Look at what packages need, asking the index whether it is there."""
-    dependencies = settings.dependencies
-    allow = [entry.text for entry in dependencies.allow]
-    if not allow:
-        return {"allow": [], "index": "", "cache": "", "problem": ""}
-    shown = dependencies.index.rpartition("@")[2] if "@" in dependencies.index else ""
-    scheme = urlsplit(dependencies.index).scheme
-    problem = "" if settings.packages_allowed else f"the profile {settings.profile} allows none"
-    return {
-        "allow": allow,
-        "index": f"{scheme}://{shown}"
-        if shown
-        else dependencies.index or "what uv is configured to use",
-        "cache": str(packages_dir(settings)),
-        "problem": problem or await _problem(settings),
-    }
-
-
-async def _problem(settings: Settings) -> str:
-    """Let uv look for one allowed package, as it would for a program."""
-    # Only here: few configurations have packages.
+    """Let uv resolve one allowed package, and report the problem if it cannot."""
+    # Imported here: few configurations allow packages.
     from bridge.packages.uv import Uv
+
+    dependencies, problem = settings.dependencies, ""
+    if not dependencies.allow:
+        return {"allow": [], "index": "", "cache": "", "problem": ""}
+    index = dependencies.index or "from uv's own configuration"
+    if "@" in index:
+        index = f"{urlsplit(index).scheme}://{index.rpartition('@')[2]}"
 
     async def silent(_: str) -> None:
         return
 
-    names = [entry.text for entry in settings.dependencies.allow if "*" not in entry.name]
-    with TemporaryDirectory(prefix="mcp-code-bridge-") as place:
-        try:
-            uv = Uv(settings.dependencies, settings.environ, Path(place), None, silent)
-            with anyio.fail_after(10):
-                await uv.resolve(names[:1], (), alone=True)
-        except TimeoutError:
-            return "nothing was found within 10 s"
-        except BridgeError as error:
-            return error.message
-    return ""
+    names = [entry.text for entry in dependencies.allow if "*" not in entry.name]
+    try:
+        if not settings.packages_allowed:
+            raise UsageError(f"the profile {settings.profile} allows no packages")
+        with TemporaryDirectory(prefix="mcp-code-bridge-") as directory, anyio.fail_after(10):
+            uv = Uv(dependencies, settings.environ, Path(directory), None, silent)
+            await uv.resolve(names[:1], (), alone=True)
+    except TimeoutError:
+        problem = "the index did not answer within 10 s"
+    except BridgeError as error:
+        problem = error.message
+    return {
+        "allow": [entry.text for entry in dependencies.allow],
+        "index": index,
+        "cache": str(packages_dir(settings)),
+        "problem": problem,
+    }
 
 
 def describe_packages(check: Mapping[str, Any]) -> str:
@@ -282,7 +269,7 @@ def describe_packages(check: Mapping[str, Any]) -> str:
 
 
 def check_store(settings: Settings) -> dict[str, str]:
-    """Return where the store is, without a password, and why it cannot be used. Blocks."""
+    """Return the store's place, without a password, and the problem with it. Blocks."""
     store, problem = store_of(settings), ""
     try:
         with closing(store):
@@ -302,10 +289,9 @@ def describe_store(check: Mapping[str, str]) -> str:
 
 
 def describe_directories(settings: Settings, *, root: bool) -> str:
-    """Return which of the host's directories programs find; empty for none.
+    """Describe the host's directories that programs can use.
 
-    Args:
-        root: Whether the bridge is root, whose programs run as the user "nobody".
+    Programs of a bridge that is root run as user 65534, so its access is checked.
     """
     offered = {one.name for one in settings.offered_directories}
     lines = []
@@ -313,68 +299,68 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
         mode = "read and write" if one.writable else "read-only"
         note = "" if one.name in offered else f"; not with the profile {settings.profile}"
         lines.append(f"directory: {one.name}: {one.path} at {one.inside}, {mode}{note}\n")
-        if root and not note and _closed(one):
-            done, mend = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
+        if root and not note and _is_closed(one):
+            verb, command = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
             lines.append(
-                f"      FAIL: the bridge is root, and its programs are nobody (65534), who may not "
-                f"{done} it: run `{mend} {shlex.quote(one.path)}`, or the bridge as an ordinary "
+                "      FAIL: the bridge is root, so its programs run as user 65534, who may not "
+                f"{verb} it: run `{command} {shlex.quote(one.path)}`, or the bridge as an ordinary "
                 "user\n"
             )
     return "".join(lines)
 
 
-def _closed(one: Directory) -> bool:
-    """Return whether the user "nobody" lacks the access that a directory is for."""
+def _is_closed(one: Directory) -> bool:
+    """Return whether user 65534 lacks the access that the setting grants."""
     try:
-        found = Path(one.path).stat()
+        status = Path(one.path).stat()
     except OSError:
         return True
-    if one.writable and found.st_uid != 0:
-        # In containers programs are its owner.
+    if one.writable and status.st_uid != 0:
+        # Containers run programs as the directory's owner.
         return False
     wanted = 0o7 if one.writable else 0o5
-    return found.st_mode & wanted != wanted
+    return status.st_mode & wanted != wanted
 
 
-def working(probes: Sequence[Probe]) -> str:
-    """Return the sandbox that programs run in; empty if none works."""
+def find_working(probes: Sequence[Probe]) -> str:
+    """Return the first working sandbox; empty if none works."""
     return next((probe.backend for probe in probes if probe.ok), "")
 
 
 def state_remedy(settings: Settings) -> str:
-    """Return the command that gives the state directory to this user alone; empty for none."""
-    place = Path(os.path.realpath(settings.state_dir))
+    """Return the command that makes the state directory private; empty if it is not needed."""
+    directory = Path(os.path.realpath(settings.state_dir))
     try:
-        found = place.stat()
+        status = directory.stat()
     except OSError:
         return ""
-    if found.st_uid == os.geteuid():
-        shut = found.st_mode & 0o777 == 0o700 or not place.is_dir()
-        return "" if shut else f"chmod 700 {shlex.quote(str(place))}"
-    usable = os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
-    return "" if usable else f"sudo chown -R {os.geteuid()} {shlex.quote(str(place))}"
+    if status.st_uid == os.geteuid():
+        private = status.st_mode & 0o777 == 0o700 or not directory.is_dir()
+        return "" if private else f"chmod 700 {shlex.quote(str(directory))}"
+    usable = os.access(directory, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+    return "" if usable else f"sudo chown -R {os.geteuid()} {shlex.quote(str(directory))}"
 
 
 async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
-    """Ask a person at a terminal whether to do what is needed; return whether any was done."""
+    """Offer the user at a terminal to fix what can be fixed; return whether anything was."""
     person = Person()
     if not person.attended:
         return False
-    done = False
-    place, command = settings.state_dir, state_remedy(settings)
-    # A directory that somebody named, such as /var, or a link leads to, may be others' too.
-    own = place.name == PROGRAM and command == f"chmod 700 {shlex.quote(str(place))}"
-    if own and await person.confirm(f"Do `{command}`?"):
-        place.chmod(0o700)
-        done = True
-    codes = {probe.backend: probe.error_code for probe in probes}
-    engine = next((name for name in codes if codes[name] == ImageMissingError.code), "")
-    if not engine or settings.image or working(probes):
-        return done
-    if await person.confirm(f"Build the runtime image on {engine}, in one to three minutes?"):
+    fixed = False
+    directory = settings.state_dir
+    command = f"chmod 700 {shlex.quote(str(directory))}"
+    # A directory that the user named, such as /var, or that a link leads to, may be shared.
+    own = directory.name == PROGRAM and command == state_remedy(settings)
+    if own and await person.confirm(f"Run `{command}`?"):
+        directory.chmod(0o700)
+        fixed = True
+    lacking = (each.backend for each in probes if each.error_code == "image_missing")
+    engine = "" if settings.image or find_working(probes) else next(lacking, "")
+    question = f"Build the runtime image on {engine}, in one to three minutes?"
+    if engine and await person.confirm(question):
         try:
             await build_image(replace(settings, runtime=engine))
-            done = True
+            fixed = True
         except BridgeError as error:
             write_err(visible(f"{error}\n"))
-    return done
+    return fixed

@@ -1,4 +1,4 @@
-"""Help texts, in one layout for terminals and pipes; and the settings in force."""
+"""Formats help texts for terminals and pipes, and lists the settings."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ import dataclasses
 import inspect
 import re
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from bridge.cli.line import PROGRAM, flag_of
 from bridge.cli.options import AsJson
-from bridge.cli.output import (
-    terminal_width,
-    visible,
-    write_help,
-    write_json,
-    write_out,
-    write_table,
-)
+from bridge.cli.output import terminal_width, visible, write_help, write_json, write_list
 from bridge.model import Json
 from bridge.settings import SETTINGS, Settings, config_path, variable
 from bridge.settings.values import STRICT_CAPS
@@ -32,7 +26,7 @@ _EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
 
 
 def width() -> int:
-    """Return the columns of help: those of a terminal up to 100, and 80 for a pipe."""
+    """Return the width of help: the terminal's, up to 100 columns; 80 in a pipe."""
     return min(terminal_width() or 80, 100)
 
 
@@ -48,11 +42,10 @@ def usage(context: Any) -> str:
 
 
 def help_text(context: Any, *, whole: bool) -> str:
-    """Return a command's help."""
     command = context.command
     formatter = context.make_formatter()
     formatter.write(f"{usage(context)}\n\n")
-    summary, prose, examples = described(command.callback or command)
+    summary, prose, examples = describe_command(command.callback or command)
     if context.parent is None or not summary:
         summary = command.help or command.short_help or ""
     formatter.write_text(summary)
@@ -82,17 +75,15 @@ def _panel(parameter: Any) -> str:
     return parameter.rich_help_panel or "Options"
 
 
-def described(function: Any) -> tuple[str, str, list[str]]:
-    """Return the summary, the prose and the examples of a command's docstring."""
+def describe_command(function: Any) -> tuple[str, str, list[str]]:
     text = f"{inspect.getdoc(function) or ''}\n"
-    examples = [line.strip() for found in _EXAMPLES.findall(text) for line in found.splitlines()]
+    examples = [line.strip() for block in _EXAMPLES.findall(text) for line in block.splitlines()]
     text = _SECTION.sub("", _EXAMPLES.sub("", text))
     summary, _, prose = text.partition("\n\n")
     return " ".join(summary.split()), prose.strip(), examples
 
 
 def row_of(parameter: Any) -> tuple[str, str]:
-    """Return an argument's or option's words, and what help says of it."""
     text = parameter.help or ""
     if parameter.param_type_name == "argument":
         return _word(parameter), text
@@ -108,19 +99,13 @@ def _word(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 
-def setting_text(name: str) -> str:
-    default = _default(name)
-    facts = variable(name) + (f", default: {default}" if default else "")
-    return f"{SETTINGS[name]['flag']} [{facts}]"
-
-
-def _default(name: str) -> str:
+def default_of(name: str) -> str:
     field = next(each for each in dataclasses.fields(Settings) if each.name == name)
     return "" if name == "state_dir" else value_text(field.default).lower()
 
 
 def value_text(value: Any) -> str:
-    """Return a setting's value as it is written; empty for none."""
+    """Return a setting's value as a user writes it; empty for none."""
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if value in (None, "", ()):
@@ -138,11 +123,16 @@ async def print_settings(settings: Settings) -> int:
     A flag wins over a variable, and a variable wins over `config.toml`.
     """
     lines = []
-    for name, text in _meanings().items():
+    # The docstring of `Settings` explains each setting.
+    _, *pieces = re.split(r"^    (\w+): ", inspect.getdoc(Settings) or "", flags=re.MULTILINE)
+    meanings = zip(pieces[::2], pieces[1::2], strict=True)
+    for name, text in ((name, text) for name, text in meanings if name in SETTINGS):
         flag = f"{flag_of(name)}, " if SETTINGS[name]["flag"] else ""
-        default = f" [default: {_default(name)}]" if _default(name) else ""
+        default = f" [default: {default_of(name)}]" if default_of(name) else ""
         lines += [f"{flag}{variable(name)}{default}"]
-        lines += textwrap.wrap(text, width(), initial_indent="    ", subsequent_indent="    ")
+        lines += textwrap.wrap(
+            " ".join(text.split()), width(), initial_indent="    ", subsequent_indent="    "
+        )
     write_help(
         "Every command but `help` and `version` takes each flag. config.toml has the names in "
         "lower case, without MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"
@@ -150,22 +140,15 @@ async def print_settings(settings: Settings) -> int:
     return 0
 
 
-def _meanings() -> dict[str, str]:
-    """Return the meaning of each setting, as the docstring of `Settings` has it."""
-    _, *pieces = re.split(r"^    (\w+): ", inspect.getdoc(Settings) or "", flags=re.MULTILINE)
-    pairs = zip(pieces[::2], pieces[1::2], strict=True)
-    return {name: " ".join(text.split()) for name, text in pairs if name in SETTINGS}
-
-
 _BY_STRICT = frozenset({"listed_servers_only", "guard", "project_servers"})
-"""What a strict profile sets, whatever else is said."""
+"""Settings that a strict profile overrides."""
 
 
 async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show each setting and where it comes from.
 
-    The place is a flag, a variable, a line of the settings file, or the default. Passwords in
-    addresses are left out.
+    A setting comes from a flag, a variable, a line of the settings file, or the default. Passwords
+    in addresses are left out.
     """
     path = config_path(settings.environ)
     values: dict[str, Json] = {name: _plain(getattr(settings, name)) for name in SETTINGS}
@@ -174,18 +157,21 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
         capped = {name for name, cap in STRICT_CAPS.items() if values[name] == cap}
         places |= dict.fromkeys(_BY_STRICT | capped, "profile strict")
     if as_json:
-        found = {name: {"value": value, "from": places[name]} for name, value in values.items()}
-        write_json({"file": str(path), "settings": found}, indent=2)
+        rows = {name: {"value": value, "from": places[name]} for name, value in values.items()}
+        write_json({"file": str(path), "settings": rows}, indent=2)
         return 0
-    rows = [(name, value_text(value) or "-", places[name]) for name, value in values.items()]
-    write_table(("SETTING", "VALUE", "FROM"), rows)
+    columns: dict[str, Callable[[str], str]] = {
+        "SETTING": str,
+        "VALUE": lambda name: value_text(values[name]) or "-",
+        "FROM": lambda name: places[name],
+    }
     missing = "" if path.exists() else " (there is none)"
-    write_out(visible(f"\nSettings file: {path}{missing}\n"))
-    return 0
+    below = visible(f"\nSettings file: {path}{missing}\n")
+    return write_list([*SETTINGS], columns, "", as_json=False, below=below)
 
 
 def _plain(value: object) -> Json:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    # An address as text is without its password.
+    # `str` of an address omits its password.
     return value if value is None or isinstance(value, bool | int | float) else str(value)

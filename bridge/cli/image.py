@@ -1,4 +1,4 @@
-"""`image build` and `image status`: the runtime image on the engines of this machine."""
+"""`image build` and `image status`: the runtime image on this machine's engines."""
 
 from __future__ import annotations
 
@@ -10,15 +10,26 @@ from typing import Annotated
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.status import waiting
-from bridge.errors import BridgeError, ImageMissingError, SandboxError
+from bridge.errors import BridgeError, SandboxError
 from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.image import Flavour, ImageStatus, describe, local_name, status
-from bridge.sandbox.container.image_engine import ImageEngine
-from bridge.sandbox.image.build import BuildRequest, build
-from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
+from bridge.sandbox.container.image import (
+    Flavour,
+    ImageEngine,
+    ImageStatus,
+    describe,
+    local_name,
+    status,
+)
+from bridge.sandbox.image.build import (
+    BuildRequest,
+    RootfsContext,
+    build,
+    recipe_dir,
+    recipe_version,
+)
 from bridge.sandbox.selection import engines
 from bridge.settings import Settings
 
@@ -47,25 +58,24 @@ async def build_image(
     context = RootfsContext(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
+    digest, version = guest_digest(), recipe_version(context.recipe)
 
     async def make(engine: ImageEngine) -> None:
         name = local_name(request.flavour)
-        digest, version = guest_digest(), recipe_version(context.recipe)
         built = await describe(engine, name, guest_digest=digest, version=version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
             write_err(f"{built.name} had packages that it will lack; {again} keeps them\n")
-        same = built.present and not built.stale and built.packages == packages
-        if same and not fresh:
-            write_err(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway\n")
-        else:
-            with waiting("building the image") as say:
+        with waiting("building the image") as say:
 
-                def progress(text: str) -> None:
-                    write_err(f"{text}\n")
-                    say(text)
+            def progress(text: str) -> None:
+                write_err(f"{text}\n")
+                say(text)
 
+            if built.present and not (built.stale or fresh) and built.packages == packages:
+                progress(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway")
+            else:
                 built = await build(engine, request, context, progress=progress)
         if as_json:
             write_json(asdict(built))
@@ -76,29 +86,29 @@ async def build_image(
 
 async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show the image on every engine."""
-    found: list[ImageStatus] = []
+    images: list[ImageStatus] = []
+    digest, version = guest_digest(), recipe_version(recipe_dir())
 
-    async def look(engine: ImageEngine) -> None:
-        digest, version = guest_digest(), recipe_version(recipe_dir())
-        found.extend(
+    async def inspect(engine: ImageEngine) -> None:
+        images.extend(
             await status(engine, guest_digest=digest, version=version, setting=settings.image)
         )
 
-    await _with_engines(settings, look, only_first=False)
+    await _with_engines(settings, inspect, only_first=False)
     if as_json:
-        write_json([asdict(one) for one in found], indent=2)
+        write_json([asdict(one) for one in images], indent=2)
     else:
-        write_out("".join(_describe(one) for one in found))
-    if any(one.present for one in found):
+        write_out("".join(_describe(one) for one in images))
+    if any(one.present for one in images):
         return 0
     write_err("No engine has an image: `mcp-code-bridge image build` builds one.\n")
-    return ImageMissingError.exit_status
+    return SandboxError.exit_status
 
 
 async def _with_engines(
     settings: Settings, act: Callable[[ImageEngine], Awaitable[None]], *, only_first: bool
 ) -> None:
-    """Act on the engines that answer; say of the others why they do not."""
+    """Act on the engines that answer; report why the others do not."""
     answered = False
     for name in engines(settings):
         async with container_backend(name, settings) as backend:
@@ -114,7 +124,7 @@ async def _with_engines(
     if not answered:
         remedy = (
             "Only podman and docker use an image; bubblewrap needs none. `mcp-code-bridge doctor` "
-            "says what programs run in here."
+            "shows which sandbox programs run in."
         )
         raise SandboxError("No container engine answers.", remedy=remedy, code="no_sandbox")
 

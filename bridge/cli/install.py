@@ -1,4 +1,4 @@
-"""`install`, `uninstall` and `installed`: the bridge in the files of other programs."""
+"""`install`, `uninstall` and `installed`: the bridge's entry in clients' files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from typing import Annotated
 import anyio
 import anyio.to_thread
 
-from bridge.cli.moving import (
-    ALL,
-    lines_of,
-    with_moves,
-    with_restores,
-    write_moved,
-    write_stays,
-    write_still_started,
-)
+from bridge.cli import moving
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import (
     visible,
@@ -33,7 +25,8 @@ from bridge.cli.output import (
 )
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
-from bridge.clients.entry import (
+from bridge.client_configs import install as edits
+from bridge.client_configs.entry import (
     NAME,
     Entry,
     address,
@@ -43,56 +36,43 @@ from bridge.clients.entry import (
     own_entry,
     shown_address,
 )
-from bridge.clients.install import (
-    Change,
-    Standing,
-    apply,
-    listing,
-    plan_install,
-    plan_uninstall,
-    read_target,
-    record_of,
-    run_own,
-    standings,
-    with_own_commands,
-)
-from bridge.clients.journal import Journal
-from bridge.clients.writers import (
+from bridge.client_configs.journal import Journal
+from bridge.client_configs.writers import (
     WRITERS,
     Machine,
     Scope,
     Target,
-    detected,
+    detect_targets,
     machine_of,
     targets,
     writer_for,
 )
 from bridge.discovery.finder import Discovery, discover
 from bridge.errors import BridgeError, UsageError
-from bridge.servers.configuration import context_for
-from bridge.servers.consents import consents_of
+from bridge.inventory.configuration import context_for
+from bridge.inventory.consents import consents_of
 from bridge.settings import Settings, http_token
 from bridge.text import counted
 
 _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
-"""What clients say of a server that they list and do not use."""
+"""Matches a client's line about a server that does not work."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Of the bridge's entry: what every client takes for a server's name, and in a tool's."""
+"""A name that every client accepts for a server and as a part of a tool's name."""
 
 _ADDRESS = re.compile(r"https?://[!#-&(-;=?-\[\]_a-z~]+", re.IGNORECASE)
-"""With the characters of addresses only: each file and command spells these as they are."""
+"""A URL without characters that a file format or a command line would have to escape."""
 
 _YOUR_PATH = "<your PATH>"
 
 NO_CLIENT = (
-    "No changes made: no client was found. Name one to write its file anyway, for example "
+    "No changes made: no client was found. To write a client's file anyway, name the client: "
     "`mcp-code-bridge install cursor`."
 )
 
 STOPPED = (
-    "Stopped in the middle. `mcp-code-bridge installed` shows where the bridge is. Run the same "
-    "command again to continue, or `uninstall CLIENT --restore` to undo."
+    "Stopped before all changes were made. `mcp-code-bridge installed` shows where the bridge is. "
+    "Run the command again to continue, or `uninstall CLIENT --restore` to undo."
 )
 
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
@@ -100,7 +80,6 @@ RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` und
 
 @contextmanager
 def nothing_written() -> Iterator[None]:
-    """Say that nothing was changed if a person leaves with Ctrl-C."""
     try:
         yield
     except anyio.get_cancelled_exc_class():
@@ -131,11 +110,11 @@ async def install(
     """
     if not clients:
         machine = machine_here(settings)
-        here = detected(machine)
-        found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
-        write_found(here, found, machine)
-        named = "No changes made. Run `mcp-code-bridge install CLIENT`."
-        write_err_line(named if here else NO_CLIENT)
+        here = detect_targets(machine)
+        discovery = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+        write_found(here, discovery, machine)
+        hint = "No changes made. Run `mcp-code-bridge install CLIENT`."
+        write_err_line(hint if here else NO_CLIENT)
         return 0
     return await install_into(
         settings, clients, scope, http or "", name or "", move, check, dry_run=dry_run, yes=yes
@@ -155,21 +134,20 @@ async def install_into(
     yes: bool,
     default: bool = False,
 ) -> int:
-    """Show what would be written into the files of some clients, ask, and write it."""
     machine = machine_here(settings)
     _check_names(name or NAME, http)
     network = await ask_network(settings, Person(), asks=not (yes or dry_run))
     own = http and scope == "user" and is_local(http)
     token = http_token(settings) if own else ""
     entry = own_entry(settings.environ, name=name, url=http, token=token, network=network)
-    if list(clients) == [ALL]:
-        clients = [*clients_of(detected(machine))]
+    if list(clients) == [moving.ALL]:
+        clients = [*clients_of(detect_targets(machine))]
         if not clients:
             write_err_line(NO_CLIENT)
             return 1
     planned = plan(clients, scope, entry, machine)
     if move:
-        planned = await with_moves(planned, move, settings, machine)
+        planned = await moving.with_moves(planned, move, settings, machine)
     if not await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes, default=default):
         return 1
     if dry_run:
@@ -178,39 +156,38 @@ async def install_into(
     status = await check_clients(named, machine) if check else 0
     for change in planned:
         same = (each for each in planned if each.target.path == change.target.path)
-        write_still_started(change, {name for each in same for name in each.moved})
+        moving.write_still_started(change, {name for each in same for name in each.moved})
     if any(change.before != change.after for change in planned):
         write_err_line(RESTART)
     return status
 
 
 def _check_names(name: str, http: str) -> None:
-    """Raise a `UsageError` if clients cannot have an entry of this name and address."""
     if not _NAME.fullmatch(name):
         message = f"{visible(name)!r:.100} is not a name that every client accepts."
         raise UsageError(message, remedy="Use up to 64 letters, digits, dots, dashes and _.")
     if http and name != NAME:
-        message = f"With --http the name is {NAME}: by it, the bridge knows its own address."
+        message = f"With --http the name must be {NAME}: the bridge recognises its entry by it."
         raise UsageError(message, remedy="Leave --name out.")
     if http and not _ADDRESS.fullmatch(http):
         message = f"{visible(shown_address(http))!r:.100} is not an address."
-        remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
+        remedy = "Give a whole URL, such as http://127.0.0.1:8000/mcp; escape others as %XX."
         raise UsageError(message, remedy=remedy)
 
 
 async def ask_network(settings: Settings, person: Person, *, asks: bool) -> dict[str, str]:
-    """Return the variables of the network for the entry: clients pass on none of them.
+    """Return the network variables for the entry, since clients do not pass them on.
 
-    Without a person to ask it gets those without logins with --yes, and none otherwise.
+    Without a question, variables that hold a login are left out. Without a terminal, all are.
     """
-    found = network_variables(settings.environ, secrets=True)
+    variables = network_variables(settings.environ, secrets=True)
     if not asks:
         return network_variables(settings.environ, secrets=False)
-    if not found or not person.attended:
+    if not variables or not person.attended:
         return {}
-    names = visible(", ".join(found), keep="")
+    names = visible(", ".join(variables), keep="")
     prompt = f"Clients don't pass {names} on to servers, and packages need them. Copy them?"
-    return found if await person.confirm(prompt) else {}
+    return variables if await person.confirm(prompt) else {}
 
 
 async def uninstall(
@@ -234,84 +211,95 @@ async def uninstall(
     """
     machine = machine_here(settings)
     broken: dict[Path, tuple[Target, str]] = {}
-    found = [
-        each for each in standings(machine, broken) if scope is None or each.target.scope == scope
+    entries = [
+        each
+        for each in edits.installed_entries(machine, broken)
+        if scope is None or each.target.scope == scope
     ]
     if not clients:
-        write_out(_table(found) or "The bridge isn't installed in any client.\n")
+        write_out(_table(entries) or "The bridge isn't installed in any client.\n")
         write_err_line("No changes made. Run `mcp-code-bridge uninstall CLIENT`.")
         return _name_broken(broken.values(), 0)
-    named = WRITERS if list(clients) == [ALL] else clients
+    named = WRITERS if list(clients) == [moving.ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
-    planned: list[Change] = []
-    for each in found:
+    planned: list[edits.Change] = []
+    for each in entries:
         if each.target.writer.id in wanted:
-            raw = read_target(each.target)
-            record = record_of(journal, each.target, each.name, raw)
-            change = plan_uninstall(each.target, each.name, raw, record)
-            planned.append(with_own_commands(change, machine))
-    if restore or await _wants_restore(planned, settings, asks=not (yes or dry_run)):
-        planned = with_restores(planned, wanted, scope, settings, machine)
+            change = edits.plan_uninstall(
+                each.target, each.name, edits.read_target(each.target), journal
+            )
+            planned.append(edits.with_own_commands(change, machine))
+    if not restore and moving.write_stays(planned, settings):
+        person = Person()
+        with nothing_written():
+            asks = not (yes or dry_run) and person.attended
+            restore = asks and await person.confirm("Put them back?", default=True)
+    if restore:
+        planned = moving.with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
-    there = {change.target.writer.id for change in planned}
-    there |= {target.writer.id for target, _ in unread}
-    for client in () if named is WRITERS else (each for each in wanted if each not in there):
+    present = {change.target.writer.id for change in planned}
+    present |= {target.writer.id for target, _ in unread}
+    for client in () if named is WRITERS else (each for each in wanted if each not in present):
         write_out(f"{WRITERS[client].name}: the bridge isn't installed.\n")
     done = await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes)
     return _name_broken(unread, 0 if done else 1)
 
 
-async def _wants_restore(planned: Sequence[Change], settings: Settings, *, asks: bool) -> bool:
-    """Say which servers the clients will lack, and return whether they are to come back."""
-    person = Person()
-    if not write_stays(planned, settings) or not asks or not person.attended:
-        return False
-    with nothing_written():
-        return await person.confirm("Put them back?", default=True)
-
-
-async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
+async def list_installed(settings: Settings, *, as_json: AsJson = False) -> int:
     """List the clients that have the bridge.
 
     The exit status is 1 if a client starts a program that no longer exists, and 2 if a file
     cannot be read.
     """
     broken: dict[Path, tuple[Target, str]] = {}
-    found = list(standings(machine_here(settings), broken))
+    entries = list(edits.installed_entries(machine_here(settings), broken))
     if as_json:
-        write_json([_record(each) for each in found])
+        records = [
+            {
+                "client": each.target.writer.id,
+                "scope": each.target.scope,
+                "path": str(each.target.path),
+                "name": each.name,
+                "command": list(each.command),
+                "url": shown_address(each.url),
+                "broken": each.is_broken,
+            }
+            for each in entries
+        ]
+        write_json(records)
     else:
         nowhere = "The bridge isn't installed in any client. Run `mcp-code-bridge install`.\n"
-        write_out(_table(found) or ("" if broken else nowhere))
-    return _name_broken(broken.values(), 1 if any(each.is_broken for each in found) else 0)
+        write_out(_table(entries) or ("" if broken else nowhere))
+    return _name_broken(broken.values(), 1 if any(each.is_broken for each in entries) else 0)
 
 
 def _name_broken(broken: Iterable[tuple[Target, str]], status: int) -> int:
-    """Name the files in which the bridge may be unseen; return 2 if there is one."""
+    """Report files that cannot be read and may have the bridge; return 2 if there is one."""
     for _, reason in broken:
-        write_err_line(visible(f"{reason} The bridge may be in it."))
+        write_err_line(f"{reason} The file may have the bridge.")
         status = UsageError.exit_status
     return status
 
 
-def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(target.writer.id for target in found))
+def clients_of(files: Iterable[Target]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(target.writer.id for target in files))
 
 
-def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Change]:
-    """Return the changes that put the bridge into some clients; reads their files."""
+def plan(
+    clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine
+) -> list[edits.Change]:
     lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):
         for target in targets(writer_for(client), scope, machine):
-            change = plan_install(target, entry, read_target(target), lists)
-            planned.append(with_own_commands(change, machine))
+            change = edits.plan_install(target, entry, edits.read_target(target), lists)
+            planned.append(edits.with_own_commands(change, machine))
     return planned
 
 
 async def carry_out(
-    planned: Sequence[Change],
+    planned: Sequence[edits.Change],
     settings: Settings,
     machine: Machine,
     *,
@@ -320,9 +308,12 @@ async def carry_out(
     person: Person | None = None,
     default: bool = False,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned."""
+    """Show changes, ask, and make them; return False if the user refuses."""
     changing = [each for each in planned if each.before != each.after]
-    path = _common_path(changing)
+    # A PATH that is equal in all changes is shown once.
+    environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
+    paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
+    path = paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
     for file in dict.fromkeys(change.target.path for change in planned):
         _show([each for each in planned if each.target.path == file], path=path)
     if path:
@@ -344,49 +335,54 @@ async def carry_out(
         for change in changing:
             for argv in change.commands:
                 with waiting(f"waiting for {change.target.writer.name}"):
-                    await run_own(argv, machine)
+                    await edits.run_own(argv, machine)
             if not change.commands:
-                await anyio.to_thread.run_sync(apply, change, journal)
+                await anyio.to_thread.run_sync(edits.apply, change, journal)
             if change.action != "move":
                 _confirm(change, machine)
-            write_moved(change)
+            if change.moved:
+                write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
+            if change.restored:
+                restored = ", ".join(change.restored)
+                write_err_line(f"Restored {restored} to {change.target.path}.")
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
     return True
 
 
-async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
-    """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
+async def check_clients(changes: Iterable[edits.Change], machine: Machine) -> int:
+    """Let the clients list their servers; return 1 if the bridge is missing or broken in one."""
     status = 0
     for change in {each.target.writer.id: each for each in changes}.values():
-        argv = listing(change.target.writer, machine)
+        client = change.target.writer.name
+        argv = edits.listing_command(change.target.writer, machine)
+        command = shlex.join(argv)
         if not argv:
-            write_out(f"{change.target.writer.name} has no command that lists its servers.\n")
+            write_out(f"{client} has no command that lists its servers.\n")
             continue
         if change.target.scope == "project":
             write_out(
-                f"{change.target.writer.name} may start the project's servers when it lists them, "
-                f"so run it yourself: {shlex.join(argv)}\n"
+                f"{client} may start the project's servers when it lists them, so run it yourself: "
+                f"{command}\n"
             )
             continue
-        with waiting(f"waiting for {change.target.writer.name}: {shlex.join(argv)}"):
-            said = await run_own(argv, machine)
+        with waiting(f"waiting for {client}: {command}"):
+            output = await edits.run_own(argv, machine)
         if url := address(change.value, change.target.location.dialect):
-            said = said.replace(url, shown_address(url))
-        lines = [line for line in said.splitlines() if change.name in line]
-        head = f"{change.target.writer.name} lists:\n" if lines else ""
+            output = output.replace(url, shown_address(url))
+        lines = [line for line in output.splitlines() if change.name in line]
+        head = f"{client} lists:\n" if lines else ""
         write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
-        if lines and re.search(r"folder is (?:untrusted|not trusted)", said, flags=re.IGNORECASE):
+        if lines and re.search(r"folder is (?:untrusted|not trusted)", output, flags=re.IGNORECASE):
             write_out(
-                f"{change.target.writer.name} has the entry but runs servers only in trusted "
-                "folders, and your home directory isn't one.\n"
+                f"{client} has the entry but runs servers only in trusted folders, and your home "
+                "directory isn't one.\n"
             )
         elif not lines or any(map(_FAILED.search, lines)):
             status = 1
-            state = "has trouble with" if lines else "does not list"
-            why = f"`{shlex.join(argv)}` may say why."
-            write_err_line(visible(f"{change.target.writer.name} {state} {change.name}. {why}"))
+            state = "reports a problem with" if lines else "does not list"
+            write_err_line(f"{client} {state} {change.name}. `{command}` may show why.")
     return status
 
 
@@ -394,15 +390,8 @@ def machine_here(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
 
 
-def _common_path(changing: Sequence[Change]) -> str:
-    """Return the PATH that several changes write, to be shown once; empty for none."""
-    environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
-    paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
-    return paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
-
-
-def _show(planned: Sequence[Change], *, path: str) -> None:
-    """Print the changes of one file: the whole command that the client will run, and one diff."""
+def _show(planned: Sequence[edits.Change], *, path: str) -> None:
+    """Print the changes of one file: the command that the client will run, and one diff."""
     target = planned[0].target
     write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
     changing = [each for each in planned if each.before != each.after]
@@ -412,7 +401,7 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
         lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
-        lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
+        lines += [*moving.describe_moves(change), *(f"  {note}" for note in change.notes)]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
             text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))
@@ -423,66 +412,46 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
         write_out("  already up to date.\n")
 
 
-def _confirm(change: Change, machine: Machine) -> None:
-    """Look for the entry where it should be now."""
-    there = [
-        each
-        for each in standings(machine)
-        if each.target.path == change.target.path and each.name == change.name
-    ]
-    if bool(there) is (change.action == "uninstall"):
-        state = "still" if there else "not"
-        raise BridgeError(f"{change.name} is {state} in {change.target.path}.")
-    verb = "Added" if there else "Removed"
-    way = "to" if there else "from"
-    write_err_line(f"{verb} {change.name} {way} {change.target.path}.")
+def _confirm(change: edits.Change, machine: Machine) -> None:
+    path, name = change.target.path, change.name
+    entries = edits.installed_entries(machine)
+    present = any((each.target.path, each.name) == (path, name) for each in entries)
+    if present is (change.action == "uninstall"):
+        raise BridgeError(f"{name} is {'still' if present else 'not'} in {path}.")
+    write_err_line(f"Added {name} to {path}." if present else f"Removed {name} from {path}.")
 
 
-def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
-    """Print the clients of this machine, and how many servers each has."""
-    has = {(each.target.path, each.name) for each in standings(machine)}
+def write_found(here: Sequence[Target], discovery: Discovery, machine: Machine) -> None:
+    has = {(each.target.path, each.name) for each in edits.installed_entries(machine)}
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
+    sources = [source for spec in discovery.servers for source in (spec.source, *spec.also)]
     left_out = False
     for target in here:
         path = str(target.path)
-        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
         used = sum(source.path == path for source in sources)
         unused = sum(
             not each.foreign and each.source.path == path and (target.path, each.name) not in has
-            for each in found.skipped
+            for each in discovery.skipped
         )
         moved = sum(source.moved_from == path for source in sources)
-        left_out = left_out or unused > 0
+        left_out |= unused > 0
         state = f", {unused} not used" if unused else ""
         state += f", {moved} moved behind the bridge" if moved else ""
         state += ", has the bridge" if target.path in {path for path, _ in has} else ""
         line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {path}{state}"
         write_out(visible(line, keep="") + "\n")
-    names = ", ".join(spec.name for spec in found.servers)
+    names = ", ".join(spec.name for spec in discovery.servers)
     names = names or "the clients have none yet, or none that can be used"
-    why = "; `servers` says why others are not" if left_out else ""
-    count = counted(len(found.servers), "server")
+    why = "; `servers` shows why others are not" if left_out else ""
+    count = counted(len(discovery.servers), "server")
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _table(found: Sequence[Standing]) -> str:
-    lines = []
-    for each in found:
-        started = shlex.join(each.command) or shown_address(each.url)
+def _table(entries: Sequence[edits.InstalledEntry]) -> str:
+    text = ""
+    for each in entries:
+        target, started = each.target, shlex.join(each.command) or shown_address(each.url)
         gone = "  (this program no longer exists)" if each.is_broken else ""
-        target = each.target
-        lines.append(f"{target.writer.id} ({target.scope}) {target.path}\n")
-        lines.append(f"  {each.name}: {started}{gone}\n")
-    return visible("".join(lines))
-
-
-def _record(each: Standing) -> dict[str, object]:
-    return {
-        "client": each.target.writer.id,
-        "scope": each.target.scope,
-        "path": str(each.target.path),
-        "name": each.name,
-        "command": list(each.command),
-        "url": shown_address(each.url),
-        "broken": each.is_broken,
-    }
+        text += f"{target.writer.id} ({target.scope}) {target.path}\n"
+        text += f"  {each.name}: {started}{gone}\n"
+    return visible(text)

@@ -1,7 +1,7 @@
-"""A command line that was read, and the short way to read one that serves.
+"""Defines a parsed command line, and parses one that serves without typer.
 
-A client's configuration starts the bridge each time with the same few words. `simple_invocation`
-reads those without typer, whose import takes longer than the rest of the start.
+Clients start the bridge with a few fixed words. `simple_invocation` parses them, because typer's
+import takes longer than the rest of the start.
 """
 
 from __future__ import annotations
@@ -23,13 +23,7 @@ _OWN_FLAGS = ("--http", "--no-token")
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """One use of a command.
-
-    Attributes:
-        handler: The command's function, as "module:function" of this package.
-        arguments: Its arguments by name.
-        flags: The settings that were given as flags, by name.
-    """
+    """A parsed command line: the function, as "module:function", its arguments, and settings."""
 
     handler: str
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -37,9 +31,9 @@ class Invocation:
 
 
 def with_default(words: Sequence[str]) -> list[str]:
-    """Return the words with the command that they mean.
+    """Complete a command line that has no command.
 
-    No command, or flags of `serve` alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
+    No words, or flags alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
     """
     first = words[0].partition("=")[0] if words else ""
     if not words or first in {*_OWN_FLAGS, *map(flag_of, FLAGS)}:
@@ -56,18 +50,15 @@ def flag_of(setting: str) -> str:
 
 
 def handler_of(name: str) -> Callable[..., Any]:
-    """Return a command's function, importing its module only now.
-
-    The MCP SDK takes most of a second to import, which help and a typing mistake need not.
-    """
+    """Return a command's function; its module may take a second to import."""
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
-    return found
+    command: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
+    return command
 
 
 def simple_invocation(words: Sequence[str]) -> Invocation | None:
-    """Return what a command line asks for, if that needs no typer: to serve, without a mistake."""
-    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # set by a shell that completes words
+    """Parse a command line that serves; return None for others and for mistakes."""
+    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # Set by a shell that completes words.
         return None
     command, *rest = with_default(words)
     if command != "serve":

@@ -1,4 +1,4 @@
-"""`login` and `logout`: tokens for remote servers, with a person at a browser."""
+"""`login` and `logout`: OAuth tokens for remote servers."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ async def login(
     Examples:
         login linear
     """
-    # Imported here: they import the MCP SDK, without which help does.
+    # Imported here: it imports the MCP SDK, which help does not need.
     from bridge.upstream.oauth_login import log_in
 
     spec = await _spec(server, settings, connecting=True)
-    opens = not no_browser and _has_browser(settings)
+    # Without these, `webbrowser` would open a browser in the terminal itself.
+    windows = map(settings.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    opens = not no_browser and (sys.platform == "darwin" or any(windows))
 
     async def show(url: str, callback: Callback) -> None:
-        what = "Open this address in a browser"
         if callback.notice:
             write_err(f"{visible(callback.notice)}\n\n")
-        if opens:
-            what = "A browser opens this address. If none does, open it yourself"
+        what = "Open this address in a browser"
+        what = "A browser opens this address. If none does, open it yourself" if opens else what
         write_err(
             f"{what}:\n\n{visible(url)}\n\n"
             f"Waiting for {timeout:g} s. The browser comes back to port {callback.port} of this "
             "machine; if it runs elsewhere, forward that port first.\n"
         )
         if opens:
-            # In a thread that is not awaited: some browsers return late.
+            # Not awaited: some browsers return only when they are closed.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     done = await log_in(spec, TokenStore(settings.state_dir / "logins"), show, seconds=timeout)
@@ -56,13 +57,9 @@ async def login(
     write_out(f"Logged in to {visible(repr(spec.name))}{granted}.\n")
     if done.end:
         write_err(f"{visible(done.end)}\n")
-    if done.place == "keyring":
-        write_err("The tokens are in the system's keyring.\n")
-    else:
-        write_err(
-            f"The tokens are in a file under {settings.state_dir / 'logins'} that only you can "
-            f"read: {done.notice}.\n"
-        )
+    file = f"a file under {settings.state_dir / 'logins'} that only you can read: {done.notice}"
+    place = "the system's keyring" if done.place == "keyring" else file
+    write_err(f"The tokens are in {place}.\n")
     return 0
 
 
@@ -78,7 +75,7 @@ async def logout(settings: Settings, *, server: Server) -> int:
         return 0
     write_out(f"Logged out of {name}.\n")
     if not revoked:
-        write_err("Its authorization server was not told, or did not confirm it.\n")
+        write_err("The authorization server did not confirm that it revoked the tokens.\n")
     return 0
 
 
@@ -86,12 +83,6 @@ async def _spec(server: str, settings: Settings, *, connecting: bool = False) ->
     async with open_engine(settings) as engine:
         spec = engine.servers.pool.spec(engine.servers.resolve(server))
         if connecting:
-            # A person at a terminal agrees to the server as it is defined now.
+            # By this command the user agrees to the server's present definition.
             await engine.gate.starts.start(spec, asked_for=True)
         return spec
-
-
-def _has_browser(settings: Settings) -> bool:
-    """Return whether a browser would open in a window, and not in the terminal itself."""
-    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    return sys.platform == "darwin" or any(map(settings.environ.get, names))

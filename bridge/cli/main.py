@@ -1,8 +1,4 @@
-"""The console script: from a command line to an exit status.
-
-Owns logging set-up, signals and how errors leave. What the words mean is `line`'s and `app`'s; each
-command is a function in a module of its own.
-"""
+"""The console script. Owns logging, signals and the exit status."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INTERRUPTED = 130  # What shells report for a command ended by Ctrl-C.
+INTERRUPTED = 130  # The shells' status of a command that Ctrl-C ended.
 
 Command = Callable[..., Awaitable[int]]
 
@@ -38,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         invocation = _read(sys.argv[1:] if argv is None else argv)
         if isinstance(invocation, int):
             return invocation
-        with _imports_that_stay():
-            command, settings = _prepared(invocation)
+        with _frozen_imports():
+            command, settings = _prepare(invocation)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
         write_error(error)
@@ -49,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _discard_output()
     except BaseExceptionGroup as group:
-        if not _is_broken_pipe(group):
+        # It is no error if the reader of our output closed its end.
+        if group.split((BrokenPipeError, ConnectionResetError))[1] is not None:
             raise
         return _discard_output()
 
@@ -64,51 +61,37 @@ def _read(words: Sequence[str]) -> Invocation | int:
     return read_words(with_default(words))
 
 
-def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
+def _prepare(invocation: Invocation) -> tuple[Command, Settings]:
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)
         prepare_state(settings)
         given = dict(invocation.arguments)
         if _is_stdio(invocation):
-            given["greeting"] = _greeted(settings)
+            given["greeting"] = _greet(settings)
         return partial(handler_of(invocation.handler), **given), settings
     except SettingsError as error:
-        handler = _run_despite_mistake(invocation)
-        if not handler:
+        # An MCP client does not show stderr, so it gets the mistake by MCP.
+        to_client = _is_stdio(invocation) and sys.stdin is not None and not sys.stdin.isatty()
+        if not to_client and invocation.handler != "doctor:doctor":
             raise
         write_error(error)
-        return partial(handler_of(handler), error, **invocation.arguments), defaults()
-
-
-def _run_despite_mistake(invocation: Invocation) -> str:
-    """Return what a command does though the settings have a mistake; empty for nothing."""
-    if invocation.handler == "doctor:doctor":
-        return "doctor:doctor_mistake"
-    if _is_stdio(invocation) and sys.stdin is not None and not sys.stdin.isatty():
-        # An MCP client, which does not show stderr.
-        return "serve:serve_mistake"
-    return ""
+        handler = handler_of(f"{invocation.handler}_mistake")
+        return partial(handler, error, **invocation.arguments), defaults()
 
 
 def _is_stdio(invocation: Invocation) -> bool:
     return invocation.handler == SERVE and not invocation.arguments["http"]
 
 
-def _is_broken_pipe(group: BaseExceptionGroup[BaseException]) -> bool:
-    """Return whether the only error is that the reader of our output went away."""
-    gone, rest = group.split((BrokenPipeError, ConnectionResetError))
-    return gone is not None and rest is None
-
-
 def _discard_output() -> int:
-    logger.debug("the reader of our output went away", exc_info=True)
+    logger.debug("the reader of our output closed its end", exc_info=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 1
 
 
 async def _run_until_signal(command: Command, invocation: Invocation, settings: Settings) -> int:
-    """Run the command; a signal to end cancels it, so that everything it holds is released."""
+    """Run the command; a signal cancels it, so that it releases its resources."""
     status = INTERRUPTED
     received: list[int] = []
     ending = None
@@ -121,7 +104,7 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
             async for number in signals:
                 received.append(number)
                 if number == signal.SIGTERM and ending is not None and not ending.is_set():
-                    # What serves HTTP lets its runs end first; a second signal does not wait.
+                    # The HTTP server waits for its runs until a second signal.
                     ending.set()
                 else:
                     scope.cancel()
@@ -132,41 +115,40 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
         try:
             status = await command(settings)
         except BridgeError as error:
-            # Raised through the task group it would arrive wrapped.
+            # The task group would wrap it in an exception group.
             failure = error
         tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
     if received:
-        # A thread of the stdio transport may still wait for a line that never comes, and would
-        # keep the interpreter from ending; everything has been released now.
+        # A thread of the stdio transport may wait forever for a line and would block a normal
+        # exit. All resources are released at this point.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + received[0])
     return status
 
 
-def _greeted(settings: Settings) -> Greeting:
-    """Answer a client that has asked to `initialize`, before the MCP SDK is imported."""
+def _greet(settings: Settings) -> Greeting:
+    """Answer a client's `initialize` before the MCP SDK is imported."""
+    from bridge.inventory.configuration import first_instructions
     from bridge.server.greeting import greet
-    from bridge.servers.configuration import first_instructions
 
-    # A client that has its answer sees a signal end the bridge as it does later.
+    # From the first answer on, a signal ends the bridge with its usual status.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        signal.signal(number, _exit)
     return greet(partial(first_instructions, settings))
 
 
-def _end(number: int, _: object) -> NoReturn:
+def _exit(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
 @contextmanager
-def _imports_that_stay() -> Iterator[None]:
-    """Import without garbage collection, and leave what that makes out of it permanently.
+def _frozen_imports() -> Iterator[None]:
+    """Import without garbage collection, which would take an eighth of the start.
 
-    To look through it time and again is an eighth of the start, and later a pause of tens of
-    milliseconds in the middle of some run.
+    The imported objects are frozen, so that no later collection pauses a run for them.
     """
     gc.disable()
     try:
@@ -179,7 +161,7 @@ def _imports_that_stay() -> Iterator[None]:
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     level = settings.log_level
     if not serving and level == "INFO":
-        # A person at a terminal wants the command's own output; a server's log wants the story.
+        # At a terminal, progress lines would hide the command's own output.
         level = "WARNING"
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if not serving and level == "WARNING":
@@ -191,7 +173,7 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     for line in (*unknown_variables(settings.environ), *settings.notes):
         logger.warning("%s", line)
     if level == "WARNING" and not serving:
-        # What takes minutes is said, in scripts too.
+        # Building an image takes minutes, so its progress is shown in scripts too.
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

@@ -1,4 +1,4 @@
-"""`install --move` and `uninstall --restore`: what they add to the changes of clients' files."""
+"""`install --move` and `uninstall --restore`: extend the changes of clients' files."""
 
 from __future__ import annotations
 
@@ -9,98 +9,80 @@ from dataclasses import replace
 
 import anyio.to_thread
 
-from bridge.cli.output import visible, write_err_line
-from bridge.clients.entry import is_bridge
-from bridge.clients.install import Change, open_target, plan_uninstall, read_target, record_of
-from bridge.clients.journal import Journal
-from bridge.clients.move import (
-    KeptServer,
-    LoggedIn,
-    Mover,
-    move_only,
-    restore_of,
-    tables_of,
-    with_move,
-    with_restore,
-)
-from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
+from bridge.cli.output import write_err_line
+from bridge.client_configs.entry import is_bridge
+from bridge.client_configs.install import Change, open_target, read_target
+from bridge.client_configs.journal import Journal, MovedServers
+from bridge.client_configs.move import Mover, move_only, tables_of, with_move, with_restore
+from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
-from bridge.model import ServerSpec
-from bridge.servers.consents import consents_of
-from bridge.servers.tool_cache import ToolCache
+from bridge.inventory.consents import consents_of
+from bridge.inventory.tool_cache import ToolCache
 from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
 
-ALL = "all"  # In place of names: every server that can be moved.
+ALL = "all"  # The word for every server that can be moved.
 
 _UNASKED = ("autoApprove", "alwaysAllow", "autoApproved", "always_allow", "trust")
-"""Fields of an entry whose tools a client calls without asking."""
+"""Fields of an entry that let a client call tools without asking."""
 
 
 async def with_moves(
     planned: Sequence[Change], asked: str, settings: Settings, machine: Machine
 ) -> list[Change]:
-    """Return changes that move servers of the same clients behind the bridge as well.
-
-    A client may keep servers in more files than the one that gets the bridge: all of one scope
-    are moved from.
-
-    Args:
-        asked: Names with commas between, or `ALL`.
-    """
+    """Add moves of the `asked` servers, or of `ALL`, out of all files of one scope."""
     for change in planned:
         if change.barred:
             name = change.target.writer.name
-            message = (
-                f"Nothing is moved: {name} would have no server, as it does not start {change.name}"
-            )
-            raise UsageError(f"{message}: {change.barred}.", remedy="Allow it there first.")
-    found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+            message = f"Nothing was moved: {name} will not start {change.name}: {change.barred}."
+            raise UsageError(message, remedy="Allow it there first.")
+    discovery = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
     names = None if asked == ALL else [name.strip() for name in asked.split(",") if name.strip()]
+    logins = TokenStore(settings.state_dir / "logins")
     mover = Mover(
         names=names,
-        found=found,
-        kept=KeptServer(moved_dir(settings.environ)),
-        logged_in=_logged_in(settings),
+        discovery=discovery,
+        kept=MovedServers(moved_dir(settings.environ)),
+        logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
-    made: list[Change] = []
+    changes: list[Change] = []
     for target in {each.target.writer.id: each.target for each in planned}.values():
         if target.location.id not in read:
-            message = f"The bridge would not find {target.writer.name}'s servers."
-            raise UsageError(message, remedy=f"{settings.place('sources')} leaves it out.")
+            message = f"The bridge does not read {target.writer.name}'s files."
+            remedy = f"Add {target.location.id} to {settings.place('sources')}."
+            raise UsageError(message, remedy=remedy)
         tables = tables_of(machine, target.writer.id, target.scope)
         for change in planned:
             if change.target.writer.id != target.writer.id:
                 continue
-            theirs = None if change.commands else tables.pop(change.target.path, None)
-            made.append(with_move(change, theirs, mover) if theirs else change)
-        for theirs in tables.values():
-            change = with_move(move_only(theirs[0], read_target(theirs[0])), theirs, mover)
+            group = None if change.commands else tables.pop(change.target.path, None)
+            changes.append(with_move(change, group, mover) if group else change)
+        for group in tables.values():
+            change = with_move(
+                move_only(group[0], read_target(group[0])),
+                group,
+                mover,
+            )
             if change.moved or change.refused:
-                made.append(change)
-    seen = {name for change in made for name in (*change.moved, *dict(change.refused))}
+                changes.append(change)
+    seen = {name for change in changes for name in (*change.moved, *dict(change.refused))}
     missing = [name for name in names or () if name not in seen]
     if missing:
         message = f"None of these clients has a server {missing[0]!r:.100} in its files."
-        raise UsageError(message, remedy="`mcp-code-bridge servers` says where each one is.")
-    views = await anyio.to_thread.run_sync(_servers_with_views, settings, found.servers)
-    return [_with_notes(change, views, machine) for change in made]
+        raise UsageError(message, remedy="`mcp-code-bridge servers` shows where each one is.")
+    load = ToolCache(store_of(settings)).load_all
+    listings = await anyio.to_thread.run_sync(load, discovery.servers)
+    views = [name for name, of in listings.items() if any(tool.has_view for tool in of.tools)]
+    return [_with_notes(change, views, machine) for change in changes]
 
 
-def _servers_with_views(settings: Settings, specs: Iterable[ServerSpec]) -> frozenset[str]:
-    listings = ToolCache(store_of(settings)).load_all(specs)
-    return frozenset(
-        name for name, listing in listings.items() if any(tool.has_view for tool in listing.tools)
-    )
-
-
-def _with_notes(change: Change, views: frozenset[str], machine: Machine) -> Change:
-    """Return a change that says what of its client does not hold for the moved servers."""
+def _with_notes(change: Change, views: Collection[str], machine: Machine) -> Change:
+    """Add notes about features of the client that moved servers lose."""
     client, settings = change.target.writer.name, ""
     notes = [
         f"{name} has views. Clients do not show them for a server behind the bridge."
@@ -116,19 +98,10 @@ def _with_notes(change: Change, views: frozenset[str], machine: Machine) -> Chan
         entry = value if isinstance(value, Mapping) else {}
         if any(map(entry.get, _UNASKED)) or re.search(rf'"mcp__{spelled}(?:__|")', settings):
             notes.append(
-                f"{client} has permissions for tools of {name}. They do not hold behind the "
-                f"bridge: `mcp-code-bridge policy add {name}` proposes rules."
+                f"{client}'s permissions for tools of {name} do not apply behind the bridge: "
+                f"`mcp-code-bridge policy add {name}` proposes rules."
             )
     return replace(change, notes=(*change.notes, *notes)) if notes else change
-
-
-def _logged_in(settings: Settings) -> LoggedIn:
-    store = TokenStore(settings.state_dir / "logins")
-
-    def logged_in(spec: ServerSpec) -> bool:
-        return store.path(key_of(spec)).exists()
-
-    return logged_in
 
 
 def with_restores(
@@ -138,35 +111,30 @@ def with_restores(
     settings: Settings,
     machine: Machine,
 ) -> list[Change]:
-    kept = KeptServer(moved_dir(settings.environ))
+    kept = MovedServers(moved_dir(settings.environ))
     journal = Journal(settings.state_dir / "clients")
-    made = list(planned)
+    changes = list(planned)
     for client in clients:
         for target in _moved_targets(client, scope, kept, machine):
-            restore = restore_of(target, read_target(target), kept, journal)
-            base, record = move_only(target, restore.after), None
-            own = next((each for each in made if each.target.path == target.path), None)
-            if own is not None and not own.commands:
-                made.remove(own)
-                name = own.name
-                record = record_of(journal, target, name, restore.after)
-                base = plan_uninstall(target, name, restore.after, record)
-                if base.before == base.after:
-                    # It came with the move, and has gone with it.
-                    base = replace(base, notes=())
-            made.append(with_restore(base, restore, kept, journal, record))
-    return made
+            own = next(
+                (c for c in changes if c.target.path == target.path and not c.commands), None
+            )
+            if own is not None:
+                changes.remove(own)
+            base = own or move_only(target, read_target(target))
+            changes.append(with_restore(base, kept, journal))
+    return changes
 
 
 def _moved_targets(
-    client: str, scope: Scope | None, kept: KeptServer, machine: Machine
+    client: str, scope: Scope | None, kept: MovedServers, machine: Machine
 ) -> Iterator[Target]:
-    """Yield a client's files from which something was moved, also one that is gone since."""
+    """Yield a client's files from which servers were moved; they may no longer exist."""
     originals = {each.original for each in kept.files()}
     scopes: tuple[Scope, ...] = ("user", "project") if scope is None else (scope,)
     for each in scopes:
         tables = tables_of(machine, client, each, originals)
-        files = {path: theirs[0] for path, theirs in tables.items()}
+        files = {path: of_file[0] for path, of_file in tables.items()}
         with suppress(UsageError):
             written = targets(writer_for(client), each, machine)
             files = {**{target.path: target for target in written}, **files}
@@ -174,25 +142,20 @@ def _moved_targets(
 
 
 def write_stays(planned: Iterable[Change], settings: Settings) -> bool:
-    """Say which servers a client lacks once the bridge alone leaves it; return whether any."""
-    found = False
-    files = KeptServer(moved_dir(settings.environ)).files()
-    for change in planned:
-        here = [each for each in files if each.original == change.target.path]
-        names = ", ".join(entry.name for file in here for entry in file.entries)
-        if names:
-            found = True
-            write_err_line(
-                visible(
-                    f"warning: this leaves {change.target.writer.name} without {names}, which "
-                    "moved behind the bridge. --restore puts them back."
-                )
-            )
-    return found
+    """Warn of moved servers that a client loses with the bridge; return whether there are any."""
+    files = {each.original: each for each in MovedServers(moved_dir(settings.environ)).files()}
+    losing = [change for change in planned if change.target.path in files]
+    for change in losing:
+        names = ", ".join(entry.name for entry in files[change.target.path].entries)
+        write_err_line(
+            f"warning: this leaves {change.target.writer.name} without {names}, which moved "
+            "behind the bridge. --restore puts them back."
+        )
+    return bool(losing)
 
 
 def write_still_started(change: Change, moved: Collection[str]) -> None:
-    """Say which servers, but those just moved, a client still starts, and how to move them."""
+    """Name the servers that a client still starts itself, and the command that moves them."""
     target = change.target
     present = open_target(target, change.after).entries(target.table)
     dialect = target.location.dialect
@@ -200,15 +163,13 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
     if names and change.action == "install":
         scope = " --scope project" if target.scope == "project" else ""
         write_err_line(
-            visible(
-                f"{target.writer.name} still starts these itself, and its model gets their tools "
-                f"twice: {', '.join(names)}. To move them behind the bridge: "
-                f"mcp-code-bridge install {target.writer.id}{scope} --move all"
-            )
+            f"{target.writer.name} still starts these itself, and its model gets their tools "
+            f"twice: {', '.join(names)}. To move them behind the bridge: "
+            f"mcp-code-bridge install {target.writer.id}{scope} --move all"
         )
 
 
-def lines_of(change: Change) -> list[str]:
+def describe_moves(change: Change) -> list[str]:
     shifts = (("behind the bridge", change.moved), ("back", change.restored))
     lines = [
         f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}"
@@ -216,13 +177,3 @@ def lines_of(change: Change) -> list[str]:
         if names
     ]
     return [*lines, *(f"  {name} stays: {reason}" for name, reason in change.refused)]
-
-
-def write_moved(change: Change) -> None:
-    """Say which servers a change has moved or put back, once it is made."""
-    for done, names, way in (
-        ("Moved", change.moved, "out of"),
-        ("Restored", change.restored, "to"),
-    ):
-        if names:
-            write_err_line(visible(f"{done} {', '.join(names)} {way} {change.target.path}."))

@@ -1,7 +1,7 @@
-"""What commands print: text to stdout and stderr, JSON, tables.
+"""Prints the output of commands: text, JSON and tables, on stdout and stderr.
 
-The only place that writes to the two. To a terminal goes nothing that it obeys, wherever a text
-comes from and whether or not its command thought of that; what is no terminal gets every byte.
+No other module of the commands writes to these streams. A terminal receives no control characters.
+Pipes and files receive every byte.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TextIO
+from contextlib import contextmanager, suppress
+from typing import TextIO, TypeVar
 
 from bridge import text as texts
-from bridge.cli.status import hidden
+from bridge.cli.status import hide_status
 from bridge.cli.status import is_drawn as is_drawn
 from bridge.errors import BridgeError
 from bridge.model import Json
 
+T = TypeVar("T")
+
 visible = texts.visible
 
-# A server, a program or a client can have a line written as often as it likes.
-MAX_LINES = 50  # Log lines from one place in the code, in each window.
-WINDOW_SECONDS = 10.0  # What one period left out is reported with the first line of the next.
-MAX_MESSAGE = 4000  # Characters of one log message, before what is added to each line.
+# A server, a program or a client can repeat its messages without end.
+MAX_LINES = 50  # Log lines per place in the code and window.
+WINDOW_SECONDS = 10.0  # The first line of a window reports the omitted lines of the one before.
+MAX_MESSAGE = 4000  # Characters of one log message, without its prefix.
 
 _COLOURS: dict[str | None, str] = {
     None: "1",
@@ -41,10 +43,10 @@ _COLOURS: dict[str | None, str] = {
 _WORD = re.compile(r"^ *(error:|FAIL|WRONG|ok|warning:|off|hint:|remedy:)(?=\s)", re.MULTILINE)
 _CHANGED = re.compile(r"^([-+@]).*$", re.MULTILINE)
 _NAMED = re.compile(r"^(?:Usage:|[A-Z][\w ]*:$|(  )\S+(?: \S+)*(?=  |$))", re.MULTILINE)
-"""Words that begin a line, whole lines of a diff, headings and names of help: what is in colour."""
+"""Coloured parts: words that begin a line, lines of a diff, and headings and names of help."""
 
 NEVER_FULL = 1_000_000
-"""Columns of a pipe: what reads it wants each row on a line, and nothing cut."""
+"""Columns of a pipe: its reader expects each row whole on one line."""
 
 
 PERSONAL = {
@@ -58,29 +60,26 @@ PERSONAL = {
     "in a terminal, which asks them": "in a terminal, which asks you",
     "raise `timeout` (max": "raise --timeout (max",
 }
-"""Words of the model's form, and those of a person's. The model's form is in the code that raises
-an error, since most errors reach a model."""
+"""Phrases of errors for a model, and their form for a user. The code raises errors in the form for
+a model, since most errors reach one."""
 
 
 def for_person(text: str) -> str:
-    """Return a message as a person at a terminal reads it."""
     for words, personal in PERSONAL.items():
         text = text.replace(words, personal)
     return text
 
 
 def write_out(text: str) -> None:
-    """Write to stdout: exactly, or made visible if it is a terminal."""
     _write(sys.stdout, text)
 
 
 def write_err(text: str) -> None:
-    """Write to stderr with the same escapes."""
     _write(sys.stderr, text)
 
 
 def write_err_line(text: str) -> None:
-    """Write a line to stderr, and nothing that could pass for another."""
+    """Write one line to stderr; line breaks in the text are escaped."""
     _write(sys.stderr, visible(text, keep="") + "\n", _WORD)
 
 
@@ -89,7 +88,6 @@ def write_warning(text: str) -> None:
 
 
 def write_error(error: BridgeError) -> None:
-    """Write an error, and below it what to do."""
     parts = " ".join(part for part in (error.message, error.host_detail) if part)
     write_prose(f"error: {visible(for_person(parts))}\n", sys.stderr)
     hint = for_person(error.remedy)
@@ -98,7 +96,6 @@ def write_error(error: BridgeError) -> None:
 
 
 def write_help(text: str) -> None:
-    """Write a help text to stdout, with its headings and names marked on a terminal."""
     _write(sys.stdout, text, _NAMED)
 
 
@@ -107,40 +104,29 @@ def write_diff(text: str) -> None:
 
 
 def write_prose(text: str, stream: TextIO | None = None) -> None:
-    """Write lines of the bridge's own, to stdout: broken between words where a terminal ends.
+    """Write the bridge's own text, by default to stdout; a terminal gets lines wrapped by words.
 
-    What continues below a line begins where that does.
+    Continuation lines keep the indentation of their first line.
     """
     stream = sys.stdout if stream is None else stream
     if stream.isatty():
-        lines = visible(text).split("\n")
-        text = "\n".join(broken for line in lines for broken in _broken(line, stream))
+        # Imported here: `serve` does without it.
+        from rich.console import Console
+        from rich.text import Text
+
+        width, broken = 80, []
+        with suppress(OSError):
+            width = max(os.get_terminal_size(stream.fileno()).columns, 40)
+        for line in visible(text).split("\n"):
+            words = line.lstrip(" ")
+            indent = " " * min(len(line) - len(words), 20)
+            parts = Text(words).wrap(Console(file=stream, width=width), width - len(indent))
+            broken += [f"{indent}{part.plain.rstrip()}" for part in parts or [Text()]]
+        text = "\n".join(broken)
     _write(stream, text, _WORD)
 
 
-def _broken(line: str, stream: TextIO) -> Sequence[str]:
-    # Imported here: `serve` does without it.
-    from rich.console import Console
-    from rich.text import Text
-
-    width = _columns(stream)
-    if len(line) * 2 <= width:
-        return [line]
-    said = line.lstrip(" ")
-    indent = " " * min(len(line) - len(said), 20)
-    broken = Text(said).wrap(Console(file=stream, width=width), width - len(indent))
-    return [f"{indent}{part.plain.rstrip()}" for part in broken]
-
-
-def _columns(stream: TextIO) -> int:
-    try:
-        return max(os.get_terminal_size(stream.fileno()).columns, 40)
-    except OSError:
-        return 80
-
-
 def write_cut(lines: Iterable[str]) -> None:
-    """Write lines to stdout, each cut where its terminal ends."""
     width = terminal_width() or NEVER_FULL
     for line in lines:
         text = visible(line, keep="")
@@ -148,7 +134,7 @@ def write_cut(lines: Iterable[str]) -> None:
 
 
 def write_json(value: Json, *, indent: int | None = None) -> None:
-    """Write a value to stdout as JSON, in which nothing is raw that a terminal obeys."""
+    """Write a value to stdout as JSON with every control character escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     write_out(f"{texts.visible_json(text)}\n")
 
@@ -156,50 +142,62 @@ def write_json(value: Json, *, indent: int | None = None) -> None:
 def write_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()
 ) -> None:
-    """Write rows in columns to stdout, at most as wide as its terminal; see `table`."""
     text = table(headings, rows, drop)
-    with hidden():
+    with hide_status():
         sys.stdout.write(_encodable(sys.stdout, text))
         sys.stdout.flush()
 
 
 def write_list(
-    found: Sequence[Mapping[str, Json]],
-    headings: Sequence[str],
-    cells: Callable[[Any], Sequence[str]],
+    records: Sequence[T],
+    columns: Mapping[str, Callable[[T], str]],
     none: str,
     *,
     as_json: bool,
-) -> None:
-    """Write records to stdout as JSON or a table; say on stderr that there are none."""
+    drop: Sequence[str] = (),
+    below: str = "",
+    fields: Callable[[T], Json] = lambda record: record,
+) -> int:
+    """Write records to stdout as JSON or as a table; return the exit status 0.
+
+    Args:
+        columns: Returns a record's cell, by the column's heading.
+        none: The line for stderr if there are no records.
+        drop: Headings of the columns that a narrow terminal omits, the first one first.
+        below: Text below the table.
+        fields: Returns a record's JSON.
+    """
     if as_json:
-        write_json(list(found), indent=2)
-    elif found:
-        write_table(headings, [cells(each) for each in found])
+        write_json([fields(each) for each in records], indent=2)
+    elif records:
+        cells = [[cell(each) for cell in columns.values()] for each in records]
+        write_table([*columns], cells, drop)
+        write_out(below)
     else:
         write_err(f"{none}\n")
+    return 0
 
 
 def _write(stream: TextIO, text: str, marked: re.Pattern[str] | None = None) -> None:
     if stream.isatty():
-        # A return begins a new line, so that nothing is written over what stands there.
+        # A carriage return becomes a new line, so that no text overwrites another.
         text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
     text = _encodable(stream, text)
     if marked is not None and is_drawn(stream):
-        text = marked.sub(lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[0]}\x1b[0m", text)
-    with hidden():
+        text = marked.sub(lambda match: f"\x1b[{_COLOURS[match[1]]}m{match[0]}\x1b[0m", text)
+    with hide_status():
         stream.write(text)
         stream.flush()
 
 
 def _encodable(stream: TextIO, text: str) -> str:
-    """Return what a stream can take: no terminal's letters turn output into a traceback."""
+    """Escape the characters that the stream's encoding lacks."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 class VisibleFormatter(logging.Formatter):
-    """Formats log records, in which names from configuration files stand, for a terminal."""
+    """A formatter that escapes control characters: log lines hold names from other users' files."""
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = record.levelname.lower()
@@ -208,60 +206,45 @@ class VisibleFormatter(logging.Formatter):
 
 class TerminalHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
-        with hidden():
+        with hide_status():
             super().emit(record)
-
-
-class _HeldLogs(logging.Filter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        self.records.append(record)
-        return False
 
 
 @contextmanager
 def hold_logs() -> Iterator[None]:
     """Hold log lines back while this is open, and write them afterwards."""
-    holding = {handler: _HeldLogs() for handler in logging.getLogger().handlers}
-    for handler, held in holding.items():
-        handler.addFilter(held)
+    holding: list[tuple[logging.Handler, list[logging.LogRecord]]]
+    holding = [(handler, []) for handler in logging.getLogger().handlers]
+    for handler, held in holding:
+        # `append` returns None, so the filter drops the record.
+        handler.addFilter(held.append)  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for handler, held in holding.items():
-            handler.removeFilter(held)
-            for record in held.records:
+        for handler, held in holding:
+            handler.removeFilter(held.append)  # type: ignore[arg-type]
+            for record in held:
                 handler.handle(record)
 
 
 class RepeatedLines(logging.Filter):
-    """Leaves out log lines that come too often from one place, and says how many they were.
-
-    No flood of them fills a disk or hides the others.
-
-    Args:
-        now: Seconds from a moment that never changes.
-    """
+    """A filter that omits too frequent log lines from one place in the code, and counts them."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        # When it began, and its lines: for each place in the code, of which there are hundreds.
+        # The start of the window and its lines, by place in the code.
         self._windows: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written; it may be changed."""
-        now, place = self._now(), (record.pathname, record.lineno)
-        began, lines = self._windows.get(place, (now, 0))
-        left_out = 0
+        now, source = self._now(), (record.pathname, record.lineno)
+        began, lines = self._windows.get(source, (now, 0))
+        omitted = 0
         if now - began >= WINDOW_SECONDS:
-            left_out = max(0, lines - MAX_LINES)
+            omitted = max(0, lines - MAX_LINES)
             began, lines = now, 0
         lines += 1
-        self._windows[place] = began, lines
+        self._windows[source] = began, lines
         if lines > MAX_LINES:
             return False
         text = message = record.getMessage()
@@ -269,26 +252,23 @@ class RepeatedLines(logging.Filter):
             text = f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
         if lines == MAX_LINES:
             text = f"{text} [more of these in the next {WINDOW_SECONDS:g} s are only counted]"
-        if left_out:
-            text = f"{text} [repeated {left_out:,} times before]"
+        if omitted:
+            text = f"{text} [repeated {omitted:,} times before]"
         if text != message:
             record.msg, record.args = text, None
         return True
 
 
 def terminal_width() -> int | None:
-    """Return how wide stdout's terminal is; None if stdout is no terminal."""
+    """Return the columns of stdout's terminal; None if stdout is no terminal."""
     return max(shutil.get_terminal_size().columns, 40) if sys.stdout.isatty() else None
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
-    """Return rows in columns, a line for each.
+    """Return rows in columns, one per line.
 
-    Where a terminal is too narrow, columns are left out, then the widest cells are cut. Cells come
-    from elsewhere: not even a newline may pass, or a name could forge a row.
-
-    Args:
-        drop: Headings of columns that may be left out, the least important first.
+    For a narrow terminal, the columns of `drop` go first, then the widest cells are cut. Cells are
+    escaped down to line breaks, or a name could forge a row.
     """
     # Imported here: `serve` does without it.
     from rich.cells import cell_len, set_cell_size

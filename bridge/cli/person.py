@@ -1,7 +1,7 @@
-"""Asks the person at a terminal, and reads their answers.
+"""Asks the user at a terminal and reads the answers. No other module does.
 
-The only module that reads answers. A line answers only the question that was shown when it was
-typed: text typed earlier, or pasted together with the answer to another question, is dropped.
+A line answers only the question that was shown when the user typed it. Text that was typed earlier,
+or pasted together with another answer, is dropped.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from typing import TextIO
 import anyio
 
 from bridge.cli.output import visible, write_err_line
-from bridge.cli.status import hidden
+from bridge.cli.status import hide_status
 from bridge.errors import UsageError
 
 QUIET_SECONDS = 0.05
-"""Without input, before a question: pasted text arrives in pieces, some time apart."""
+"""The pause in the input that a question waits for: pasted text arrives in pieces."""
 
 MAX_UNQUIET_SECONDS = 5.0
-"""For somebody's input to end before a question; if it does not, no person can read that."""
+"""The longest wait for that pause. Input without a pause does not come from a reader."""
 
 LEAST_DIGITS = 32
-"""Of a digest: with fewer, a program could make two definitions whose digests begin alike."""
+"""The fewest digits of a digest: a program could create two definitions that share fewer."""
 
 _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
-"""Resets the screen, attributes, letters and cursor."""
+"""Resets the screen, attributes, character set and cursor."""
 
 
 class Person:
-    """Asks on one stream and reads from another; both have to be a terminal to ask.
+    """The user at a terminal, who reads stderr and answers on stdin.
 
     Args:
-        reader, writer: The streams; stdin and stderr unless given.
         drawn: Whether the terminal supports attributes.
     """
 
@@ -47,13 +46,12 @@ class Person:
 
     @property
     def attended(self) -> bool:
-        """Whether a person can be asked here."""
         return self._reader.isatty() and self._writer.isatty()
 
     def write_heading(self, who: str) -> None:
-        """Write the heading of a question, which programs and servers cannot imitate.
+        """Write the heading of a question.
 
-        Their text reaches a terminal without the attributes of this heading.
+        Programs and servers cannot imitate it: their text reaches a terminal without attributes.
         """
         line = visible(f" {who} ", keep="")
         marked = f"{_RESET}\n\x1b[7m{line}\x1b[0m\n" if self._drawn else f"\n=={line}==\n"
@@ -61,21 +59,19 @@ class Person:
         self._writer.flush()
 
     def write(self, text: str) -> None:
-        with hidden():
+        with hide_status():
             self._writer.write(visible(text))
             self._writer.flush()
 
     async def ask(self, prompt: str) -> str | None:
-        """Show a prompt and return the line that is typed after it.
+        """Show a prompt and return the line that the user types.
 
-        Returns:
-            None for no answer: the end of input (Ctrl-D), a closed terminal, or input that does not
-            pause before the question.
+        Return None for the end of input (Ctrl-D), a closed terminal, or input without a pause.
         """
         try:
             if not await self._drop_typed():
                 return None
-            with hidden():
+            with hide_status():
                 self.write(prompt)
                 try:
                     line = await self._line()
@@ -84,14 +80,13 @@ class Person:
                     raise
             if line is None:
                 self.write("\n")
-            # Input after the answer is not left for the terminal's next reader.
+            # Input after the answer must not reach the terminal's next reader.
             termios.tcflush(self._reader, termios.TCIFLUSH)
         except (OSError, termios.error):
             return None
         return line
 
     async def confirm(self, prompt: str, *, default: bool = False) -> bool:
-        """Return whether a person answers yes; ask again if the answer is neither yes nor no."""
         while True:
             line = await self.ask(f"{prompt} [{'Y/n' if default else 'y/N'}] ")
             answer = (line or "").strip().lower()
@@ -106,36 +101,25 @@ class Person:
     async def agrees(
         self, prompt: str, *, yes: bool, nothing: str = "No changes made", default: bool = False
     ) -> bool:
-        """Return whether a person agrees, by --yes or when asked.
-
-        Args:
-            nothing: What an error says that was not done.
-
-        Raises:
-            UsageError: There is no person to ask.
-        """
+        """Return whether the user agrees, by --yes or when asked; `nothing` starts the error."""
         if yes:
             return True
         if not self.attended:
-            raise UsageError(f"{nothing}: no person can be asked.", remedy="Pass --yes.")
+            raise UsageError(f"{nothing}: there is no terminal to ask on.", remedy="Pass --yes.")
         return await self.confirm(prompt, default=default)
 
     async def confirm_digest(
         self, name: str, digest: str, digits: str, *, shown: str, question: str, command: str
     ) -> bool:
-        """Return whether a person approves a definition, by its digest or when asked.
+        """Return whether the user approves a definition, by its digest's digits or when asked.
 
-        A name is not enough: its definition may have changed since the person saw it.
+        A name is not enough: its definition may have changed since the user saw it.
 
         Args:
-            digits: Beginning of the digest, given with the name; empty if none was given.
-            shown: The whole text to approve.
-            command: The command that shows it.
-
-        Raises:
-            UsageError: The digest does not match, or there is no person to ask.
+            digits: The first digits of the digest; empty to ask.
+            command: The command that shows the definition.
         """
-        look = f"Look at it: `mcp-code-bridge {command} {name}` shows it."
+        look = f"Run `mcp-code-bridge {command} {name}` to see it."
         own = digest.removeprefix("sha256:")
         if digits:
             given = digits.lower().removeprefix("sha256:")
@@ -149,7 +133,7 @@ class Person:
             self.write_heading("Approval needed")
         self.write(shown)
         if not self.attended:
-            message = f"{name} is not approved: there is no terminal to ask on."
+            message = f"{name} was not approved: there is no terminal to ask on."
             approve = f"mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}"
             raise UsageError(message, remedy=f"To approve exactly this definition: `{approve}`.")
         agreed = await self.confirm(question)
@@ -158,7 +142,7 @@ class Person:
         return agreed
 
     async def _drop_typed(self) -> bool:
-        """Drop the input until now; return False if it does not pause."""
+        """Drop earlier input; return False if the input does not pause."""
         descriptor = self._reader.fileno()
         with anyio.move_on_after(MAX_UNQUIET_SECONDS):
             while True:
@@ -172,8 +156,8 @@ class Person:
         return False
 
     async def _line(self) -> str | None:
-        # Bypasses the stream's buffer, which may contain earlier input. A readable terminal has a
-        # whole line; reading in a thread could not be cancelled.
+        # The stream's buffer may contain earlier input, and a read in a thread could not be
+        # cancelled. A readable terminal has a whole line.
         typed = b""
         while b"\n" not in typed:
             await anyio.wait_readable(self._reader.fileno())

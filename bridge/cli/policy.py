@@ -1,10 +1,10 @@
-"""`policy`: the decision on one call or on a program's calls, and the rules that are proposed."""
+"""`policy`: explains decisions, checks the policy and programs, and proposes rules."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,24 +15,20 @@ from bridge.catalog.program.expected_calls import (
     GET_PROMPT,
     READ_RESOURCE,
     ExpectedCall,
-    ExpectedCalls,
-    UnnamedCall,
     expected_calls,
 )
-from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.references import NameTable
 from bridge.catalog.prose import clip
-from bridge.cli import completion
-from bridge.cli.options import AsJson, Code, Server, Yes, arg, flag
+from bridge.cli.options import AsJson, Code, Server, Yes, arg, complete_tools, flag
 from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
-from bridge.errors import BridgeError, UsageError
+from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
-from bridge.gate.forecast import Outlook, flow_decision, outlook
 from bridge.gate.pins import Pins
-from bridge.gate.policy import OPEN, Policy, Step
+from bridge.gate.policy import OPEN, Outlook, Policy, Step, flow_decision, outlook
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Json, Tool, short_digest
 from bridge.settings import Settings, store_of
@@ -44,40 +40,18 @@ from bridge.text import counted
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-DENIED = 1  # The exit status of a program some of whose calls would be.
+DENIED = 1  # The exit status if one of a program's calls would be denied.
 
 NO_POLICY = (
-    "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
+    "There is no policy: every call is allowed. `mcp-code-bridge policy init` creates one.\n"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Explanation:
-    """All there is to say on a call.
-
-    Attributes:
-        base: What rules and defaults say.
-        final: What is decided with the pin; flow rules depend on the run.
-        change: What of the tool changed since it was allowed.
-        flows: Those that may have a say, by what has been read before.
-        start: Whether the server is started for it.
-    """
-
-    call: CallFacts
-    start: Decision
-    base: Decision
-    final: Decision
-    steps: Sequence[Step]
-    change: str
-    flows: Sequence[FlowRule]
-    known: bool
 
 
 async def explain(
     settings: Settings,
     *,
     server: Server,
-    tool: Annotated[str, arg("TOOL", "its name or alias", completion.tools)],
+    tool: Annotated[str, arg("TOOL", "its name or alias", complete_tools)],
     arguments: Annotated[list[str] | None, arg("ARGS", "a JSON object, or KEY=VALUE words")] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -88,7 +62,6 @@ async def explain(
     Examples:
         policy explain github create_issue repo=o/r
     """
-    given = _given(arguments or ())
     async with open_engine(settings) as engine:
         name = engine.servers.resolve(server)
         spec = engine.servers.pool.spec(name)
@@ -99,7 +72,7 @@ async def explain(
     call = CallFacts(
         server=name,
         tool=definition.name if definition is not None else tool,
-        arguments=given,
+        arguments=_parse_arguments(arguments or ()),
         definition=definition,
         server_definition=spec.definition,
         own=not spec.written,
@@ -108,37 +81,76 @@ async def explain(
     base, change = policy.decide(call, effect), ""
     if policy.spec.present and policy.spec.pin and definition is not None:
         change = Pins(store_of(settings), policy.pins_fully).change(definition, spec.definition)
-    asks = Decision(action="ask", rule=CHANGED, reason=change) if change else None
-    found = _Explanation(
-        call=call,
-        start=start,
-        base=base,
-        final=strictest(base, asks if base.action != "deny" else None),
-        steps=policy.explain(call, effect),
-        change=change,
-        flows=[
-            flow
-            for flow in (policy.spec.flows if policy.spec.present else ())
-            if flow.to & base.labels or (flow.to_servers and any_matcher(flow.to_servers)(name))
-        ],
-        known=requested or definition is not None,
-    )
+    final = base
+    if change and base.action != "deny":
+        final = strictest(base, Decision(action="ask", rule=CHANGED, reason=change))
+    flows = _possible_flows(policy, base, name)
+    steps = policy.explain(call, effect)
     if as_json:
-        write_json(_document(found), indent=2)
-    else:
-        write_out(visible("\n".join(_lines(found)) + "\n"))
+        more = {"steps": list(map(asdict, steps)), "flow": list(map(_flow_json, flows))}
+        document = {**_explanation_json(call, start, base, final), "changed": change, **more}
+        write_json(document, indent=2)
+        return 0
+    lines = [*_lines(call, start, final, steps)]
+    if final.rule != OPEN:
+        pin = _pin_text(definition, change, requested=requested)
+        lines += [_line("definition", pin), *map(_flow_line, flows)]
+    write_out(visible("\n".join([*lines, "", *_remedy(call, final, steps)]) + "\n"))
     return 0
 
 
-def _given(words: Sequence[str]) -> dict[str, Json]:
-    """Return the arguments that were written as a JSON object, or as KEY=VALUE words."""
+def _pin_text(definition: Tool | None, change: str, *, requested: bool) -> str:
+    if requested:
+        return "none: this is a request of the protocol"
+    if definition is None:
+        return "unknown, because the server could not be asked"
+    return f"changed since it was allowed: {change}" if change else "unchanged"
+
+
+def _possible_flows(policy: Policy, decision: Decision, server: str) -> list[FlowRule]:
+    """Return the flow rules that could decide after an earlier read of the run."""
+    rules = policy.spec.flows if policy.spec.present else ()
+    to = (any_matcher(rule.to_servers)(server) for rule in rules)
+    return [
+        rule for rule, named in zip(rules, to, strict=True) if named or rule.to & decision.labels
+    ]
+
+
+def _explanation_json(
+    call: CallFacts, start: Decision, base: Decision, final: Decision
+) -> dict[str, Json]:
+    return {
+        "server": call.server,
+        "tool": call.tool,
+        "definition": call.server_definition,
+        "start": {"action": start.action, "rule": start.rule},
+        "action": final.action,
+        "rule": final.rule,
+        "reason": final.reason,
+        "effect": base.effect,
+        "labels": sorted(base.labels),
+    }
+
+
+def _flow_json(rule: FlowRule) -> dict[str, Json]:
+    after = {"after": sorted(rule.after), "afterServers": list(rule.after_servers)}
+    return {"name": rule.name, "action": rule.action, **after}
+
+
+def _flow_line(rule: FlowRule) -> str:
+    read = " and ".join([*sorted(rule.after), *(f"servers {glob}" for glob in rule.after_servers)])
+    when = f"{rule.name!r} ({rule.action}) decides once a run has read from {read}"
+    return _line("flow rules", when)
+
+
+def _parse_arguments(words: Sequence[str]) -> dict[str, Json]:
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
-            found = json.loads(words[0])
+            value = json.loads(words[0])
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"ARGS: {words[0]!r:.200} is no JSON object: {error}.") from None
-        assert isinstance(found, dict)
-        return found
+            raise UsageError(f"ARGS: {words[0]!r:.200} is not a JSON object: {error}.") from None
+        assert isinstance(value, dict)
+        return value
     given: dict[str, Json] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -147,138 +159,70 @@ def _given(words: Sequence[str]) -> dict[str, Json]:
         try:
             given[key] = json.loads(value)
         except (ValueError, RecursionError):
-            # What is no JSON is a text, as most values are.
+            # Most values are plain text.
             given[key] = value
     return given
 
 
 async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
-    """Return a tool by its name or alias; None if its server cannot be asked."""
     with waiting(f"asking {server} for its tools"):
         errors = await engine.servers.load_unknown([server], patient=True)
     for error in errors.values():
         write_warning(f"{server}: {error} The explanation assumes that it has this tool.")
         return None
-    # Which raises what there is to say if there is none.
+    # Raises an error with suggestions if there is no such tool.
     docs = await engine.guide.tool_docs(server, tool, "summary")
     return engine.servers.inventory.tool(server, docs["tool"])
 
 
-def _lines(found: _Explanation) -> list[str]:
-    call, final = found.call, found.final
-    shown = ", ".join(
+def _lines(
+    call: CallFacts, start: Decision, final: Decision, steps: Sequence[Step]
+) -> Iterator[str]:
+    arguments = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()
     )
-    lines = [f"{call}({shown:.1000}) -> {final.action}", _line("decided by", final.rule)]
+    yield f"{call}({arguments:.1000}) -> {final.action}"
+    yield _line("decided by", final.rule)
     if final.reason:
-        lines.append(_line("because", final.reason))
+        yield _line("because", final.reason)
     words = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
-    start = f"{words[found.start.action]} ({because(found.start)})"
-    lines.append(_line("server", f"{short_digest(call.server_definition)}: its start is {start}"))
-    effects = [step for step in found.steps if step.about == "effect"]
-    lines += [_line("effect", f"{step.name}: {step.why}") for step in effects]
-    labels = [f"{step.name} ({step.why})" for step in found.steps if step.about == "label"]
-    lines.append(_line("labels", "; ".join(labels) or "none"))
-    lines += [
-        _line("rule", f"{step.name!r} ({step.action}) {_verdict(step)}: {step.why}")
-        for step in found.steps
-        if step.about == "rule"
-    ]
-    if found.final.rule != OPEN:
-        lines.append(_line("definition", _pin_state(found)))
-        for rule in found.flows:
-            read = " and ".join(
-                [*sorted(rule.after), *(f"servers {g}" for g in rule.after_servers)]
-            )
-            when = f"{rule.name!r} ({rule.action}) decides once a run has read from {read}"
-            lines.append(_line("flow rules", when))
-    lines += ["", *_remedy(found)]
-    return lines
+    begins = f"{words[start.action]} ({because(start)})"
+    yield _line("server", f"{short_digest(call.server_definition)}: its start is {begins}")
+    for step in (each for each in steps if each.about == "effect"):
+        yield _line("effect", f"{step.name}: {step.why}")
+    labels = [f"{step.name} ({step.why})" for step in steps if step.about == "label"]
+    yield _line("labels", "; ".join(labels) or "none")
+    for step in (each for each in steps if each.about == "rule"):
+        verdict = "is not reached" if step.why.endswith(" decided") else "does not match"
+        verdict = "decides" if step.applies else verdict
+        yield _line("rule", f"{step.name!r} ({step.action}) {verdict}: {step.why}")
 
 
 def _line(head: str, text: str) -> str:
     return f"  {head + ':':<12} {text}"
 
 
-def _verdict(step: Step) -> str:
-    if step.applies:
-        return "decides"
-    return "is not reached" if step.why.endswith(" decided") else "does not match"
-
-
-def _pin_state(found: _Explanation) -> str:
-    if found.change:
-        return f"changed since it was allowed: {found.change}"
-    if not found.known:
-        return "not known, since the server could not be asked"
-    if found.call.definition is None:
-        return "none: such requests are the protocol's"
-    return "unchanged"
-
-
-def _remedy(found: _Explanation) -> list[str]:
-    """Return what to write for another decision on calls of this tool."""
-    call, final = found.call, found.final
+def _remedy(call: CallFacts, final: Decision, steps: Sequence[Step]) -> list[str]:
     if final.rule == OPEN:
         return ["There is no [policy]. Run `mcp-code-bridge policy init` to create one."]
-    deciding = next((s for s in found.steps if s.about == "rule" and s.applies), None)
+    deciding = next((s for s in steps if s.about == "rule" and s.applies), None)
     wanted: Action = "ask" if final.action == "allow" else "allow"
     lines = [f"To {wanted} this call, add to config.toml:"]
     if deciding is not None:
         lines[0] = f"To {wanted} this call, add to config.toml before the rule {deciding.name!r}:"
     lines += [f"  {line}" for line in rule_for(f"{wanted} {call}", call.server, call.tool, wanted)]
     if final.rule == CHANGED:
-        lines = ['Answer "always" once when asked: the definition is remembered as it is now.']
+        lines = ['Answer "always" when asked: the bridge then remembers the present definition.']
     elif deciding is None and any(
-        s.why.startswith("unknown") for s in found.steps if s.about == "effect"
+        s.why.startswith("unknown") for s in steps if s.about == "effect"
     ):
         server, tool = toml_value(literal(call.server)), toml_value(literal(call.tool))
         lines += [
-            "or say what the tool does, and leave the decision to the default for that:",
+            "or state the tool's effect, so that the default for this effect decides:",
             f"  [policy.servers.{server}.tools.{tool}]",
             '  effect = "read"  # or "write", or "destructive"',
         ]
     return lines
-
-
-def _document(found: _Explanation) -> Mapping[str, Json]:
-    call, final = found.call, found.final
-    return {
-        "server": call.server,
-        "tool": call.tool,
-        "definition": call.server_definition,
-        "start": {"action": found.start.action, "rule": found.start.rule},
-        "action": final.action,
-        "rule": final.rule,
-        "reason": final.reason,
-        "effect": found.base.effect,
-        "labels": sorted(found.base.labels),
-        "changed": found.change,
-        "steps": [asdict(step) for step in found.steps],
-        "flow": [
-            {
-                "name": rule.name,
-                "action": rule.action,
-                "after": sorted(rule.after),
-                "afterServers": list(rule.after_servers),
-            }
-            for rule in found.flows
-        ],
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class _CallOutlook:
-    """A call of a program with what would become of it."""
-
-    call: ExpectedCall
-    outlook: Outlook
-    flow: Decision | None
-
-    @property
-    def final(self) -> Decision:
-        """What is decided if no argument that is not seen changes it."""
-        return strictest(self.outlook.decision, self.flow)
 
 
 async def check(
@@ -299,7 +243,7 @@ async def check(
     if code is not None and file is not None:
         raise UsageError("Give the program as FILE or with -c, not both.")
     if file is not None:
-        # Imported here, as the next: with the engine.
+        # Imported here, as below: it imports the engine.
         from bridge.cli.run import read_program
 
         code = read_program(file)
@@ -324,17 +268,14 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
         write_out(NO_POLICY)
     else:
         names = ("rule", "server", "flow rule")
-        told = ", ".join(map(counted, counts.values(), names))
-        write_out(visible(f"policy OK: {told} ({spec.path})\n"))
+        parts = ", ".join(map(counted, counts.values(), names))
+        write_out(visible(f"policy OK: {parts} ({spec.path})\n"))
         for text in idle:
             write_warning(visible(text, keep=""))
 
 
 def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
-    """Return what in a policy is about servers that there are not. Pure.
-
-    Such a line parses, and does nothing: a misspelt name in a rule that denies.
-    """
+    """Report unknown servers in a policy: a rule with a misspelt name would deny nothing."""
     named = [(f"the rule {rule.name!r}", rule.servers) for rule in spec.rules]
     named += [("[policy.servers]", (each.servers,)) for each in spec.servers]
     for flow in spec.flows:
@@ -343,23 +284,18 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
     named += [("[policy.budgets] per_minute", (glob,)) for glob, _ in spec.budgets.per_minute]
     named += [("[policy.privacy] servers", spec.privacy.servers)]
     named += [("[policy.privacy] reveal_to", spec.privacy.reveal_to)]
-    idle = dict.fromkeys(
-        (whose, glob)
-        for whose, globs in named
-        for glob in globs
-        # "*" is about all of them, however many there are.
-        if glob != "*" and not any(map(matcher(glob), servers))
-    )
-    return [f"{whose} names unknown server {glob!r}.{_near(glob, servers)}" for whose, glob in idle]
-
-
-def _near(name: str, servers: Sequence[str]) -> str:
-    near = get_close_matches(name, servers, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    idle: dict[str, None] = {}
+    for whose, glob in ((whose, glob) for whose, globs in named for glob in globs):
+        # "*" means all servers, even if there are none.
+        if glob != "*" and not any(map(matcher(glob), servers)):
+            near = get_close_matches(glob, servers, n=1)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            idle[f"{whose} names unknown server {glob!r}.{guess}"] = None
+    return list(idle)
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
-    from bridge.runs.reading import read
+    from bridge.runs.checks import read
 
     servers = engine.servers
     reading = await read(code, NameTable(servers.inventory.entries()), "off")
@@ -370,114 +306,91 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
         raise UsageError(servers.unknown_server_text(unknown))
     with waiting("asking the program's servers for their tools"):
         errors = await servers.load_unknown(reading.references.servers, patient=True)
-    found = expected_calls(reading.survey, servers.entries())
+    survey = expected_calls(reading.survey, servers.entries())
     policy = engine.gate.policy()
-    judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)
+    judged = _judge(policy, survey.calls, lambda name: servers.inventory.tools(name) is not None)
+    denied = sum(strictest(o.decision, flow).action == "deny" for _, o, flow in judged)
     if as_json:
-        write_json(
-            {
-                "calls": [_call_json(each) for each in judged],
-                "open": [
-                    {"line": place.line, "server": place.server, "why": place.why}
-                    for place in found.open
-                ],
-                "unreachable": {name: str(error) for name, error in errors.items()},
-                "denied": sum(each.final.action == "deny" for each in judged),
-            },
-            indent=2,
-        )
-    else:
-        _write(judged, found, errors, present=policy.spec.present)
-    return DENIED if any(each.final.action == "deny" for each in judged) else 0
+        document = {
+            "calls": [_call_json(*each) for each in judged],
+            "open": [{"line": at.line, "server": at.server, "why": at.why} for at in survey.open],
+            "unreachable": {name: str(error) for name, error in errors.items()},
+            "denied": denied,
+        }
+        write_json(document, indent=2)
+        return DENIED if denied else 0
+    lines = [line for each in judged for line in _call_lines(*each)]
+    for at in survey.open:
+        whose = "any tool of any server" if at.server is None else f"any tool of {at.server}"
+        lines.append(f"line {at.line}: {whose}, known only when it runs: {at.why}")
+    write_out(visible("\n".join(lines or ["No call of a tool is seen in the program."]) + "\n"))
+    if not policy.spec.present:
+        write_err(NO_POLICY)
+    for name, error in errors.items():
+        write_warning(f"{name}: {error} What its tools do is unknown.")
+    return DENIED if denied else 0
 
 
 def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
-) -> list[_CallOutlook]:
+) -> list[tuple[ExpectedCall, Outlook, Decision | None]]:
+    """Return each call with its outlook and the decision of a flow rule."""
     flow = Flow(policy.spec.flows)
-    found = [(call, _facts(call), _outlook(policy, call, lists)) for call in calls]
-    # What is denied is not read from, so nothing follows from it.
-    made = [each for each in found if each[2].decision.action != "deny"]
+    forecasts = []
+    for call in calls:
+        facts = CallFacts(
+            server=call.server, tool=call.tool, arguments=call.arguments, definition=call.definition
+        )
+        effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
+        unlisted = effect is None and call.definition is None and lists(call.server)
+        if unlisted and policy.spec.present:
+            # The gate denies unlisted tools.
+            forecast = Outlook(decision=Decision(action="deny", rule=UNLISTED))
+        else:
+            forecast = outlook(policy, facts, unseen=call.unseen, open=call.open, effect=effect)
+        forecasts.append((call, facts, forecast))
+    # A denied call reads nothing, so no flow rule depends on it.
+    possible = [each for each in forecasts if each[2].decision.action != "deny"]
     judged = []
-    for call, facts, forecast in found:
+    for call, facts, forecast in forecasts:
         verdict = None
         if policy.spec.present and forecast.decision.action != "deny":
-            before = [(its, o.decision.labels) for other, its, o in made if call.may_follow(other)]
+            before = [
+                (its, other_forecast.decision.labels)
+                for other, its, other_forecast in possible
+                if call.may_follow(other)
+            ]
             verdict = flow_decision(flow, facts, forecast.decision.labels, before)
-        judged.append(_CallOutlook(call=call, outlook=forecast, flow=verdict))
+        judged.append((call, forecast, verdict))
     return judged
 
 
-def _outlook(policy: Policy, call: ExpectedCall, lists: Callable[[str], bool]) -> Outlook:
-    effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
-    if effect is None and call.definition is None and policy.spec.present and lists(call.server):
-        # As the gate decides on it.
-        return Outlook(decision=Decision(action="deny", rule=UNLISTED))
-    return outlook(policy, _facts(call), unseen=call.unseen, open=call.open, effect=effect)
+def _call_lines(call: ExpectedCall, forecast: Outlook, flow: Decision | None) -> Iterator[str]:
+    def decision_text(decision: Decision) -> str:
+        return f"{decision.action} ({decision.rule})"
+
+    def names(of: Sequence[str]) -> str:
+        return ", ".join(clip(name, 80) for name in of) or "other calls"
+
+    yield f"line {call.line}: {call.server}.{call.tool} -> {decision_text(forecast.decision)}"
+    for possible in forecast.possible:
+        yield f"    or {decision_text(possible.decision)}, by {names(possible.on)}: not seen here"
+    if flow is not None:
+        yield f"    {decision_text(flow)} if made after {names(flow.led)}"
 
 
-def _facts(call: ExpectedCall) -> CallFacts:
-    return CallFacts(
-        server=call.server, tool=call.tool, arguments=call.arguments, definition=call.definition
-    )
-
-
-def _write(
-    judged: Sequence[_CallOutlook],
-    found: ExpectedCalls,
-    errors: Mapping[str, BridgeError],
-    *,
-    present: bool,
-) -> None:
-    lines = [line for each in judged for line in _call_lines(each)]
-    lines += [_open_line(place) for place in found.open]
-    if not lines:
-        lines.append("No call of a tool is seen in the program.")
-    write_out(visible("\n".join(lines) + "\n"))
-    if not present:
-        write_err(NO_POLICY)
-    for name, error in errors.items():
-        write_warning(f"{name}: {error} What its tools do is unknown.")
-
-
-def _call_lines(judged: _CallOutlook) -> list[str]:
-    call, decision = judged.call, judged.outlook.decision
-    lines = [f"line {call.line}: {call.server}.{call.tool} -> {_decision_text(decision)}"]
-    lines += [
-        f"    or {_decision_text(possible.decision)}, by {_listed(possible.on)}: not seen here"
-        for possible in judged.outlook.possible
-    ]
-    if judged.flow is not None:
-        lines.append(f"    {_decision_text(judged.flow)} if made after {_listed(judged.flow.led)}")
-    return lines
-
-
-def _decision_text(decision: Decision) -> str:
-    return f"{decision.action} ({decision.rule})"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(clip(name, 80) for name in names) or "other calls"
-
-
-def _open_line(place: UnnamedCall) -> str:
-    whose = "any tool of any server" if place.server is None else f"any tool of {place.server}"
-    return f"line {place.line}: {whose}, known only when it runs: {place.why}"
-
-
-def _call_json(judged: _CallOutlook) -> dict[str, Json]:
-    call = judged.call
+def _call_json(call: ExpectedCall, forecast: Outlook, flow: Decision | None) -> dict[str, Json]:
     return {
         "line": call.line,
         "server": call.server,
         "tool": call.tool,
-        **_decision_json(judged.outlook.decision),
+        **_decision_json(forecast.decision),
         "unseen": [*call.unseen, *(["*"] if call.open else [])],
         "possible": [
             {**_decision_json(possible.decision), "on": list(possible.on)}
-            for possible in judged.outlook.possible
+            for possible in forecast.possible
         ],
-        "flow": None if judged.flow is None else _decision_json(judged.flow),
+        "flow": None if flow is None else _decision_json(flow),
     }
 
 
@@ -501,16 +414,25 @@ async def init(
     if not printed and settings.policy.present:
         message = f"{path} already has a [policy]; left unchanged."
         raise UsageError(message, remedy="Use `policy init --print` to see a new one.")
-    text = await _proposal(settings)
+    async with open_engine(settings) as engine:
+        names = engine.servers.names()
+        with waiting(f"asking {', '.join(names)} for their tools"):
+            errors = await engine.servers.load_unknown(names, patient=True)
+        listed = {name: engine.servers.inventory.tools(name) for name in names}
+    tools = {name: of for name, of in listed.items() if of is not None and name not in errors}
+    silent = {name: visible(error.message, keep="") for name, error in errors.items()}
+    for name, error in errors.items():
+        write_warning(f"{name}: {error}")
+    text = propose(tools, silent)
     if printed or path is None:
         write_out(text)
         return 0
     await anyio.to_thread.run_sync(append_policy, path, text)
     write_err(
         visible(
-            f"Written to {path}. Read it through before you rely on it: it goes by names and by "
-            "what the servers say. `mcp-code-bridge policy explain SERVER TOOL` shows what a line "
-            "comes to.\n"
+            f"Written to {path}. Review it before you rely on it: it is based on the names and the "
+            "descriptions that the servers give. `mcp-code-bridge policy explain SERVER TOOL` "
+            "shows the decision on a tool.\n"
         )
     )
     return 0
@@ -526,11 +448,11 @@ async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
     """
     path, policy = settings.policy.path, settings.policy
     if not policy.present or path is None:
-        raise UsageError("There is no policy to add to.", remedy="`policy init` writes one.")
+        raise UsageError("There is no policy to add to.", remedy="`policy init` creates one.")
     async with open_engine(settings) as engine:
         name = engine.servers.resolve(server)
         if any(table.servers == literal(name) for table in policy.servers):
-            message = f"{path} has a table [policy.servers] about {name} already."
+            message = f"{path} already has a table [policy.servers] for {name}."
             raise UsageError(message, remedy="Edit it there.")
         for error in (await engine.servers.load_unknown([name], patient=True)).values():
             raise error
@@ -542,19 +464,3 @@ async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
     await anyio.to_thread.run_sync(append_policy, path, f"\n{text}")
     write_err(visible(f"Added to {path}.\n"))
     return 0
-
-
-async def _proposal(settings: Settings) -> str:
-    async with open_engine(settings) as engine:
-        names = engine.servers.names()
-        with waiting(f"asking {', '.join(names)} for their tools"):
-            errors = await engine.servers.load_unknown(names, patient=True)
-        tools: dict[str, tuple[Tool, ...]] = {}
-        silent = {name: visible(error.message, keep="") for name, error in errors.items()}
-        for name in names:
-            found = engine.servers.inventory.tools(name)
-            if name not in silent and found is not None:
-                tools[name] = found
-    for name, error in errors.items():
-        write_warning(f"{name}: {error}")
-    return propose(tools, silent)

@@ -1,4 +1,4 @@
-"""`purge`: remove all that the bridge keeps on this machine."""
+"""`purge`: removes all data of the bridge from this machine."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ import anyio.to_thread
 from bridge import private_files
 from bridge.atomic_files import replace_file
 from bridge.cli.install import machine_here
+from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.person import Person
-from bridge.clients.install import standings
-from bridge.clients.move import KeptServer
+from bridge.client_configs.install import installed_entries
+from bridge.client_configs.journal import MovedServers
 from bridge.errors import BridgeError, UsageError
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.image import REPOSITORY
 from bridge.settings import Settings, config_path, moved_dir, packages_dir, runtime_dir, store_of
 from bridge.settings.parsers import ENGINES
-from bridge.settings.paths import default_state_dir
+from bridge.settings.state import default_state_dir
 from bridge.upstream.token_store import TokenStore
-
-_OWN = "mcp-code-bridge"  # The name of a directory that is the bridge's alone.
 
 _STATE = (
     *("audit", "blobs", "clients", "logins", "logs", "packages", "rootfs", "run", "runs", "skills"),
     *("http-token", "policy-in-force.json", "project-servers.json", "sandbox-*.json", "store.db*"),
 )
-"""What goes of a state directory with another name."""
+"""The bridge's files in a state directory that may be shared, because it has another name."""
 
 _COMPLETIONS = (
     ".bash_completions/mcp-code-bridge.sh",
@@ -61,9 +60,11 @@ async def purge(
         if not alone:
             message = "Nothing was removed: a bridge runs."
             raise UsageError(message, remedy="Close the clients that started it.")
-        # To ask engines makes files.
+        # First, because asking the engines creates files.
         images = await _in_engines(settings, remove=False)
-        paths = await anyio.to_thread.run_sync(_paths, settings, keep_settings)
+        present = filter(os.path.lexists, _candidates(settings, keep_settings))
+        candidates = await anyio.to_thread.run_sync(lambda: dict.fromkeys(present))
+        paths = [path for path in candidates if not candidates.keys() & set(path.parents)]
         if not paths and not images:
             write_err_line("There is nothing to remove.")
             return 0
@@ -75,59 +76,55 @@ async def purge(
             return 1
         await TokenStore(settings.state_dir / "logins").clear()
         await _in_engines(settings, remove=True)
-        left = await anyio.to_thread.run_sync(_remove, paths, settings)
-    for path in left:
+        remaining = await anyio.to_thread.run_sync(_remove, paths, settings)
+    for path in remaining:
         write_err_line(f"{path} could not be removed.")
-    write_err_line("Removed. The program itself goes as it came: `pipx uninstall`, say.")
-    return 1 if left else 0
+    write_err_line("Removed. Uninstall the program with its installer, such as `pipx uninstall`.")
+    return 1 if remaining else 0
 
 
 def _require_uninstalled(settings: Settings) -> None:
-    moved = any(file.entries for file in KeptServer(moved_dir(settings.environ)).files())
-    clients = {each.target.writer.name for each in standings(machine_here(settings))}
-    if moved or clients:
-        what = f"{', '.join(sorted(clients))} still start the bridge" if clients else ""
-        servers = "servers that moved behind the bridge are not back in their clients"
-        reason = " and ".join(filter(None, (what, servers if moved else "")))
+    clients = {each.target.writer.name for each in installed_entries(machine_here(settings))}
+    reasons = [f"{', '.join(sorted(clients))} still start the bridge"] if clients else []
+    if any(file.entries for file in MovedServers(moved_dir(settings.environ)).files()):
+        reasons.append("servers that moved behind the bridge are not back in their clients")
+    if reasons:
         raise UsageError(
-            f"Nothing was removed: {reason}.",
+            f"Nothing was removed: {' and '.join(reasons)}.",
             remedy="Run `mcp-code-bridge uninstall all --restore` first.",
         )
 
 
 async def _in_engines(settings: Settings, *, remove: bool) -> list[str]:
-    """Return the bridge's images on the engines that answer; remove them and its containers."""
-    found = []
+    listed = []
     for name in ENGINES:
         async with container_backend(name, settings) as backend:
             with suppress(BridgeError):
                 engine = await backend.images()
                 images = sorted(await engine.names(REPOSITORY))
-                found += [f"{name}: {image}" for image in images]
+                listed += [f"{name}: {image}" for image in images]
                 if remove:
-                    # No bridge runs, so each container is a dead one's.
+                    # No bridge runs, so all its containers are left over.
                     await backend.reap()
                     for image in images:
                         await engine.remove(image)
-    return found
-
-
-def _paths(settings: Settings, keep_settings: bool) -> list[Path]:
-    found = dict.fromkeys(filter(os.path.lexists, _candidates(settings, keep_settings)))
-    return [path for path in found if not found.keys() & set(path.parents)]
+    return listed
 
 
 def _candidates(settings: Settings, keep_settings: bool) -> Iterator[Path]:
     for directory in dict.fromkeys((settings.state_dir, default_state_dir(settings.environ))):
-        if directory.name == _OWN:
+        if directory.name == PROGRAM:
             yield directory
         else:
             yield from (path for name in _STATE for path in sorted(directory.glob(name)))
     moved = moved_dir(settings.environ)
     yield from (moved,) if keep_settings else (config_path(settings.environ), moved.parent)
     # Bridges with other state directories share these.
-    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{_OWN}-{os.getuid()}")
-    yield from filter(_is_free, shared)
+    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{PROGRAM}-{os.getuid()}")
+    for directory in shared:
+        with suppress(OSError), private_files.in_use(directory, alone=True) as free:
+            if free:
+                yield directory
     yield packages_dir(settings)
     if isinstance(settings.store, Path):
         yield from sorted(settings.store.parent.glob(f"{settings.store.name}*"))
@@ -136,16 +133,8 @@ def _candidates(settings: Settings, keep_settings: bool) -> Iterator[Path]:
     yield from (home / name for name in _COMPLETIONS)
 
 
-def _is_free(directory: Path) -> bool:
-    try:
-        with private_files.in_use(directory, alone=True) as free:
-            return free
-    except OSError:
-        return False
-
-
 def _remove(paths: list[Path], settings: Settings) -> list[Path]:
-    """Remove paths and the line that completion put into .bashrc; return those that stay."""
+    """Remove paths and the completion's line in .bashrc; return the paths that remain."""
     bashrc = Path(settings.environ.get("HOME", "")) / ".bashrc"
     with suppress(OSError):
         before = bashrc.read_bytes()

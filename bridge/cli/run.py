@@ -1,113 +1,99 @@
-"""`run`: one program from the terminal."""
+"""`run`: runs one program from the terminal."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live_display import LiveTerminal
 from bridge.cli.output import for_person, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.status import open_engine
-from bridge.cli.terminal import Terminal
+from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
-from bridge.model import ApplyRequest, Artifact, FindingSource, Json, Plan, RunRequest, RunResult
-from bridge.model.outcome import failed_run
+from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
+from bridge.model.results import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
-from bridge.render.receipt import named, receipt_line
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.render.text import (
     files_section,
     finding_lines,
+    list_calls,
     missing_section,
+    receipt_line,
     session_section,
     shown_line,
 )
 from bridge.runs import Engine
 from bridge.runs.admission import MAX_CODE_BYTES
-from bridge.runs.file_names import quoted
+from bridge.runs.input_files import quote
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 from bridge.tasks import background_task
 from bridge.text import counted
 
-TERMINAL = "terminal"  # Whose runs these are; see `RunRequest.principal`.
-CLIENT = "cli"  # The client's name in the record of these runs.
-TIMED_OUT = 124  # What coreutils' `timeout` exits with.
+TERMINAL = "terminal"  # The principal of these runs; see `RunRequest.principal`.
+CLIENT = "cli"  # The client's name in the records of these runs.
+_OF_PLANS = {"id", "seconds"}  # Fields of a plan that mean nothing after this process.
+TIMED_OUT = 124  # The status of coreutils' `timeout`.
 
 
 async def run_program(
     settings: Settings,
-    make_request: Callable[[], RunRequest],
     *,
     out: str | None = None,
     force: bool = False,
     as_json: bool = False,
+    **words: Any,
 ) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
-        request = make_request()
+        request = request_of(**words)
         directory = None if out is None else check_out(out)
-        # There is no next run to keep a sandbox ready for.
+        # No next run needs a warm sandbox.
         async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
             result = await _run_live(engine, request, settings, scripted=as_json)
             problems = await _write_outputs(engine, request, result, directory, force=force)
     except BridgeError as error:
         if not as_json:
             raise
-        write_json(structured(failed_run(error)))
+        write_json(to_structured(error_run(error)))
         return error.exit_status
     if as_json:
-        write_json(_document(result))
+        document = to_structured(result)
+        if result.plan is not None and result.plan.plan_id:
+            document["plan"] = {
+                **{name: of for name, of in document["plan"].items() if name not in _OF_PLANS},
+                "note": "A plan ends with the process that made it, so that no other can apply it. "
+                "Run the program with --plan in a terminal to be asked, and to have the calls "
+                "made.",
+            }
+        write_json(document)
     else:
-        printed = _is_live(request, as_json)
         written = None if problems else directory
-        show(result, terminal=sys.stderr.isatty(), printed=printed, out=written)
+        terminal = sys.stderr.isatty()
+        show(result, terminal=terminal, printed=request.mode == "run", out=written)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
-
-
-def _document(result: RunResult) -> dict[str, Json]:
-    """Return a result as JSON; of a plan without what is over with this process."""
-    document = structured(result)
-    if result.plan is not None and result.plan.plan_id:
-        document["plan"] = {
-            **{
-                key: value
-                for key, value in document["plan"].items()
-                if key not in {"id", "seconds"}
-            },
-            "note": "A plan ends with the process that made it, so that no other can apply it. "
-            "Run the program with --plan in a terminal to be asked, and to have the calls made.",
-        }
-    return document
-
-
-def _is_live(request: RunRequest, scripted: bool) -> bool:
-    """Return whether output is shown as it comes.
-
-    A plan's output names the results of held calls, and is written at its end.
-    """
-    return not scripted and request.mode == "run"
 
 
 async def _run_live(
     engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
 ) -> RunResult:
     drawn = settings.environ.get("TERM", "dumb") != "dumb"
-    if not _is_live(request, scripted):
+    if scripted or request.mode != "run":
+        # A plan's output is written at the end, when its placeholders for results have values.
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
         return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = LiveTerminal(
@@ -122,13 +108,13 @@ async def _run_live(
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
             return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
-        standing = viewer.run_progress
-        write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
+        progress = viewer.run_progress
+        write_err(f"{describe_interruption(progress.tally if progress is not None else None)}\n")
         raise
 
 
 async def _show_starts(engine: Engine, viewer: LiveTerminal) -> None:
-    """Show which server is starting, with what it wrote last: it may be installing itself."""
+    """Show which server is starting and its last line: it may be installing packages."""
     note = ""
     while viewer.wants_progress:
         await anyio.sleep(0.2)
@@ -142,7 +128,7 @@ async def _show_starts(engine: Engine, viewer: LiveTerminal) -> None:
 async def _write_outputs(
     engine: Engine, request: RunRequest, result: RunResult, out: Path | None, *, force: bool
 ) -> list[str]:
-    """Put what a program left where the user wants it; return what is missing there, and why."""
+    """Copy the program's files to `out`; return a line about each file that is missing there."""
     if out is None:
         return []
 
@@ -156,42 +142,32 @@ async def _write_outputs(
     written, problems = await anyio.to_thread.run_sync(work)
     if written:
         more = f" and {len(written) - 50:,} more" if len(written) > 50 else ""
-        names = ", ".join(map(quoted, written[:50]))
-        write_err(f"--out: wrote {names}{more} to {quoted(str(out))}.\n")
-    return [*problems, *(f"{loss.name} did not come: {loss.why}" for loss in result.missing)]
+        names = ", ".join(map(quote, written[:50]))
+        write_err(f"--out: wrote {names}{more} to {quote(str(out))}.\n")
+    return [*problems, *(f"{loss.name} is missing: {loss.why}" for loss in result.missing)]
 
 
 async def run_and_apply(
     engine: Engine, request: RunRequest, client: Terminal, *, scripted: bool
 ) -> RunResult:
-    """Run a program; if it makes a plan, show that to the person, ask, and apply it.
+    """Run a program; if it makes a plan, show the plan, ask the user and apply it.
 
-    A plan is in the memory of this process: here and now is the only time to apply it.
-
-    Args:
-        scripted: A program reads the result: no person is asked.
+    A plan exists only in this process's memory, so this is the only chance to apply it.
     """
     result = await engine.run(request, client)
     plan = result.plan
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
-    # The question has the list; where both go to the same screen, once is enough.
-    listed = not sys.stdout.isatty() or not is_fully_shown(plan)
-    show(result, terminal=True, plan=listed)
-    wish = ApplyRequest(
-        plan_id=plan.plan_id,
-        principal=request.principal,
-        owner=request.owner,
-        client=request.client,
-    )
-    applied = await engine.apply(wish, client)
+    # The question repeats the list, so one screen shows the list only if the question cuts it.
+    show(result, terminal=True, plan=not sys.stdout.isatty() or not is_fully_shown(plan))
+    who = {"principal": request.principal, "owner": request.owner, "client": request.client}
+    applied = await engine.apply(ApplyRequest(plan_id=plan.plan_id, **who), client)
     write_err(f"{applied.summary}\n")
-    # The files are of the run that made the plan; to apply it runs no program.
+    # Applying a plan runs no program, so the files come from the run that made it.
     return dataclasses.replace(applied, artifacts=result.artifacts, missing=result.missing)
 
 
 def is_fully_shown(plan: Plan) -> bool:
-    """Return whether the question about a plan shows all that its list does."""
     whole = plan_text(plan, how=False)
     if plan.stopped or whole != plan_text(plan, how=False, characters=MAX_QUESTION):
         return False
@@ -206,7 +182,7 @@ def exit_status(result: RunResult) -> int:
         return TIMED_OUT
     if result.reason == "engine":
         return SandboxError.exit_status
-    # A program's own status is passed on as a shell would see it.
+    # The program's own status, in the range of a process's status.
     return (result.exit_code or 0) & 0xFF or 1
 
 
@@ -218,12 +194,12 @@ def show(
     printed: bool = False,
     out: Path | None = None,
 ) -> None:
-    """Write a result: the program's own streams, and what else there is to say to a terminal.
+    """Write a result: the program's streams and, to a terminal, notes about the run.
 
     Args:
-        plan: Whether a plan is listed, too.
-        printed: Whether the streams were written as they came.
-        out: Where all of the program's files were written to, if anywhere.
+        plan: Whether to list a plan.
+        printed: Whether the streams have been written during the run.
+        out: The directory that has all of the program's files; None for none.
     """
     if not printed:
         write_out(result.stdout)
@@ -236,33 +212,30 @@ def show(
             write_err("Run this in a terminal to be asked, and to apply the plan.\n")
         if why := unknown_effects(result.plan.calls):
             write_err(f"{why}\n")
-    shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
-    shown = shown or result.result_repr
+    value = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
+    value = value or result.result_repr
     for item in result.shown:
         # Shown texts are part of the program's output.
         write_out(item.text if not item.text or item.text.endswith("\n") else f"{item.text}\n")
-    if shown:
-        # Marked on a terminal, where output stands above it; alone in a pipe, for scripts.
-        write_out(f"=> {shown}\n" if sys.stdout.isatty() else f"{shown}\n")
+    if value:
+        # The mark separates it from the output above; a script gets the bare value.
+        write_out(f"=> {value}\n" if sys.stdout.isatty() else f"{value}\n")
     if terminal:
-        # Nor is what the guard says of it; `--json` has it for scripts.
         for source in get_args(FindingSource):
             for line in finding_lines(result, source):
                 write_err(f"{source}: {line}\n")
         for item in result.shown:
-            # A text was printed above, with its end if that is all of it.
+            # A text was printed above; its note says what was cut.
             if not item.text or item.note:
                 write_err(f"shown: {shown_line(item, where=True)}\n")
         files = files_section(result)
         if files and out is None:
-            files += (
-                "\n`mcp-code-bridge artifacts get URI` writes one out, `--out DIR` all of them."
-            )
+            files += "\n`mcp-code-bridge artifacts get URI` fetches a file, `--out DIR` copies all."
         sections = (files if out is None else "", missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
-            write_err(f"-- {receipt_line(result, conversation=False)}\n")
+            write_err(f"-- {receipt_line(result)}\n")
 
 
 def request_of(
@@ -278,10 +251,9 @@ def request_of(
     session: str | None = None,
     end_session: bool = False,
 ) -> RunRequest:
-    """Return the request that the words of `run` mean."""
     words, name = list(argv or ()), ""
     if code is not None:
-        # typer cannot know that with -c there is no FILE, and gave it the first ARG.
+        # With -c there is no FILE, so typer put the first ARG there.
         words = words if file is None else [file, *words]
     elif file is None and session is not None and end_session:
         code = ""
@@ -291,28 +263,26 @@ def request_of(
         raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
         code, name = read_program(file), "" if file == "-" else Path(file).name
-    kept, ends = parse_session(session, end_session)
+    session_name, ends = parse_session(session, end_session)
     return RunRequest(
         code=code,
-        session=kept,
+        session=session_name,
         end_session=ends,
         packages=parse_packages(packages or ()),
-        servers=None if servers is None else _names(servers),
+        servers=None
+        if servers is None
+        else tuple(name.strip() for name in servers.split(",") if name.strip()),
         timeout=timeout,
         argv=tuple(words),
         name=name,
         principal=TERMINAL,
-        # Sessions of the terminal's are no other caller's.
+        # No other caller may use the terminal's sessions.
         owner=TERMINAL,
         client=CLIENT,
         mode="plan" if plan else "run",
         files=read_files(files or ()),
         ends_bridge=True,
     )
-
-
-def _names(listed: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
 def read_program(file: str) -> str:
@@ -330,18 +300,15 @@ def read_program(file: str) -> str:
 
 
 def pictures(result: RunResult) -> list[Artifact]:
-    """Return the originals of the pictures that were shown, as far as they are kept."""
-    kept = [item.artifact for item in result.shown if not item.text]
-    return [artifact for artifact in kept if artifact is not None]
+    return [item.artifact for item in result.shown if item.artifact and not item.text]
 
 
-def interrupted(tally: Tally | None) -> str:
-    """Return which calls of an interrupted run went out: nothing else will report them."""
-    sent = tally.sent if tally is not None else ()
-    if tally is None or not sent:
+def describe_interruption(tally: Tally | None) -> str:
+    """Describe the calls that an interrupted run has sent: no result will report them."""
+    if tally is None or not (sent := tally.sent):
         return "Interrupted. No call went out."
     total = sum(each.count for each in sent)
-    text = f"Interrupted. {counted(total, 'call')} had gone out: {named(sent)}."
+    text = f"Interrupted. {counted(total, 'call')} had gone out: {list_calls(sent)}."
     if tally.unknown:
-        text += f" Not known whether carried out: {named(tally.unknown)}."
+        text += f" Not known whether carried out: {list_calls(tally.unknown)}."
     return text

@@ -1,8 +1,7 @@
-"""The files of `run`: those of the user's that a program gets, and where those it left are put.
+"""Reads the files that `run` gives to a program, and writes the files that the program left.
 
-Owns what is done to the user's own disk. Names of what comes back were chosen in a sandbox: they
-are checked again, looked up below the directory that the user named and never through a link, and
-no existing file is replaced unless the user asks for it.
+The sandbox chose the names of its files, so they are checked again. No link is followed below the
+user's directory. A file is replaced only with --force.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import os
 import re
 import secrets
-import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +20,7 @@ from bridge.discovery.clients import LOCATIONS
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
 from bridge.private_files import open_below
-from bridge.runs.file_names import name_problem, quoted
-from bridge.runs.input_files import MAX_BYTES, check_names
+from bridge.runs.input_files import MAX_BYTES, check_names, name_problem, quote
 
 _NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONFIGURATIONS = tuple(
@@ -32,14 +29,14 @@ _CONFIGURATIONS = tuple(
     if row.in_project or row.template.startswith("{home}/")
 )
 _OBEYED = Path(__file__).with_name("obeyed_files.txt").read_text(encoding="utf-8").split()
-"""Names of files from which agents take instructions, and tools code, without being told to."""
+"""Names of files that agents and tools obey by default: instructions, settings, code."""
 _SHORT = re.compile(r"[^.]*~\d+(\..{0,3})?").fullmatch
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
-    """Return the files that the flags name, as NAME=PATH, or PATH for one that keeps its name."""
+    """Return the files that the flags name, as NAME=PATH or PATH."""
     files = []
     left = MAX_BYTES
     for flag in wanted:
@@ -48,24 +45,19 @@ def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
             name, path = Path(flag).name, flag
         if not path:
             raise UsageError(f"--file: {flag!r} names no file; write NAME=PATH, or PATH alone.")
-        data = _content(Path(path).expanduser(), left)
+        try:
+            with Path(path).expanduser().open("rb") as file:
+                data = file.read(left + 1)
+        except OSError as error:
+            raise UsageError(f"--file: {path} cannot be read: {error.strerror or error}.") from None
         left -= len(data)
+        if left < 0:
+            message = f"--file: {path} takes the files over {MAX_BYTES:,} bytes in total."
+            remedy = "Give the program less data, or offer it a directory in config.toml."
+            raise UsageError(message, remedy=remedy)
         files.append(InputFile(name=name, data=data))
     check_names(files)
     return tuple(files)
-
-
-def _content(path: Path, left: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(left + 1)
-    except OSError as error:
-        raise UsageError(f"--file: {path} cannot be read: {error.strerror or error}.") from None
-    if len(data) > left:
-        message = f"--file: with {path} there are more than {MAX_BYTES:,} bytes."
-        remedy = "Give a program less at a time, or mount a directory by the configuration."
-        raise UsageError(message, remedy=remedy)
-    return data
 
 
 def check_out(directory: str) -> Path:
@@ -84,22 +76,18 @@ def write_files(
     *,
     force: bool = False,
 ) -> tuple[list[str], list[str]]:
-    """Put files into a directory; return the names of those written, and a line for each other.
+    """Write files into a directory; return the names written, and a line about each other file.
 
-    Files that other programs read as a directory's settings or code are refused, whatever `force`
-    says: a program must not configure git, a shell, a client or the bridge by leaving files.
-
-    Args:
-        read: Returns a file's content, part by part.
-        force: Whether files that are there may be replaced.
+    Files that other programs obey are refused even with `force`: a program must not configure git,
+    a shell, a client or the bridge.
     """
     written, problems = [], []
     with open_directory(directory) as root:
         for artifact in artifacts:
             if _is_obeyed(directory, artifact.name):
                 problems.append(
-                    f"{quoted(artifact.name)} is not put there: other programs may obey a file of "
-                    f"that name. To have it: `mcp-code-bridge artifacts get {artifact.uri}`."
+                    f"{quote(artifact.name)} was not written: other programs may obey a file of "
+                    f"that name. To get it: `mcp-code-bridge artifacts get {artifact.uri}`."
                 )
                 continue
             try:
@@ -107,14 +95,14 @@ def write_files(
                 written.append(artifact.name)
             except FileExistsError:
                 problems.append(
-                    f"{quoted(artifact.name)} already exists and was kept; use --force to replace "
+                    f"{quote(artifact.name)} already exists and was kept; use --force to replace "
                     f"it. The run's copy: `mcp-code-bridge artifacts get {artifact.uri}`."
                 )
             except OSError as error:
                 why = error.strerror or error
-                problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")
+                problems.append(f"{quote(artifact.name)} cannot be written: {why}.")
             except BridgeError as error:
-                problems.append(f"{quoted(artifact.name)} could not be read: {error}")
+                problems.append(f"{quote(artifact.name)} could not be read: {error}")
     return written, problems
 
 
@@ -128,14 +116,14 @@ def open_directory(path: Path) -> Iterator[int]:
 
 
 def _is_obeyed(directory: Path, name: str) -> bool:
-    """Return whether a client or a tool takes settings, instructions or code from a file."""
-    # As the most lenient file systems compare names: without blanks at the end, say, or joiners.
+    """Return whether a client or a tool obeys a file of this name."""
+    # The most lenient file systems ignore case, joiners, and dots and spaces at the end.
     folded = unicodedata.normalize("NFKC", name.translate({0x200C: None, 0x200D: None}))
     parts = [part.partition(":")[0].rstrip(". ") for part in folded.casefold().split("/")]
     # `git~1` is what Windows calls `.git` for short.
-    if any(part[:1] in ("", ".") or part == "node_modules" or _SHORT(part) for part in parts):
+    if any(part[:1] in ("", ".") or _SHORT(part) for part in parts):
         return True
-    # The directory counts, too: `--out mcp-servers` makes `x.json` a server.
+    # The directory matters too: `--out mcp-servers` would make `x.json` a server.
     whole = "/".join((*map(str.casefold, Path(os.path.realpath(directory)).parts), *parts))
     return any(fnmatchcase(whole, f"*/{each}") for each in (*_CONFIGURATIONS, *_OBEYED))
 
@@ -158,12 +146,14 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
     """Write a file into an open directory, whole or not at all.
 
     Raises:
-        FileExistsError: It is there, and is not to be replaced.
-        OSError: It cannot be written.
+        FileExistsError: The file exists, and `force` is not set.
+        OSError: The file cannot be written.
     """
-    if not force and _entry_status(parent, name) is not None:
-        raise FileExistsError
-    # Under another name first, so that no reader finds half a file.
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if not force:
+            raise FileExistsError
+    # Written under another name first, so that no reader sees half a file.
     unfinished = f".{secrets.token_hex(8)}.unfinished"
     fd = os.open(unfinished, _NEW, 0o666, dir_fd=parent)
     try:
@@ -171,34 +161,17 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
             for piece in pieces:
                 file.write(piece)
         if force:
-            _replace(parent, unfinished, name)
-        else:
-            _publish(parent, unfinished, name)
+            # Linux and macOS refuse to replace a directory.
+            os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+            return
+        try:
+            # Unlike a rename, a link never replaces a file.
+            os.link(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except FileExistsError:
+            raise
+        except OSError:
+            # Some file systems lack hard links. The check above leaves only a short race.
+            os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished, dir_fd=parent)
-
-
-def _publish(parent: int, unfinished: str, name: str) -> None:
-    try:
-        # Unlike a renaming this replaces nothing that has come to be there.
-        os.link(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Not every file system has hard links. It was looked a moment ago.
-        os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
-
-
-def _replace(parent: int, unfinished: str, name: str) -> None:
-    mode = _entry_status(parent, name)
-    if mode is not None and stat.S_ISDIR(mode):
-        raise IsADirectoryError(0, "a directory is there")
-    os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
-
-
-def _entry_status(parent: int, name: str) -> int | None:
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return None

@@ -1,16 +1,15 @@
-"""`runs` and `sessions`: the programs that ran, what each did, and what is saved of them."""
+"""`runs` and `sessions`: lists recorded runs and saved sessions, and shows a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 
-from bridge.cli import completion
 from bridge.cli.audit import audit_lines, duration, local_time, moment, read_log
-from bridge.cli.options import AsJson, arg, count
+from bridge.cli.options import AsJson, arg, complete_runs, count
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -38,26 +37,24 @@ async def list_runs(
 ) -> int:
     """List the last runs.
 
-    The newest comes first. A run is here for 14 days, and also a program that was refused before
-    it ran.
+    The newest comes first. The list keeps a run for 14 days. It includes programs that the bridge
+    refused to run.
     """
-    found = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
+    records = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
-    headings = ("RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM")
-    write_list(found, headings, _cells, f"No runs are recorded.{off}", as_json=as_json)
-    return 0
+    return write_list(records, _COLUMNS, f"No runs are recorded.{off}", as_json=as_json)
 
 
 async def show_run(
     settings: Settings,
-    run: Annotated[str, arg("RUN", "its id, or the beginning of it", completion.runs)],
+    run: Annotated[str, arg("RUN", "its id, or the beginning of it", complete_runs)],
     *,
     as_json: AsJson = False,
 ) -> int:
     """Show a run's program, calls and output.
 
-    The calls come from the audit log, each with its time, its outcome and who allowed it. Of the
-    output the first 4 KiB are kept.
+    The calls come from the audit log, each with its time, outcome and approval. Only the first
+    4 KiB of the output are recorded.
     """
     record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
     since = str(record.get("time", ""))[:10]
@@ -78,26 +75,28 @@ async def show_run(
 
 
 def _records(settings: Settings) -> RunRecords:
-    # Imported here: it brings the engine, and help does without.
+    # Imported here: it imports the engine, which help does not need.
     from bridge.runs.records import RunRecords
 
     return RunRecords(settings)
 
 
-def _cells(record: Mapping[str, Json]) -> tuple[str, ...]:
+def _program(record: Mapping[str, Json]) -> str:
     plan = f"(applies plan {record['plan']})" if record.get("plan") else "(empty)"
-    program = str(record.get("program") or plan)
-    first, _, more = program.strip().partition("\n")
-    # The other columns take 48.
-    room = max((terminal_width() or 120) - 48, 20)
-    return (
-        str(record["run"])[:SHORT_ID],
-        local_time(record.get("time"), "%b %d %H:%M"),
-        _WORDS.get(str(record["status"]), str(record["status"])),
-        duration(record.get("wallMs")),
-        str(record.get("calls", 0)),
-        first if len(first) <= room and not more else f"{first[: room - 2]} …",
-    )
+    first, _, more = str(record.get("program") or plan).strip().partition("\n")
+    # The other columns take 48 characters.
+    width = max((terminal_width() or 120) - 48, 20)
+    return first if len(first) <= width and not more else f"{first[: width - 2]} …"
+
+
+_COLUMNS: dict[str, Callable[[dict[str, Json]], str]] = {
+    "RUN": lambda each: str(each["run"])[:SHORT_ID],
+    "WHEN": lambda each: local_time(each.get("time"), "%b %d %H:%M"),
+    "STATUS": lambda each: _WORDS.get(str(each["status"]), str(each["status"])),
+    "TIME": lambda each: duration(each.get("wallMs")),
+    "CALLS": lambda each: str(each.get("calls", 0)),
+    "PROGRAM": _program,
+}
 
 
 def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -124,14 +123,14 @@ def _write_part(name: str, text: Json) -> None:
 async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
     """List saved sessions.
 
-    The last saved comes first. A bridge saves a session when no run has used it for a while, and
-    when the bridge ends. `run --session NAME --end-session` removes one of the terminal's.
+    The last saved session comes first. A bridge saves idle sessions, and all sessions when it
+    ends. `run --session NAME --end-session` removes a session of the terminal.
     """
-    # Imported here: it brings the engine, and help does without.
+    # Imported here: it imports the engine, which help does not need.
     from bridge.sessions.checkpoints import Checkpoints
 
     saved = Checkpoints(store_of(settings), days=settings.session_days)
-    found: list[dict[str, Json]] = [
+    sessions: list[dict[str, Json]] = [
         {
             "name": each.name,
             "id": each.session_id,
@@ -143,10 +142,12 @@ async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
         for each in await anyio.to_thread.run_sync(saved.all, None)
     ]
 
-    def cells(each: dict[str, Json]) -> list[str]:
-        times = [local_time(each[name], "%b %d %H:%M") for name in ("saved", "expires")]
-        return [each["name"], each["id"][:8], *times, str(each["runs"]), size_text(each["bytes"])]
-
-    headings = ("NAME", "ID", "SAVED", "EXPIRES", "RUNS", "SIZE")
-    write_list(found, headings, cells, "No sessions are saved.", as_json=as_json)
-    return 0
+    columns: dict[str, Callable[[dict[str, Json]], str]] = {
+        "NAME": lambda each: each["name"],
+        "ID": lambda each: each["id"][:8],
+        "SAVED": lambda each: local_time(each["saved"], "%b %d %H:%M"),
+        "EXPIRES": lambda each: local_time(each["expires"], "%b %d %H:%M"),
+        "RUNS": lambda each: str(each["runs"]),
+        "SIZE": lambda each: size_text(each["bytes"]),
+    }
+    return write_list(sessions, columns, "No sessions are saved.", as_json=as_json)

@@ -1,25 +1,25 @@
-"""`serve`: the bridge as an MCP server."""
+"""`serve`: runs the bridge as an MCP server."""
 
 from __future__ import annotations
 
 import re
 import socket
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import anyio
 
-from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
-from bridge.runs import Engine, open_engine
+from bridge.inventory.config_watch import watch_config, watch_plan
+from bridge.inventory.configuration import context_for
+from bridge.runs import open_engine
 from bridge.sandbox.selection import select_present
 from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
-from bridge.server.transports import STDIO, parse_address, serve_http, serve_stdio
-from bridge.servers.config_watch import ConfigWatcher, watch_plan
-from bridge.servers.configuration import context_for
+from bridge.server.stdio import STDIO, serve_stdio
 from bridge.settings import Settings, http_token
 
 ALONE = (
@@ -29,21 +29,9 @@ ALONE = (
 
 
 def _announce(host: str, port: int) -> None:
-    if "/" in host:
-        print(f"Serving unix:{host}", file=sys.stderr, flush=True)  # noqa: T201
-        return
     shown = f"[{host}]" if ":" in host else host
-    print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _machine() -> str:
-    """Return the machine's name, as a header can have it; in a pod that is the pod's own."""
-    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
-
-
-def _watching(engine: Engine, context: DiscoveryContext) -> ConfigWatcher:
-    servers = engine.servers
-    return ConfigWatcher(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
+    address = f"unix:{host}" if "/" in host else f"http://{shown}:{port}/mcp"
+    print(f"Serving {address}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 async def serve(
@@ -55,13 +43,25 @@ async def serve(
     ending: anyio.Event | None = None,
 ) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
-    address = parse_address(http) if http else None
-    if address is not None:
-        settings = replace(settings, replica=settings.replica or _machine())
+    address = None
+    if http:
+        # Imported here: the first answer on stdio must not wait for it.
+        from bridge.server.transports import parse_address
+
+        address = parse_address(http)
+        # The machine's name (in a pod, the pod's), in the characters of a header.
+        name = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
+        settings = replace(settings, replica=settings.replica or name)
     context = context_for(settings, str(Path.cwd()), sys.platform)
-    # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
-    opened = open_engine(settings, eager=False, choose_backend=select_present)
-    async with opened as engine, _watching(engine, context).running():
+    async with AsyncExitStack() as stack:
+        # Not eager: the answer to `initialize` must not wait for the files of all servers.
+        opened = open_engine(settings, eager=False, choose_backend=select_present)
+        engine = await stack.enter_async_context(opened)
+        servers = engine.servers
+        watch = watch_config(
+            lambda: watch_plan(context, servers.discovery.references), servers.refresh
+        )
+        await stack.enter_async_context(watch)
         if address is None:
             if sys.stdin is None:
                 message = "There is no stdin to serve MCP on."
@@ -71,14 +71,16 @@ async def serve(
             await serve_stdio(build_server(engine, principal=STDIO), greeting)
         else:
             host, port = address
-            told = partial(_announce, host)
-            # The mode of a Unix socket says who may connect.
+            # The mode of a Unix socket limits who may connect, so it needs no token.
             token = "" if no_token or "/" in host else http_token(settings)
-            await serve_http(engine, host, port, told, ending or anyio.Event(), token)
+            from bridge.server.transports import serve_http
+
+            announce = partial(_announce, host)
+            await serve_http(engine, host, port, announce, ending or anyio.Event(), token)
     return 0
 
 
 async def serve_mistake(error: BridgeError, settings: Settings, **_: object) -> int:
-    """Answer every request with the mistake in the settings, until the client closes stdin."""
+    """Answer every request with the settings' mistake until the client closes stdin."""
     await serve_stdio(error_server(error))
     return error.exit_status

@@ -1,27 +1,26 @@
-"""`servers`: what was discovered, where, and in which state it is."""
+"""`servers`, `servers approve` and `logs`: lists and approves servers, and shows their stderr."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
 from bridge.catalog.prose import clip
-from bridge.cli import completion
-from bridge.cli.options import AsJson, arg, flag
+from bridge.cli.options import AsJson, arg, complete_servers, count, flag
 from bridge.cli.output import (
     terminal_width,
     visible,
-    write_err,
     write_err_line,
-    write_json,
+    write_list,
     write_out,
     write_prose,
-    write_table,
 )
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine
@@ -38,24 +37,24 @@ from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
+from bridge.inventory.configuration import context_for
+from bridge.inventory.consents import consents_of
+from bridge.inventory.project_servers import definition_lines, reference_names
 from bridge.model import ServerSpec, Source
-from bridge.servers.configuration import context_for
-from bridge.servers.consents import consents_of
-from bridge.servers.project_servers import definition_lines, reference_names
-from bridge.settings import Settings, home, store_of
+from bridge.settings import Settings, home, parsers, store_of
 from bridge.text import counted
+from bridge.upstream.server_log import log_path
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-_HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
 _ALIKE = (
     "Left out, as an earlier file has another of this name",
     "Left out, as only its own client can start it",
     "The bridge itself",
 )
-"""Titles of servers that are left out for one reason, which takes one line."""
+"""Titles of groups of servers that are left out for a common reason; each takes one line."""
 
 
 async def servers(
@@ -75,106 +74,108 @@ async def servers(
         servers approve github
     """
     async with open_engine(settings) as engine:
-        # Those on what the settings name have been logged.
-        warnings = engine.servers.discovery.warnings
-        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
-        to_mend += [f"warning: {text}" for text in unused_tables(engine, settings)]
+        discovery = engine.servers.discovery
+        # Warnings about the settings' own files have been logged.
+        warnings = (each for each in discovery.warnings if not each.own and not each.reported)
+        hints = [f"warning: {each}" for each in warnings]
+        names = {spec.name for spec in discovery.servers}
+        names |= {each.name for each in discovery.proposed}
+        names |= {each.name for each in discovery.skipped}
+        hints += [
+            f"warning: [servers.{name}] in config.toml does nothing: no client has a server of "
+            "that name."
+            for name in settings.server_settings
+            if name not in names
+        ]
         if check and engine.servers.names():
-            for text in to_mend:
+            for text in hints:
                 write_err_line(text)
-            # Imported here: it counts tokens of the bridge's own tools, which imports its server.
+            # Imported here: it imports the server, whose tools' tokens it counts.
             from bridge.cli.checks import check_servers
 
             return await check_servers(engine, as_json=as_json)
         rows = _rows(engine)
-    if as_json:
-        write_json(rows, indent=2)
-    elif not rows:
-        write_err(none_found(settings))
-    else:
+    if rows and not as_json:
         _write(rows, str(home(settings.environ)))
-    for text in to_mend:
+    else:
+        write_list(rows, {}, none_found(settings), as_json=as_json)
+    for text in hints:
         write_err_line(text)
     return 0
 
 
-def unused_tables(engine: Engine, settings: Settings) -> list[str]:
-    """Return a line for each table of `config.toml` about a server that there is not."""
-    found = engine.servers.discovery
-    known = {spec.name for spec in found.servers}
-    known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
-    return [
-        f"[servers.{name}] in config.toml does nothing: no client has a server of that name."
-        for name in settings.server_settings
-        if name not in known
-    ]
-
-
 def none_found(settings: Settings) -> str:
-    """Return what to say, and to do, where no client has a server."""
     text = (
-        "No MCP servers found. Add one to a client (`claude mcp add`, say), or name a file in "
-        "MCP_SERVERS_CONFIG.\n"
+        "No MCP servers found. Add one to a client, for example with `claude mcp add`, or name a "
+        "file in MCP_SERVERS_CONFIG."
     )
     if settings.sources:
-        named = visible(",".join(settings.sources))
-        text += f"MCP_BRIDGE_SOURCES leaves clients out: it is {named}.\n"
+        sources = visible(",".join(settings.sources))
+        text += f"\nMCP_BRIDGE_SOURCES leaves clients out: it is {sources}."
     return text
 
 
 def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
-    """Write the servers that programs can use as a table, and below it why others are left out.
+    """Write the usable servers as a table, and below it why others are left out.
 
-    A person at a terminal knows the home directory as "~"; a script gets whole paths.
+    A terminal shows the home directory as "~"; a script gets whole paths.
     """
     at_terminal = terminal_width() is not None
 
     def short(text: str) -> str:
         return re.sub(rf"(^| ){re.escape(home_directory)}/", r"\1~/", text) if at_terminal else text
 
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "NAME": lambda row: row["name"],
+        "ALIAS": lambda row: f"mcp_{row['alias']}" if row.get("alias") else "-",
+        "TRANSPORT": lambda row: row.get("transport", "-"),
+        "STATE": lambda row: row["state"],
+        "TOOLS": lambda row: str(row.get("tools", "-")),
+        "CLIENTS": lambda row: ", ".join(
+            dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
+        ),
+        "FOUND IN": lambda row: short(row["source"]),
+    }
     used = [row for row in rows if row["state"] not in ("skipped", "proposed")]
     if used:
-        write_table(_HEADINGS, [_cells(row, short) for row in used], ("TRANSPORT", "CLIENTS"))
+        write_list(used, columns, "", as_json=False, drop=("TRANSPORT", "CLIENTS"))
     differences = [(row["name"], text) for row in used for text in row.get("differences", ())]
     if differences:
         write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")
     for name, text in differences:
         write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
     _write_reasons("Not working", [row for row in used if row.get("reason")], str)
+    shadowed, only_client, itself = _ALIKE
+    titles = {ONLY_CLIENT: only_client, ITSELF: itself}
     grouped: dict[str, list[dict[str, Any]]] = {name: [] for name in ("", *_ALIKE)}
-    for row in rows:
-        if row["state"] == "skipped":
-            grouped[_alike(row["reason"])].append(row)
+    for row in (each for each in rows if each["state"] == "skipped"):
+        hidden = row["reason"].startswith(SHADOWED) and UNUSED not in row["reason"]
+        grouped[shadowed if hidden else titles.get(row["reason"], "")].append(row)
     _write_reasons("Left out", grouped.pop(""), short)
     for title, alike in grouped.items():
-        _write_names(title, alike)
-    proposed = _one_for_each_server([row for row in rows if row["state"] == "proposed"])
-    _write_reasons("Not approved, so not used", proposed, short)
+        # --json has their files.
+        clients: dict[str, dict[str, None]] = {}
+        for row in alike:
+            clients.setdefault(row["name"], {})[row["client"]] = None
+        if clients:
+            named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
+            write_prose("\n" + visible(f"{title}: {named}.", keep="") + "\n")
+    # One row per name, with the number of its other definitions.
+    proposed: dict[str, dict[str, Any]] = {}
+    waiting = [row for row in rows if row["state"] == "proposed"]
+    counts = Counter(row["name"] for row in waiting)
+    for row in waiting:
+        more = counts[row["name"]] - 1
+        reason = row["reason"] + (f"; defined in {more} more" if more else "")
+        proposed.setdefault(row["name"], {**row, "reason": reason})
+    _write_reasons("Not approved, so not used", proposed.values(), short)
     if proposed:
         write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
 
 
-def _alike(reason: str) -> str:
-    shadowed, only_client, itself = _ALIKE
-    if reason.startswith(SHADOWED) and UNUSED not in reason:
-        return shadowed
-    return {ONLY_CLIENT: only_client, ITSELF: itself}.get(reason, "")
-
-
-def _one_for_each_server(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each name, with the number of its other definitions in the reason."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row["name"], []).append(row)
-    more = {name: f"; defined in {len(of) - 1} more" for name, of in found.items() if of[1:]}
-    return [
-        {**first, "reason": f"{first['reason']}{more.get(name, '')}"}
-        for name, (first, *_) in found.items()
-    ]
-
-
-def _write_reasons(title: str, rows: Sequence[dict[str, Any]], short: Callable[[str], str]) -> None:
-    """Write a line for each of `rows`; --json has the whole reason."""
+def _write_reasons(
+    title: str, rows: Collection[dict[str, Any]], short: Callable[[str], str]
+) -> None:
     if rows:
         write_out(f"\n{title}:\n")
     for row in rows:
@@ -183,44 +184,24 @@ def _write_reasons(title: str, rows: Sequence[dict[str, Any]], short: Callable[[
         write_prose(visible(line, keep="") + "\n")
 
 
-def _write_names(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a line for all of `rows`; --json has their files."""
-    clients: dict[str, dict[str, None]] = {}
-    for row in rows:
-        clients.setdefault(row["name"], {})[row["client"]] = None
-    if clients:
-        named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
-        write_out("\n")
-        write_prose(visible(f"{title}: {named}.", keep="") + "\n")
-
-
-def _cells(row: dict[str, Any], short: Callable[[str], str]) -> tuple[str, ...]:
-    clients = dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
-    return (
-        row["name"],
-        f"mcp_{row['alias']}" if row.get("alias") else "-",
-        row.get("transport", "-"),
-        row["state"],
-        str(row.get("tools", "-")),
-        ", ".join(clients),
-        short(row["source"]),
-    )
-
-
 def _rows(engine: Engine) -> list[dict[str, Any]]:
+    def row_of(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
+        row = {"name": entry.name, "state": state, "used": False, **_place(entry.source)}
+        return {**row, "reason": entry.reason}
+
     discovery = engine.servers.discovery
-    found = [_row(engine, spec) for spec in discovery.servers]
-    found += [_skipped_row(entry, "skipped") for entry in discovery.skipped]
+    rows = [_row(engine, spec) for spec in discovery.servers]
+    rows += [row_of(entry, "skipped") for entry in discovery.skipped]
     for entry in discovery.proposed:
         more = {"transport": entry.spec.transport, "digest": entry.definition.digest}
-        found.append({**_skipped_row(entry, "proposed"), **more})
-    return found
+        rows.append({**row_of(entry, "proposed"), **more})
+    return rows
 
 
 def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
-    """Return what is known of a server. Commands, addresses and variables may hold secrets."""
+    """Describe a server without its command, address and variables, which may hold secrets."""
     state = engine.servers.pool.state(spec.name)
-    listing = engine.servers.listing(spec.name)
+    listing = engine.servers.last_listing(spec.name)
     row: dict[str, Any] = {
         "name": spec.name,
         "alias": engine.servers.aliases[spec.name],
@@ -241,7 +222,7 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
     else:
         row["start"] = start.action
         if start.action != "allow":
-            row["reason"] = f"it is not started unasked: {because(start)}"
+            row["reason"] = f"it does not start without approval: {because(start)}"
     if listing is not None:
         row["tools"] = len(listing.tools)
     if spec.tools.only is not None:
@@ -258,15 +239,7 @@ def _place(source: Source) -> dict[str, Any]:
     return {**place, "fields": list(source.fields)}
 
 
-def _skipped_row(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "state": state,
-        "used": False,
-        **_place(entry.source),
-        "reason": entry.reason,
-    }
-
+SERVER_UNREACHABLE = 4  # The exit status if a server could not be asked.
 
 _COMMAND = "servers approve"
 
@@ -276,7 +249,7 @@ async def approve(
     *,
     names: Annotated[
         list[str] | None,
-        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", completion.servers),
+        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", complete_servers),
     ] = None,
 ) -> int:
     """Approve a project's server, or a changed one.
@@ -284,27 +257,18 @@ async def approve(
     Examples:
         servers approve github
     """
-    return await approve_of(names or (), settings, Person())
-
-
-async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Approve servers of the working directory's files, or the start of any; 1 if one is not.
-
-    Args:
-        names: NAME, which is shown and asked about, or NAME@DIGEST as `servers --json` has it.
-    """
     if not names:
         message = "Name a server to approve."
         raise UsageError(message, remedy="`mcp-code-bridge servers` lists those waiting.")
-    consents = consents_of(settings)
+    consents, person = consents_of(settings), Person()
     approved = True
     for wanted in names:
         context = context_for(settings, str(Path.cwd()), sys.platform)
-        found = await anyio.to_thread.run_sync(consents.discover, context)
-        for warning in found.warnings:
+        discovery = await anyio.to_thread.run_sync(consents.discover, context)
+        for warning in discovery.warnings:
             if warning.unread or not warning.key:
                 write_err_line(f"warning: {warning}")
-        server, digits = _resolve_name(wanted, found)
+        server, digits = _resolve_name(wanted, discovery)
         if isinstance(server, ServerSpec):
             approved &= await _approve_start(server, digits, settings, person)
             continue
@@ -312,13 +276,13 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         before = _starts(settings).decide(spec)
         if before.rule == REDEFINED:
             person.write(
-                f"About the server, the policy knows: {before.reason}. If you approve, the "
-                f"policy's lines for {spec.name} apply to this definition.\n"
+                f"The policy has rules for a server of this name: {before.reason}. If you approve, "
+                f"the policy's rules for {spec.name} apply to this definition.\n"
             )
         head = "".join(f"  {line}\n" for line in definition_lines(server))
         shown = (
-            f"{spec.name}, a server that a file in this directory defines. It is started without a "
-            f"sandbox.\n{head}  The definition, exactly as it is written there:\n{spec.written}\n"
+            f"{spec.name}, a server that a file in this directory defines. It runs without a "
+            f"sandbox.\n{head}  The definition in the file:\n{spec.written}\n"
         )
         lines = counted(spec.written.count("\n") + 1, "line")
         question = f"May {spec.name} be used as shown above ({lines})?"
@@ -327,39 +291,38 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         ):
             approved = False
             continue
-        # A person has just approved exactly this definition, whatever had the name before.
+        # The user has approved this definition, so it replaces any earlier one of the name.
         await _record(spec, settings)
         try:
             await anyio.to_thread.run_sync(consents.allow, server.definition)
         except MalformedError as error:
-            raise UsageError(f"It cannot be approved: {error}.") from None
+            raise UsageError(f"{spec.name} could not be approved: {error}.") from None
         write_err_line(f"Approved {spec.name} for this directory until its definition changes.")
     return 0 if approved else 1
 
 
 async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, person: Person) -> bool:
-    """Approve the start of a server of the user's as it is defined now; return whether it may."""
     decision = _starts(settings).decide(spec)
     if decision.action == "deny":
-        message = f"{spec.name} is not started: the policy denies it ({because(decision)})."
-        raise UsageError(message, remedy="Change that in config.toml.")
+        message = f"{spec.name} cannot be approved: the policy denies it ({because(decision)})."
+        raise UsageError(message, remedy="Change the policy in config.toml.")
     if decision.action == "allow":
         project = spec.source.scope == "project"
-        write_err_line(f"{spec.name} {'is approved already' if project else 'needs no approval'}.")
+        write_err_line(f"{spec.name} {'is already approved' if project else 'needs no approval'}.")
         return True
     lines = "".join(f"  {line}\n" for line in (*server_lines(spec), because(decision)))
-    shown = f"{spec.name}, which is started without a sandbox.\n{lines}"
+    shown = f"{spec.name}, which runs without a sandbox.\n{lines}"
     question = f"May {spec.name} be started as shown above?"
     if not await person.confirm_digest(
         spec.name, spec.definition, digits, shown=shown, question=question, command=_COMMAND
     ):
         return False
     await _record(spec, settings)
-    # As another bridge reads it.
+    # Read back from the store, as another bridge would.
     if _starts(settings).decide(spec).action != "allow":
         store = settings.store or settings.state_dir / "store.db"
-        message = f"That {spec.name} may be started cannot be kept."
-        raise UsageError(message, remedy=f"See to {store}.")
+        message = f"The approval of {spec.name} could not be saved in {store}."
+        raise UsageError(message, remedy="Check the file's permissions and free space.")
     write_err_line(f"Approved {spec.name} until its definition changes.")
     return True
 
@@ -377,11 +340,11 @@ def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
     return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
 
 
-def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | ServerSpec, str]:
-    """Return what a word means, one that waits before others, and the digits given with it."""
+def _resolve_name(wanted: str, discovery: Discovery) -> tuple[ProposedServer | ServerSpec, str]:
+    """Return the server and the digits that NAME[@DIGEST] means; unapproved servers come first."""
     name, _, digits = wanted.rpartition("@")
-    for servers in (found.proposed, found.servers):
-        # A name may hold an "@" itself.
+    for servers in (discovery.proposed, discovery.servers):
+        # A name may contain an "@".
         for word, given in ((wanted, ""), (name, digits)):
             named = [each for each in servers if word and word in reference_names(each.name)]
             for each in named:
@@ -389,8 +352,42 @@ def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | Serve
                 digest = definition if isinstance(definition, str) else definition.digest
                 if each is named[-1] or digest.removeprefix("sha256:").startswith(given.lower()):
                     return each, given
-    waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed)) or "none"
+    waiting = ", ".join(dict.fromkeys(each.name for each in discovery.proposed)) or "none"
     message = f"No server {wanted!r:.200} of this directory waits for approval. Waiting: {waiting}."
     raise UnknownError(
-        message, remedy="`mcp-code-bridge servers` says what there is.", code="unknown_server"
+        message, remedy="`mcp-code-bridge servers` lists all servers.", code="unknown_server"
     )
+
+
+async def logs(
+    settings: Settings,
+    server: Annotated[
+        str | None, arg("SERVER", "its name; else logs are listed", complete_servers)
+    ] = None,
+    *,
+    number: Annotated[int, count("how many lines")] = 100,
+) -> int:
+    """Show what a server wrote to stderr.
+
+    The bridge keeps the last 1 to 2 MiB of each server.
+    """
+    directory = settings.state_dir / "logs"
+    names = sorted(path.stem for path in directory.glob("*.log"))
+    if server is None:
+        write_out("".join(f"{name}\n" for name in names))
+        if not names:
+            write_err_line("No server has written to stderr.")
+        return 0
+    path, last = log_path(directory, server), deque[str](maxlen=number)
+    if path.stem not in names:
+        near = parsers.nearest(server, names)
+        remedy = f"Did you mean {near}?" if near else "`logs` lists the logs."
+        raise UnknownError(
+            f"There is no log of a server {server!r:.80}.", remedy=remedy, code="unknown_server"
+        )
+    # The log rotates into the older file `.1`.
+    for part in (path.with_name(f"{path.name}.1"), path):
+        with suppress(FileNotFoundError), part.open(encoding="utf-8", errors="replace") as file:
+            last.extend(file)
+    write_out("".join(last))
+    return 0

@@ -1,8 +1,4 @@
-"""`setup`: from nothing to the bridge in a person's clients, one question after another.
-
-Each answer has a flag. Nothing is written before the last question, so a user who leaves at one of
-them leaves everything unchanged.
-"""
+"""`setup`: installs the bridge step by step. Each question has a flag."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Annotated, TypeVar
 import anyio
 import anyio.to_thread
 
-from bridge.cli.doctor import offer, working
+from bridge.cli.doctor import find_working, offer
 from bridge.cli.install import (
     NO_CLIENT,
     clients_of,
@@ -27,17 +23,17 @@ from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
-from bridge.clients.entry import own_entry
-from bridge.clients.writers import Machine, Scope, Target, detected, writer_for
+from bridge.client_configs.entry import own_entry
+from bridge.client_configs.writers import Machine, Scope, Target, detect_targets, writer_for
 from bridge.errors import BridgeError, UsageError
+from bridge.inventory.consents import consents_of
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
-from bridge.servers.consents import consents_of
 from bridge.settings import Settings
 
 T = TypeVar("T")
 
-NONE = "none"  # In place of names: no client, or no server.
+NONE = "none"  # The word for no client, or no server.
 
 
 async def setup(
@@ -70,16 +66,16 @@ async def setup(
     with nothing_written():
         with waiting("reading your clients' files"):
             discover = consents_of(settings).discover
-            found = await anyio.to_thread.run_sync(discover, machine.context)
-        here = detected(machine)
-        write_found(here, found, machine)
+            discovery = await anyio.to_thread.run_sync(discover, machine.context)
+        here = detect_targets(machine)
+        write_found(here, discovery, machine)
         question = "Start each server once to measure its tool definitions?"
-        measures = bool(found.servers) and not skip_cost
+        measures = bool(discovery.servers) and not skip_cost
         if measures and (person is None or await person.confirm(question, default=True)):
             await _show_cost(settings)
         with waiting("trying each sandbox"):
             probes = await probe_all(settings)
-        _write_sandbox(works := working(probes), probes)
+        works = _write_sandbox(probes)
         named = await _clients(clients, here, person) if here or clients else ()
         if named and move is None and person is not None:
             move = await _ask_move(named, scope, settings, machine, person)
@@ -94,27 +90,27 @@ async def setup(
         return status
     write_err_line("The bridge can't run programs until a sandbox works.")
     if not (dry_run or yes) and await offer(probes, settings):
-        works = working(await probe_all(settings))
+        works = _write_sandbox(await probe_all(settings))
     if works:
-        write_out(f"Programs run in: {works}\n")
         return status
     write_err_line("Next: run `mcp-code-bridge doctor`. It prints the commands that fix this.")
     return 1
 
 
-def _write_sandbox(works: str, probes: Sequence[Probe]) -> None:
+def _write_sandbox(probes: Sequence[Probe]) -> str:
+    works = find_working(probes)
     if works:
         write_out(f"Programs run in: {works}\n")
-        return
+        return works
     write_out("No sandbox works yet, so programs cannot run here.\n")
     own = [probe for probe in probes if probe.error_code != "wrong_system"]
     for probe in own or probes:
         write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
+    return ""
 
 
 async def _show_cost(settings: Settings) -> None:
-    """Print what the servers' tools cost a client now, and would cost behind the bridge."""
-    # Imported here: it counts the tokens of the bridge's own tools, and imports its server.
+    # Imported here: it imports the server, whose tools' tokens it counts.
     from bridge.cli.checks import check_servers
 
     with anyio.move_on_after(90) as scope:
@@ -122,13 +118,13 @@ async def _show_cost(settings: Settings) -> None:
             async with open_engine(settings) as engine:
                 await check_servers(engine, as_json=False)
         except BridgeError as error:
-            write_err_line(visible(f"Could not measure their tools: {error}"))
+            write_err_line(f"Could not measure their tools: {error}")
     if scope.cancelled_caught:
         write_err_line("Not all servers started within 90 s; `servers --check` waits longer.")
 
 
 async def _answer(person: Person, prompt: str, read: Callable[[str], T]) -> T:
-    """Ask until an answer can be read; nothing means all, and no answer none."""
+    """Ask until `read` accepts the answer; an empty line means all, the end of input none."""
     while True:
         line = await person.ask(f"{prompt} all, none, or names [all]: ")
         try:
@@ -140,26 +136,24 @@ async def _answer(person: Person, prompt: str, read: Callable[[str], T]) -> T:
 async def _clients(
     given: str | None, here: Sequence[Target], person: Person | None
 ) -> tuple[str, ...]:
-    """Return the ids of the clients that get the bridge."""
 
-    def named(text: str) -> tuple[str, ...]:
+    def read_clients(text: str) -> tuple[str, ...]:
         words = [word for word in text.replace(",", " ").split() if word != NONE]
         if words == [ALL]:
             return clients_of(here)
         return tuple(writer_for(word).id for word in words)
 
     if given is not None:
-        return named(given)
+        return read_clients(given)
     if person is None:
         message = "No changes made: no client was named."
         raise UsageError(message, remedy="Pass --clients A,B or --clients all.")
-    return await _answer(person, "Which clients should use the bridge?", named)
+    return await _answer(person, "Which clients should use the bridge?", read_clients)
 
 
 async def _ask_move(
     clients: Sequence[str], scope: Scope, settings: Settings, machine: Machine, person: Person
 ) -> str:
-    """Return which of the clients' servers go behind the bridge, as `--move` has them."""
     planned = plan(clients, scope, own_entry(settings.environ), machine)
     if any(change.barred for change in planned):
         return NONE
@@ -168,7 +162,7 @@ async def _ask_move(
     if not names:
         return NONE
 
-    def chosen(text: str) -> str:
+    def read_servers(text: str) -> str:
         words = [word.strip() for word in text.split(",")]
         if not set(words) <= {*names, ALL, NONE}:
             raise UsageError("Name servers of the list, or all, or none.")
@@ -178,4 +172,4 @@ async def _ask_move(
         "These clients also start the servers themselves, so the model sees every tool twice: "
         f"{', '.join(names)}\n`mcp-code-bridge uninstall CLIENT --restore` undoes a move.\n"
     )
-    return await _answer(person, "Which move behind the bridge?", chosen)
+    return await _answer(person, "Which move behind the bridge?", read_servers)

@@ -1,8 +1,8 @@
-"""`skills`: what programs have saved for later ones, listed, shown, approved of and removed."""
+"""`skills`: lists, shows, approves and removes the functions that programs have saved."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.program.guard import check
@@ -11,34 +11,32 @@ from bridge.cli.options import AsJson, arg
 from bridge.cli.output import visible, write_err, write_json, write_list, write_out, write_warning
 from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.cli.status import open_engine
-from bridge.errors import UnknownError, UsageError
+from bridge.errors import UsageError
 from bridge.gate.question import visible_lines
+from bridge.saved_functions.source import Skill
 from bridge.settings import Settings
-from bridge.skills.source import Skill
 from bridge.text import counted
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-_HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")
-
 
 async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
     """List skills."""
     async with open_engine(settings) as engine:
-        shelf = engine.skills.shelf
-        skills = await shelf.all()
-        approved = await shelf.approved()
-        found = [_fields(engine, skill, approved) for skill in skills.values()]
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        return [each["name"], str(each["version"]), _state(each), each["description"]]
-
-    none = f"No skills in {visible(str(shelf.folder))}."
-    write_list(found, _HEADINGS, cells, none, as_json=as_json)
-    if found and not as_json:
-        write_out(f"\n{counted(len(found), 'skill')} in {visible(str(shelf.folder))}\n")
-    return 0
+        index = engine.skills.index
+        skills = await index.all()
+        approved = await index.approvals()
+        rows = [_fields(engine, skill, approved) for skill in skills.values()]
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "NAME": lambda each: each["name"],
+        "VERSION": lambda each: str(each["version"]),
+        "STATE": _state,
+        "DESCRIPTION": lambda each: each["description"],
+    }
+    folder = visible(str(index.folder))
+    below = f"\n{counted(len(rows), 'skill')} in {folder}\n"
+    return write_list(rows, columns, f"No skills in {folder}.", as_json=as_json, below=below)
 
 
 async def show(
@@ -50,7 +48,7 @@ async def show(
     """Print a skill."""
     async with open_engine(settings) as engine:
         skill = await _skill(engine, name)
-        approved = await engine.skills.shelf.approved()
+        approved = await engine.skills.index.approvals()
         fields = _fields(engine, skill, approved)
     if as_json:
         write_json({**fields, "source": skill.source}, indent=2)
@@ -75,23 +73,14 @@ async def approve(
     Examples:
         skills approve tidy_names
     """
-    return await approve_of(names, settings, Person())
-
-
-async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Approve skills, each as it was shown, for programs to use; 1 if one is not.
-
-    Args:
-        names: NAME, which is shown and asked about, or NAME@DIGEST as `skills show` prints it.
-    """
-    refused = False
+    refused, person = False, Person()
     async with open_engine(settings) as engine:
-        shelf = engine.skills.shelf
-        approved = await shelf.approved()
+        index = engine.skills.index
+        approved = await index.approvals()
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)
-            # How many lines, for a screen that shows fewer.
+            # The count tells the user whether the screen shows all lines.
             lines = counted(skill.text.count("\n"), "line")
             if not await person.confirm_digest(
                 name,
@@ -103,7 +92,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             ):
                 refused = True
                 continue
-            if not await shelf.approve(skill):
+            if not await index.approve(skill):
                 raise UsageError(f"{name} has changed since it was shown, and was not approved.")
             if skill.problem:
                 write_warning(f"{name} cannot be used: {skill.problem}")
@@ -118,20 +107,20 @@ async def remove(
 ) -> int:
     """Remove skills, with all their versions."""
     async with open_engine(settings) as engine:
-        shelf = engine.skills.shelf
+        index = engine.skills.index
         for name in names:
             await _skill(engine, name)
-            await shelf.remove(name)
+            await index.remove(name)
             write_err(f"Removed {name}.\n")
     return 0
 
 
 async def _skill(engine: Engine, name: str) -> Skill:
-    skills = await engine.skills.shelf.all()
+    skills = await engine.skills.index.all()
     if name not in skills:
-        from bridge.skills.index import unknown
+        from bridge.saved_functions.files import unknown
 
-        raise UnknownError(unknown(name, skills), code="unknown_skill")
+        raise unknown(name, skills)
     return skills[name]
 
 
@@ -149,7 +138,7 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
         "digest": skill.digest,
         "approved": (skill.name, skill.digest) in approved,
         "edited": skill.edited,
-        "stale": engine.skills.shelf.stale(skill),
+        "stale": engine.skills.index.stale(skill),
         "problem": skill.problem,
     }
 
@@ -166,13 +155,12 @@ def _state(fields: dict[str, Any]) -> str:
 
 
 def _shown(skill: Skill) -> str:
-    """Return a skill's file with nothing hidden in it, as in the question to a client's person."""
+    """Return a skill's text with invisible characters made visible."""
     lines, _ = visible_lines(skill.text, len(skill.text), 10 * len(skill.text))
     return "\n".join(lines)
 
 
 def _about(skill: Skill, fields: dict[str, Any], settings: Settings) -> str:
-    """Return what else there is to know of a skill, in lines."""
     findings = check(Survey(skill.code.tree), settings.guard_denies).findings if skill.code else ()
     return "".join(
         [

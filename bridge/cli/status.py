@@ -1,7 +1,6 @@
-"""The line at the bottom of a terminal that says what a command waits for, drawn by rich.
+"""The status line at the bottom of the terminal, on stderr, that names what a command waits for.
 
-A process has one such line, on stderr. It appears after 200 ms, and is erased before anything else
-is written: writers of the two streams use `hidden`.
+A process has one. Other writers erase it with `hide_status` before they write.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
     nullcontext,
@@ -30,52 +30,45 @@ _current: StatusLine | None = None
 
 
 def can_move(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal on which a line can be drawn again."""
+    """Return whether a stream is a terminal that can redraw a line."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def is_drawn(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal with colours."""
     return can_move(stream) and not os.environ.get("NO_COLOR")
 
 
-def hidden() -> AbstractContextManager[None]:
-    """Return a context in which no status line is on the screen."""
-    return nullcontext() if _current is None else _current.hidden()
+def hide_status() -> AbstractContextManager[None]:
+    """Return a context that keeps the status line off the screen."""
+    return nullcontext() if _current is None else _current.hide_status()
 
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Say what the command waits for, while this is open; yield a function that changes the text.
+    """Show what the command waits for while this is open; yield a function that changes the text.
 
-    Inside another `waiting` it replaces the text of that one. Without a terminal it does nothing.
+    An inner `waiting` replaces the text of the outer one. Without a terminal it does nothing.
     """
-    outer = _current
-    if outer is not None or not can_move(sys.stderr):
-        before = "" if outer is None else outer.text
-        _say(outer, text)
-        yield lambda new: _say(outer, new)
-        _say(outer, before)
-        return
-    with StatusLine(sys.stderr) as line:
-        line.text = text
-        yield lambda new: _say(line, new)
+    with ExitStack() as stack:
+        line = _current
+        if line is None and can_move(sys.stderr):
+            line = stack.enter_context(StatusLine(sys.stderr))
+        before = line.text if line is not None else ""
 
+        def say(new: str) -> None:
+            if line is not None:
+                line.text = new
 
-def _say(line: StatusLine | None, text: str) -> None:
-    if line is not None:
-        line.text = text
+        say(text)
+        yield say
+        say(before)
 
 
 class StatusLine:
-    """The status line of a terminal, which several threads may use.
+    """A terminal's status line, safe for use by several threads.
 
     Args:
-        writer: The terminal.
-        render: Returns the line's text, empty for no line now; `text` unless given.
-
-    Attributes:
-        text: What the command waits for.
+        render: Returns the line's text; empty hides the line. By default it returns `text`.
     """
 
     def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
@@ -105,19 +98,18 @@ class StatusLine:
     def __enter__(self) -> StatusLine:
         global _current
         self._outer, _current = _current, self
-        # A thread, since a command may block the event loop, and a stopped terminal the thread.
+        # A command may block the event loop, and a stopped terminal blocks this thread.
         threading.Thread(target=self._run, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         global _current
         self._over.set()
-        with self.hidden():
+        with self.hide_status():
             _current = self._outer
 
     @contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Draw nothing while this is open."""
+    def hide_status(self) -> Iterator[None]:
         with self._changing:
             self._hidden += 1
             self._live.stop()
@@ -128,7 +120,6 @@ class StatusLine:
                 self._hidden -= 1
 
     def draw(self) -> None:
-        """Draw the line, unless it is hidden or there is nothing to say."""
         with self._changing:
             idle = self._hidden or self._over.is_set()
             self._shown = "" if idle else self._render()
@@ -152,7 +143,6 @@ class StatusLine:
 
 @asynccontextmanager
 async def open_engine(settings: Settings, *, patient: bool = False) -> AsyncIterator[Engine]:
-    """Open an engine on the user's own servers."""
     async with AsyncExitStack() as stack:
         with waiting("finding servers and a sandbox"):
             from bridge.runs import open_engine as opened

@@ -1,26 +1,33 @@
-"""The user at a terminal, as the client of a run.
-
-Owns the questions of servers on a terminal: a line for each field of a form, on stderr, so that the
-program's output stays its own. Without a terminal no one is asked.
-"""
+"""The terminal as the client of a run: shows output and status, and asks servers' questions."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable, Mapping
-from typing import TextIO
+from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from time import monotonic
+from typing import BinaryIO, TextIO
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from anyio.abc import TaskGroup
 
+from bridge.callers.progress import RunProgress, told
 from bridge.cli.output import hold_logs, visible
 from bridge.cli.person import Person
+from bridge.cli.status import StatusLine, hide_status
 from bridge.errors import CannotAskError
 from bridge.model import Json
+from bridge.tasks import background_tasks
+from bridge.text import VisibleDecoder
 
 logger = logging.getLogger(__name__)
 
-MAX_FIELDS = 50  # Of a server's form: more is too much to fill in line by line.
+MAX_QUEUED_BYTES = 32 * 1024 * 1024  # Output that waits for its reader, such as a pager.
+
+_BAR = 20  # Columns of the progress bar.
 
 _WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
@@ -28,17 +35,17 @@ _LEVELS["warning"] = logging.WARNING
 
 
 class Terminal:
-    """Asks on one stream and reads from another; both have to be a terminal."""
+    """The user at a terminal, as the client of a run."""
 
-    identity: Hashable = "terminal"  # There is one.
-    wants_output = False  # Not in the log: it comes with the result.
-    program = ""  # A person types the answers.
-    visits = False  # Not for the bridge: a person at a terminal has `login`.
+    identity: Hashable = "terminal"  # A process has one terminal.
+    wants_output = False  # The output comes with the result.
+    program = ""  # No program answers for the user.
+    visits = False  # The user logs in with the command `login`.
 
     def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
         self._person = Person(reader, writer, drawn=drawn)
         self._writer = writer
-        self._turn = anyio.Lock()
+        self._screen = anyio.Lock()
 
     @property
     def attended(self) -> bool:
@@ -59,22 +66,18 @@ class Terminal:
 
     async def log(self, level: str, source: str, data: Json) -> None:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-        # On one line, or what follows could pass for something of the bridge's.
+        # On one line, or a second line could look like the bridge's own.
         shown = visible(f"{source}: {text}", keep="")
         logger.log(_LEVELS.get(level, logging.ERROR), "%s", shown)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, field by field; the end of input (Ctrl-D) declines. Nothing is logged meanwhile.
-
-        Raises:
-            CannotAskError: There is no terminal, or the form is not one for lines.
-        """
+        """Ask field by field while logs are held back; the end of input (Ctrl-D) declines."""
         if not self.attended:
             raise CannotAskError("No user can be asked: this run has no terminal.")
-        async with self._turn:
-            with hold_logs():
+        async with self._screen:
+            with hold_logs(), hide_status():
                 message = str(params.get("message", ""))
-                # Those of servers begin with their names in brackets.
+                # A server's question begins with the server's name in brackets.
                 asks = "A server asks" if message.startswith("[") else "Approval needed"
                 self._person.write_heading(asks)
                 self._person.write(f"{message}\n(Ctrl-D declines.)\n")
@@ -91,12 +94,11 @@ class Terminal:
         return []
 
     async def _fill(self, schema: Json) -> Mapping[str, Json]:
-        fields = schema.get("properties") if isinstance(schema, dict) else None
-        if not isinstance(schema, dict) or not isinstance(fields, dict):
-            fields, schema = {}, {}
-        if len(fields) > MAX_FIELDS:
+        form = schema if isinstance(schema, dict) else {}
+        fields, required = form.get("properties"), form.get("required")
+        fields = fields if isinstance(fields, dict) else {}
+        if len(fields) > 50:  # A user fills them in line by line.
             raise CannotAskError(f"The form has {len(fields)} fields, too many for a terminal.")
-        required = schema.get("required")
         content: dict[str, Json] = {}
         for name, field in fields.items():
             described = field if isinstance(field, dict) else {}
@@ -118,12 +120,118 @@ class Terminal:
         return {"action": "accept", "content": content}
 
 
+class LiveTerminal(Terminal):
+    """A terminal that shows a run's output and status while `streaming` is open.
+
+    Each stream of the program goes to the same stream here, without control characters if that is a
+    terminal. The program waits for the reader if the queue is full.
+
+    Args:
+        shows: Whether to draw a status line.
+        out, err: The destinations of the program's streams.
+        drawn: Whether the terminal supports attributes, which mark the bridge's own lines.
+    """
+
+    def __init__(
+        self,
+        reader: TextIO,
+        writer: TextIO,
+        *,
+        shows: bool,
+        out: BinaryIO,
+        err: BinaryIO,
+        drawn: bool = True,
+    ) -> None:
+        super().__init__(reader, writer, drawn=drawn)
+        self.run_progress: RunProgress | None = None
+        self._line = StatusLine(writer, self._status) if shows else None
+        self._started = 0.0
+        self._at_line_start = True
+        self._note = ""
+        self._streams = {"stdout": out, "stderr": err}
+        self._decoders = {
+            name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
+        }
+        self._queued = 0
+        self._tasks: TaskGroup
+
+    @property
+    def wants_progress(self) -> bool:
+        return self._line is not None
+
+    def follow(self, run_progress: RunProgress) -> None:
+        self.run_progress, self._started, self._note = run_progress, monotonic(), ""
+
+    def _status(self) -> str:
+        """Return the status line; empty in a run's first 0.6 s and after an incomplete line."""
+        if self.run_progress is None:
+            return self._note or "starting a sandbox"
+        seconds = monotonic() - self._started
+        if not self._at_line_start or seconds < 0.6:
+            return ""
+        return status_text(self.run_progress, seconds, self._note)
+
+    async def wrote(self, stream: str, data: bytes) -> None:
+        """Queue output; if the queue is full, wait until it is written."""
+        self._queued += len(data)
+        if self._queued > MAX_QUEUED_BYTES:
+            await self._write_next(stream, data)
+        else:
+            self._tasks.start_soon(self._write_next, stream, data)
+            await anyio.lowlevel.checkpoint()  # The task takes its place before the next one.
+
+    async def _write_next(self, stream: str, data: bytes) -> None:
+        # The lock is fair: output keeps its order and does not delay a question.
+        async with self._screen:
+            # Abandoned on an interrupt, which a blocked reader must not delay.
+            await anyio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
+        self._queued -= len(data)
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        self._note = told(message, 120)
+
+    @asynccontextmanager
+    async def streaming(self) -> AsyncIterator[None]:
+        """Draw the status while this is open; on exit, write all output."""
+        with self._line or nullcontext():
+            async with background_tasks() as self._tasks:
+                try:
+                    yield
+                finally:
+                    async with self._screen:  # After all queued output.
+                        for name in self._decoders:
+                            await anyio.to_thread.run_sync(self._write, name, b"", True)
+
+    def _write(self, name: str, data: bytes, final: bool = False) -> None:
+        stream, decoder = self._streams[name], self._decoders.get(name)
+        if decoder is not None:
+            data = decoder.decode(data, final=final).encode("utf-8", "backslashreplace")
+        with hide_status() if decoder is not None else nullcontext():
+            stream.write(data)
+            stream.flush()
+            if decoder is not None and data:
+                # A program's own progress bar ends with "\r" and must not be overwritten.
+                self._at_line_start = data.endswith(b"\n")
+
+
+def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:
+    whole = int(seconds)
+    time = f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
+    parts = [time, run_progress.own_text(), run_progress.call_text(), note]
+    text = " · ".join(part for part in parts if part)
+    share = run_progress.share
+    if share is not None:
+        full = round(share * _BAR)
+        text = f"{'━' * full}{'╌' * (_BAR - full)} {int(share * 100):3d}% {text}"
+    return text
+
+
 def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
-    """Return what asks for a field: a line, below its choices if they have titles. Pure."""
+    """Return the prompt for a field, with the titles of its choices above it."""
     choices, titles = _choices(field)
     listed, facts = "", [str(field.get("description") or "")]
     if titles:
-        # On one line each, or a title could pass for another choice.
+        # One line each, or a title could look like another choice.
         listed = "".join(
             visible(f"  {number}. {title} [{choice}]", keep="") + "\n"
             for number, (choice, title) in enumerate(zip(choices, titles, strict=True), 1)
@@ -143,11 +251,7 @@ def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
 
 
 def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
-    """Return the value that a line means; None for none. Pure.
-
-    Raises:
-        ValueError: It means none that fits; says which would.
-    """
+    """Parse an answer; None for an empty one. A `ValueError` states the expected form."""
     kind = field.get("type")
     if not text:
         if needed and field.get("default") is None:
@@ -155,8 +259,9 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
         return field.get("default")
     if kind == "array":
         return [item.strip() for item in text.split(",") if item.strip()]
-    if _choices(field)[0]:
-        return _parse_choice(field, text)
+    choices, titles = _choices(field)
+    if choices:
+        return _parse_choice(choices, titles, text)
     if kind == "boolean":
         if text.lower() not in _WORDS:
             raise ValueError("Answer yes or no.")
@@ -166,39 +271,34 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
             return int(text) if kind == "integer" else float(text)
         except ValueError:
             whole = "a whole" if kind == "integer" else "a"
-            raise ValueError(f"This has to be {whole} number.") from None
+            raise ValueError(f"This must be {whole} number.") from None
     return text
 
 
-def _parse_choice(field: Mapping[str, Json], text: str) -> Json:
-    choices, titles = _choices(field)
+def _parse_choice(choices: list[Json], titles: list[str], text: str) -> Json:
     words = [str(choice) for choice in choices]
     numbers = [str(number) for number, _ in enumerate(titles, 1)]
     for names in (words, numbers):
         if text in names:
             return choices[names.index(text)]
     if titles and text.lower() in _WORDS:
-        # Where a single choice is a yes, or a no, that is the one meant.
+        # "yes" and "no" are accepted if exactly one choice means them.
         word = "yes" if _WORDS[text.lower()] else "no"
-        said = [title.partition(",")[0].lower() for title in titles]
-        meant = [choice for choice, each in zip(choices, said, strict=True) if each == word]
+        firsts = [title.partition(",")[0].lower() for title in titles]
+        matches = [choice for choice, first in zip(choices, firsts, strict=True) if first == word]
         if len(choices) == 2 and "no" in choices and word == "yes":
-            meant = [choice for choice in choices if choice != "no"]
-        if len(meant) == 1:
-            return meant[0]
+            matches = [choice for choice in choices if choice != "no"]
+        if len(matches) == 1:
+            return matches[0]
     raise ValueError(f"Choose one of {', '.join(words)}{', or its number' if titles else ''}.")
 
 
 def _choices(field: Mapping[str, Json]) -> tuple[list[Json], list[str]]:
-    """Return a field's choices, and what they are called if all of them are called something."""
-    values, names = field.get("enum"), field.get("enumNames")
+    """Return a field's choices, and their titles if all have one."""
+    values, names, listed = (field.get(key) for key in ("enum", "enumNames", "oneOf"))
     if not isinstance(values, list):
-        listed = field.get("oneOf")
-        options = [
-            each
-            for each in (listed if isinstance(listed, list) else [])
-            if isinstance(each, dict) and "const" in each
-        ]
+        options = listed if isinstance(listed, list) else []
+        options = [each for each in options if isinstance(each, dict) and "const" in each]
         values, names = ([each.get(key) for each in options] for key in ("const", "title"))
     titles = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     return values, titles if len(titles) == len(values) else []

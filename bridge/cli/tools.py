@@ -1,14 +1,13 @@
-"""`tools`: what the servers can do, listed, searched, or as typed Python."""
+"""`tools`: lists or searches the servers' tools, also as typed Python."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bridge.catalog.entries import server_stub, tool_stub
 from bridge.catalog.prose import clip, first_sentence, one_line
-from bridge.catalog.stubs import server_stub, tool_stub
-from bridge.cli import completion
-from bridge.cli.options import AsJson, arg, flag, opt
+from bridge.cli.options import AsJson, arg, complete_servers, complete_tools, flag, opt
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -17,25 +16,23 @@ from bridge.cli.output import (
     write_out,
     write_warning,
 )
-from bridge.cli.servers import none_found
+from bridge.cli.servers import SERVER_UNREACHABLE, none_found
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UnknownError
-from bridge.servers.project_servers import waiting_line
+from bridge.inventory.project_servers import waiting_line
 from bridge.settings import Settings
 from bridge.text import counted
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-SERVER_UNREACHABLE = 4  # The exit status when nothing can be shown because of it.
-
 
 async def tools(
     settings: Settings,
     *,
-    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", completion.tools)] = None,
+    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", complete_tools)] = None,
     server: Annotated[
-        str | None, opt("NAME", "only this server's tools", completes=completion.servers)
+        str | None, opt("NAME", "only this server's tools", completes=complete_servers)
     ] = None,
     stub: Annotated[bool, flag("--stub", "as typed Python")] = False,
     fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,
@@ -43,7 +40,7 @@ async def tools(
 ) -> int:
     """List or search tools across servers.
 
-    Tools are shown as their servers listed them last.
+    The tools come from each server's last listing.
 
     Examples:
         tools 'create issue'
@@ -51,12 +48,8 @@ async def tools(
     query = " ".join(words or ())
     async with open_engine(settings) as engine:
         named = _named_tool(engine, query)
-        if named is not None:
-            names: tuple[str, ...] = (named[0],)
-        elif server:
-            names = (engine.servers.resolve(server),)
-        else:
-            names = engine.servers.names()
+        wanted = named[0] if named else engine.servers.resolve(server) if server else ""
+        names = (wanted,) if wanted else engine.servers.names()
         with waiting(f"asking {', '.join(names)} for their tools"):
             errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
         if named is not None and not errors:
@@ -70,37 +63,31 @@ async def tools(
             stubs = [server_stub(engine.servers.inventory.entry(name)) for name in names]
             write_out(visible("\n".join(stubs)))
             return _warn(errors)
-        found = await engine.guide.tools(names, query=query)
+        matches = await engine.guide.tools(names, query=query)
         if as_json:
-            write_json(found, indent=2)
+            write_json(matches, indent=2)
         elif stub:
-            stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in found]
+            stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in matches]
             write_out(visible("\n\n".join(stubs)))
         elif query:
-            _write_tools(found, indent="")
+            _write_tools(matches, indent="")
         else:
-            _write_servers(engine, names, found)
+            _write_servers(engine, names, matches)
     _warn(errors)
     if not server and not query and not as_json:
-        told = waiting_line(engine.servers.discovery.proposed)
-        write_err(visible(f"{told}\n" if told else ""))
+        line = waiting_line(engine.servers.discovery.proposed)
+        write_err(visible(f"{line}\n" if line else ""))
     if not names:
-        write_err("" if engine.servers.discovery.proposed else none_found(settings))
-    elif not as_json:
-        write_err(_advice(query, found))
-    return SERVER_UNREACHABLE if errors and not found else 0
-
-
-def _advice(query: str, found: Sequence[dict[str, Any]]) -> str:
-    if not found:
-        lists = "No tool matches; `mcp-code-bridge tools` lists all.\n"
-        return lists if query else "No tools found.\n"
-    poor = "Perhaps one of these. `mcp-code-bridge tools` lists all.\n"
-    return poor if found[0].get("poor") else ""
+        write_err("" if engine.servers.discovery.proposed else f"{none_found(settings)}\n")
+    elif not matches and not as_json:
+        hint = "No tool matches; `mcp-code-bridge tools` lists all.\n"
+        write_err(hint if query else "No tools found.\n")
+    elif not as_json and matches[0].get("poor"):
+        write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
+    return SERVER_UNREACHABLE if errors and not matches else 0
 
 
 def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
-    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name."""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None
@@ -117,28 +104,24 @@ def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
 
 def _stub(engine: Engine, server: str, tool: str) -> str:
     entry = engine.servers.inventory.entry(server)
-    return next(
-        tool_stub(candidate, entry.alias)
-        for candidate in entry.tools
-        if candidate.tool.name == tool
-    )
+    return next(tool_stub(each, entry.alias) for each in entry.tools if each.tool.name == tool)
 
 
-def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[str, Any]]) -> None:
+def _write_servers(engine: Engine, names: Iterable[str], tools: Sequence[dict[str, Any]]) -> None:
     gap = ""
     for name in names:
-        if mine := [docs for docs in found if docs["server"] == name]:
+        if own := [docs for docs in tools if docs["server"] == name]:
             entry = engine.servers.inventory.entry(name)
             summary = first_sentence(entry.description, 100)
             head = f"{one_line(entry.name, 60)}{f': {summary}' if summary else ''}"
             write_out(gap + visible(f"{head} ({counted(len(entry.tools), 'tool')})\n"))
-            _write_tools(mine, indent="  ")
+            _write_tools(own, indent="  ")
             gap = "\n"
 
 
-def _write_tools(found: Iterable[dict[str, Any]], *, indent: str) -> None:
+def _write_tools(tools: Iterable[dict[str, Any]], *, indent: str) -> None:
     width = terminal_width()
-    for docs in found:
+    for docs in tools:
         write_out(f"{indent}{visible(docs['signature'])}\n")
         if docs.get("description"):
             line = f"{indent}    {visible(docs['description'])}"

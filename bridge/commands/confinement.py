@@ -1,11 +1,7 @@
-"""What of the host a profile grants, and which words a stage may have. Pure but for `realpath`.
+"""The host paths that a profile grants, and the words that a stage may have. Pure.
 
-Owns the rules of what may be granted at all, the way from a path inside to what it leads to, and
-the decision on a stage by its executable's name.
-
-Arguments are not the boundary: a program can make up paths that it was never given, and a pattern
-may look like a path. What is not mounted into the sandbox is not there, whatever a word says. When
-a command fails, `View.explain_failure` names the argument that leads out.
+Arguments are no boundary, since a program can make up paths. The mounts are the boundary, and
+`View.explain_failure` only names an argument that leads outside.
 """
 
 from __future__ import annotations
@@ -19,18 +15,17 @@ from bridge.errors import InvalidRequestError, SettingsError
 from bridge.sandbox.backend import Bind
 from bridge.settings.commands import CommandProfile
 
-WORKSPACE = "/workspace"  # Where a sandbox has the workspace, wherever it is on the host.
+WORKSPACE = "/workspace"  # The workspace's path in a sandbox.
 
-MAX_STAGES = 8
-"""A client asks for stages; each has a sandbox of its own, with the profile's memory limit."""
+MAX_STAGES = 8  # A client may send any number; each has a sandbox with the profile's memory limit.
 
 MAX_COMMAND_BYTES = 16 * 1024
-"""Of one stage's words, which a client sends. They travel with the stage's other orders in a single
-argument, of which the kernel takes 128 KiB, and there every byte may take six."""
+"""A client may send words of any size. A stage's words are part of one argument, which the kernel
+limits to 128 KiB, and encoding takes up to six bytes for each."""
 
-NOWHERE = "/"  # What a path leads to that cannot be followed; no profile can grant it.
-_NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")  # The sandbox has its own of these.
-_OWN = ("/tmp", "/dev/null")  # What every command may name of them.
+NOWHERE = "/"  # The result of a path that cannot be followed; no profile can grant it.
+_NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")  # A sandbox has its own of these directories.
+_OWN = ("/tmp", "/dev/null")  # The paths in them that every command may name.
 
 _NOT_WHOLE = ("/", "/bin", "/etc", "/home", "/lib", "/lib64", "/root", "/sbin", "/usr", "/var")
 _NOT_WRITABLE = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
@@ -43,78 +38,63 @@ Readlink = Callable[[str], str | None]
 
 
 def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> None:
-    """Check that every stage may run."""
     if not stages:
         raise InvalidRequestError("There is no command.")
     if len(stages) > MAX_STAGES:
-        message = f"The pipeline has {len(stages)} stages; at most {MAX_STAGES} are taken."
+        message = f"The pipeline has {len(stages)} stages; at most {MAX_STAGES} are allowed."
         raise InvalidRequestError(message)
     for words in stages:
-        _check_words(words)
-        _check_name(words[0], names)
+        if not words:
+            raise InvalidRequestError("A stage of the pipeline has no words.")
+        text = "\0".join(words)
+        try:
+            size = len(text.encode()) + 1
+        except UnicodeEncodeError:
+            raise InvalidRequestError("A word of the command is no valid text.") from None
+        if size > MAX_COMMAND_BYTES:
+            message = f"The command has {size:,} bytes; at most {MAX_COMMAND_BYTES:,} are allowed."
+            raise InvalidRequestError(message, remedy="Pass long texts as `stdin`.")
+        if text.count("\0") >= len(words):
+            message = "A word of the command has a NUL character, which no argument can have."
+            raise InvalidRequestError(message)
+        if words[0] not in names:
+            raise _unknown_name(words[0], ", ".join(sorted(names)))
 
 
-def _check_words(words: Sequence[str]) -> None:
-    if not words:
-        raise InvalidRequestError("A stage of the pipeline has no words.")
-    try:
-        size = sum(len(word.encode()) + 1 for word in words)
-    except UnicodeEncodeError:
-        raise InvalidRequestError("A word of the command is no valid text.") from None
-    if size > MAX_COMMAND_BYTES:
-        message = f"A command of {size:,} bytes was given; at most {MAX_COMMAND_BYTES:,} are taken."
-        raise InvalidRequestError(message, remedy="Pass long texts as `stdin`.")
-    if any("\0" in word for word in words):
-        message = "A word of the command holds a NUL, which no program can be given."
-        raise InvalidRequestError(message)
-
-
-def _check_name(name: str, names: Collection[str]) -> None:
-    if name in names:
-        return
-    known = ", ".join(sorted(names))
+def _unknown_name(name: str, names: str) -> InvalidRequestError:
+    message = f"{name!r:.100} is not among the executables of this profile."
+    remedy = f"It has: {names}."
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
         message = f"{name!r:.100}: a command line sets no variables."
-        remedy = f"Pass `env`, if the profile allows it, and start with one of: {known}."
+        remedy = f"Pass `env`, if the profile allows it, and start with one of: {names}."
     elif "/" in name:
         message = f"{name!r:.100}: executables are named without a path."
-        remedy = f"Name one of: {known}."
-    else:
-        message = f"{name!r:.100} is not among the executables of this profile."
-        remedy = f"It has: {known}."
-    raise InvalidRequestError(message, remedy=remedy)
+        remedy = f"Name one of: {names}."
+    return InvalidRequestError(message, remedy=remedy)
 
 
-Judge = Callable[[str, bool], str]
-"""Says why a path of the host may not be granted, to write to if so; empty if it may."""
+Judge = Callable[[str, bool], str]  # Returns why a (writable) path may not be granted, or "".
 
 
 def grants(profile: CommandProfile, *, realpath: Realpath, refusal: Judge) -> tuple[Bind, ...]:
-    """Return what a profile grants, shortest path first.
-
-    Args:
-        refusal: What holds for all that programs and commands may be given.
-
-    Raises:
-        SettingsError: It grants what must not be granted.
-    """
+    """Return a profile's grants, shortest path first; `refusal` judges each path."""
     workspace = realpath(str(profile.workspace))
-    found = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
-    _check_grantable(found[WORKSPACE], refusal, f"{profile.place}.workspace")
+    granted = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
+    _check_grantable(granted[WORKSPACE], refusal, f"{profile.place}.workspace")
     entries = [(path, False) for path in profile.read] + [(path, True) for path in profile.write]
     for path, writable in entries:
         place = f"{profile.place}.{'write' if writable else 'read'}: {path}"
         grant = _grant(path, workspace, realpath, place, writable=writable)
         _check_grantable(grant, refusal, place)
-        if grant.inside not in found or writable:
-            found[grant.inside] = grant
-    kept: dict[str, Bind] = {}
-    for grant in sorted(found.values(), key=lambda each: (len(each.inside), each.inside)):
-        above = [kept[p] for p in kept if is_within(grant.inside, (p,))]
-        # What is below something writable could be turned into a link by what runs there.
+        if grant.inside not in granted or writable:
+            granted[grant.inside] = grant
+    needed: dict[str, Bind] = {}
+    for grant in sorted(granted.values(), key=lambda each: (len(each.inside), each.inside)):
+        above = [needed[p] for p in needed if is_within(grant.inside, (p,))]
+        # Below a writable directory, a command could replace the path by a link.
         if not any(each.writable or not grant.writable for each in above):
-            kept[grant.inside] = grant
-    return tuple(kept.values())
+            needed[grant.inside] = grant
+    return tuple(needed.values())
 
 
 def _grant(path: str, workspace: str, realpath: Realpath, place: str, *, writable: bool) -> Bind:
@@ -126,7 +106,7 @@ def _grant(path: str, workspace: str, realpath: Realpath, place: str, *, writabl
     source = realpath(str(PurePosixPath(workspace) / pure))
     if not is_within(source, (workspace,)):
         message = f"{place} leads out of the workspace."
-        raise SettingsError(message, remedy="Name what it leads to by its absolute path.")
+        raise SettingsError(message, remedy="Name the path that it leads to as an absolute path.")
     inside = str(PurePosixPath(WORKSPACE) / source[len(workspace) :].lstrip("/"))
     return _bind(source, inside, writable=writable)
 
@@ -135,24 +115,22 @@ def _check_grantable(grant: Bind, refusal: Judge, place: str) -> None:
     source, writable = grant.source, grant.writable
     problem = refusal(source, writable)
     if source in _NOT_WHOLE:
-        problem = "it is a directory of the system: name what is needed of it"
+        problem = "it is a directory of the system: name the needed paths in it"
     elif is_within(source, _NEVER) and not is_within(grant.inside, (WORKSPACE,)):
-        problem = "the sandbox has directories of its own there"
+        problem = "the sandbox has a directory of its own there"
     elif writable and is_within(source, _NOT_WRITABLE):
-        problem = "it is the system's, and must not be written to"
+        problem = "it belongs to the system, and must not be writable"
     if problem:
         message = f"{place} ({source}) may not be granted: {problem}."
         raise SettingsError(message, remedy="Grant a directory that holds only the command's data.")
 
 
 class View:
-    """Paths as the sandbox of a profile's commands sees them.
+    """The paths in a sandbox of a profile.
 
     Args:
-        granted: What the profile grants.
-        visible: Further paths that are inside, the system's.
-        hosts: Further directories of the host that are granted, each with its path inside; for
-            answers to those who give the host's paths.
+        visible: Paths of the system that are inside too.
+        hosts: Host directories with their paths inside, for messages.
     """
 
     def __init__(
@@ -170,14 +148,12 @@ class View:
         self._visible = (*self._roots, *visible)
 
     def host_path(self, inside: str) -> str | None:
-        """Return the path of the host for one inside; None if it is not the host's."""
         for grant in self._granted:
             if is_within(inside, (grant.inside,)):
                 return grant.source + inside[len(grant.inside) :]
         return None
 
     def resolve(self, path: str) -> str:
-        """Return the path inside that an absolute path leads to, links followed."""
         return follow(path, self._read)[0]
 
     def _read(self, inside: str) -> str | None:
@@ -185,11 +161,7 @@ class View:
         return self._readlink(host) if host is not None else None
 
     def workdir(self, given: str) -> str:
-        """Return the working directory inside for a path relative to the workspace.
-
-        Raises:
-            InvalidRequestError: It leads out of the workspace.
-        """
+        """Return the directory inside of a path below the workspace; refuse one outside."""
         if "\0" in given or given.startswith("~"):
             message = f"`workdir` must be a path below the workspace, not {given!r:.200}."
             raise InvalidRequestError(message)
@@ -206,11 +178,7 @@ class View:
     def explain_failure(
         self, workdir: str, words: Sequence[str], exists: Callable[[str], bool]
     ) -> str:
-        """Return which argument of a failed command leads out; empty if none does.
-
-        Args:
-            workdir: The directory inside that relative paths start from.
-        """
+        """Return which argument of a failed command leads outside; empty if none does."""
         for word in words[1:]:
             for piece in candidates(word):
                 if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
@@ -219,7 +187,7 @@ class View:
                     )
                 path = PurePosixPath(workdir) / piece
                 real = self.resolve(str(path))
-                # A pattern rarely is a path of the host.
+                # A pattern is rarely an existing path of the host.
                 likely = exists(real) or not piece.startswith("/")
                 if likely and real != "/" and not is_within(real, self._visible):
                     shown = f"{word!r:.200}" if piece == word else f"{word!r:.200}: {piece!r:.200}"
@@ -227,7 +195,6 @@ class View:
         return ""
 
     def _outside(self, path: PurePosixPath, real: str) -> str:
-        """Return what is wrong with a path that leads to `real`, as the rest of a sentence."""
         plain = posixpath.normpath(path)
         for host, inside in self._hosts.items():
             if is_within(plain, (host,)):
@@ -237,20 +204,20 @@ class View:
 
 
 def candidates(word: str) -> list[str]:
-    """Return what in a word a program might take for a path."""
-    # Of an address without its scheme, only `file:///` leaves a path.
+    """Return the parts of a word that a program might read as a path."""
+    # Without its scheme, only a `file:///` address leaves an absolute path.
     parts = [re.sub("^@+|^/+(?=/)", "", part) for part in (word, *_PARTS.split(word))]
     pieces = dict.fromkeys(piece for part in parts for piece in (part, _GLUED.sub("", part)))
     return [piece for piece in pieces if piece and not piece.startswith("-")]
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
-    """Whether a path without `..` or links in it is at or below one of `roots`."""
+    """Return whether a path without `..` or links is at or below one of `roots`."""
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
-    """Return what an absolute path leads to, and every place on the way, links included."""
+    """Return the target of an absolute path, and every path on the way, links included."""
     way: list[str] = []
     done, rest, links = PurePosixPath("/"), list(reversed(PurePosixPath(path).parts[1:])), 0
     while rest:
@@ -264,7 +231,7 @@ def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
             done /= part
             continue
         links += 1
-        if links > 40:  # As the kernel has it.
+        if links > 40:  # The kernel's limit.
             return NOWHERE, way
         to = PurePosixPath(target)
         done = PurePosixPath("/") if to.is_absolute() else done
@@ -273,5 +240,5 @@ def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
 
 
 def _bind(source: str, inside: str, *, writable: bool) -> Bind:
-    # Named executables may lie in it, which Landlock or the image's user decides on.
+    # It may have named executables; Landlock or the image's user decides on execution.
     return Bind(source=source, inside=inside, writable=writable, executable=True)

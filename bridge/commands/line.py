@@ -1,9 +1,7 @@
-"""A command line as stages of words, by the shell's rules of quoting and none of its powers. Pure.
+"""Splits a command line into stages of words, by the quoting rules of POSIX `sh`. Pure.
 
-Owns the parsing. Quotes, backslashes and an unquoted `|` mean what they mean in POSIX `sh`. All
-else that a shell would act on is refused, with what to do instead, rather than passed on as text:
-its author meant it to happen. In single quotes everything is plain text; in double quotes all
-but what a shell would expand there too.
+It refuses every other character that a shell would act on, with an alternative, because the author
+expects its effect.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from bridge.errors import InvalidRequestError
 _QUOTE = "If it is meant as plain text, put it in single quotes."
 
 _REFUSED = {
-    ";": ("parts commands", "Make one call for each command."),
-    "&": ("parts commands or sends one to the background", "Make one call for each command."),
+    ";": ("separates commands", "Make one call for each command."),
+    "&": ("separates commands or runs one in the background", "Make one call for each command."),
     "<": ("reads from a file", "Pass the text as `stdin`, or name the file as an argument."),
     ">": ("writes to a file", "Output is returned; to keep it, use an option of the command."),
     "(": ("starts a subshell", "Make one call for each command."),
@@ -39,12 +37,12 @@ _NO_EFFECT = {
     "|&": "There is no shell here, so |& does nothing. Each stage's stderr is returned.",
 }
 
+# These characters remain alone if their token has no end.
 _UNFINISHED = {
     "'": "A single quote is opened and never closed.",
     '"': "A double quote is opened and never closed.",
-    "\\": "The command line ends in a backslash with nothing behind it.",
+    "\\": "The command line ends in a backslash with nothing after it.",
 }
-"""What is left of them where they are no whole token."""
 
 _TOKEN = re.compile(
     r"(?P<blank>[ \t]+|\\\n)|(?P<bar>\|[|&]?)|'(?P<single>[^']*)'"
@@ -55,11 +53,6 @@ _IN_DOUBLE = re.compile(r'\\(?P<escaped>[$`"\\\n])|(?P<expanded>`|\$(?=[\w{(@*#?
 
 
 def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
-    """Return the stages of a command line, each as its words.
-
-    Raises:
-        InvalidRequestError: It asks for what only a shell does, or its quotes do not match.
-    """
     line = text.strip(" \t\r\n")
     if not line:
         raise InvalidRequestError("The command line is empty.")
@@ -73,40 +66,39 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
                 raise InvalidRequestError(_NO_EFFECT[token[0]])
             stages.append([])
         elif not token["blank"]:
-            meant = _meaning(token, begins=not within_word)
             if not within_word:
                 stages[-1].append("")
-            stages[-1][-1] += meant
+            stages[-1][-1] += _resolve_token(token, begins=not within_word)
         within_word = not (token["bar"] or token["blank"])
     if not all(stages):
         raise InvalidRequestError("There is no command on one side of a |.")
     return tuple(map(tuple, stages))
 
 
-def _meaning(token: re.Match[str], *, begins: bool) -> str:
+def _resolve_token(token: re.Match[str], *, begins: bool) -> str:
     kind = str(token.lastgroup)
     text = token[kind]
     if kind == "double":
-        return _IN_DOUBLE.sub(_unescaped, text)
+        return _IN_DOUBLE.sub(_unescape, text)
     if kind != "plain":
         return text
     if text in _UNFINISHED:
         raise InvalidRequestError(_UNFINISHED[text])
     if text in _REFUSED:
-        raise _refused(text)
+        raise _shell_error(text)
     if text == "#" and begins:
         message = "An unquoted # starts a comment in a shell, and there is no shell here. "
         raise InvalidRequestError(message + _QUOTE)
     return text
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    if found["expanded"]:
-        raise _refused(found["expanded"], " within double quotes")
-    return found["escaped"].removeprefix("\n")
+def _unescape(match: re.Match[str]) -> str:
+    if match["expanded"]:
+        raise _shell_error(match["expanded"], " within double quotes")
+    return match["escaped"].removeprefix("\n")
 
 
-def _refused(character: str, where: str = "") -> InvalidRequestError:
+def _shell_error(character: str, where: str = "") -> InvalidRequestError:
     meaning, instead = _REFUSED[character]
     name = _NAMES.get(character, character)
     message = f"{name}{where} {meaning} in a shell, and there is no shell here. {instead} {_QUOTE}"

@@ -1,20 +1,18 @@
-"""Plans a `run_command` request: what a backend starts for it.
+"""Plans a `run_command` request: the launch of each stage.
 
-Owns looking at the host's files for it: the paths and executables of a profile, its credentials;
-and the report of `doctor` on profiles, made without running a command. What follows from them is
-decided in `bridge.commands`.
+It reads the host's files: a profile's paths, executables and credentials.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from bridge.commands.confinement import WORKSPACE, View, check_stages, follow, grants, is_within
-from bridge.commands.environment import CredentialFile, Environment, credential_files, environment
 from bridge.errors import BridgeError, InvalidRequestError, SandboxError, SettingsError
 from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
@@ -25,15 +23,136 @@ from bridge.sandbox.selection import is_engine, require_own_kernel
 from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
+from bridge.settings.time_zone import time_zone
+
+SHORTEST_SECRET = 4  # Characters; a shorter value would match everywhere.
+MAX_SECRET_BYTES = (
+    16 * 1024
+)  # A file may have a value of any size; redaction delays as much output.
+
+AWS_SECRETS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+)
+# The AWS command line's other variables; each service has an endpoint variable too.
+AWS_PLAIN = frozenset("AWS_" + name for name in """
+ACCOUNT_ID ACCOUNT_ID_ENDPOINT_MODE CA_BUNDLE CLI_AUTO_PROMPT CLI_FILE_ENCODING CLI_HISTORY_FILE
+CLI_OUTPUT_ENCODING CLI_S3_MV_VALIDATE_SAME_S3_PATHS DATA_PATH DEFAULT_OUTPUT DEFAULT_PROFILE
+DEFAULT_REGION DISABLE_REQUEST_COMPRESSION EC2_METADATA_DISABLED ENDPOINT_URL
+IGNORE_CONFIGURED_ENDPOINT_URLS MAX_ATTEMPTS METADATA_SERVICE_NUM_ATTEMPTS METADATA_SERVICE_TIMEOUT
+PAGER PROFILE REGION REQUEST_CHECKSUM_CALCULATION REQUEST_MIN_COMPRESSION_SIZE_BYTES
+RESPONSE_CHECKSUM_VALIDATION RETRY_MODE ROLE_ARN ROLE_SESSION_NAME SDK_UA_APP_ID
+SIGV4A_SIGNING_REGION_SET STS_REGIONAL_ENDPOINTS USE_DUALSTACK_ENDPOINT USE_FIPS_ENDPOINT
+""".split())  # fmt: skip  # noqa: SIM905
+
+_SECRET_LINE = re.compile(
+    r"^[ \t]*\w*(?:secret|token|access_key_id)\w*[ \t]*[=:][ \t]*(?:\n[ \t]+)?(\S.*?)[ \t]*$",
+    re.I | re.M,
+)
+_SECRET_MEMBER = re.compile(r'"\w*(?:token|secret)\w*"\s*:\s*"([^"]+)"', re.I)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CredentialFile:
+    path: str
+    below: str  # Its path inside, below the home directory.
+    variable: str = ""  # The variable that names it to the command, if any.
+    whole: bool = False  # Whether the whole file is one secret.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """A command's environment; `secrets` are redacted values with the names of their origins."""
+
+    variables: Mapping[str, str] = field(repr=False)
+    secrets: Mapping[str, str] = field(repr=False)
+    files: Mapping[CredentialFile, bytes] = field(repr=False)
+
+
+def credential_files(
+    profile: CommandProfile, environ: Mapping[str, str], home: str, cached: Iterable[str]
+) -> tuple[CredentialFile, ...]:
+    """Return the files that may have credentials; `cached` names files in ~/.aws/sso/cache."""
+    if profile.credentials is None or profile.credentials.source == "env":
+        return ()
+    aws = PurePosixPath(home) / ".aws"
+    named = (
+        ("AWS_CONFIG_FILE", "config", str(aws / "config"), False),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", str(aws / "credentials"), False),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "web-identity-token", "", True),
+        ("AWS_CA_BUNDLE", "ca-bundle.pem", "", False),
+    )
+    files = [
+        CredentialFile(path=path, below=f".aws/{name}", variable=variable, whole=whole)
+        for variable, name, usual, whole in named
+        if (path := environ.get(variable) or usual)
+    ]
+    for name in cached:
+        path = str(aws / "sso" / "cache" / name)
+        files.append(CredentialFile(path=path, below=f".aws/sso/cache/{name}"))
+    return tuple(files)
+
+
+def secrets_in(file: CredentialFile, data: bytes) -> frozenset[str]:
+    text = data.decode("utf-8", "replace")
+    if file.whole:
+        return frozenset({text.strip()})
+    return frozenset((*_SECRET_LINE.findall(text), *_SECRET_MEMBER.findall(text)))
+
+
+def environment(
+    profile: CommandProfile,
+    environ: Mapping[str, str],
+    *,
+    home: str,
+    files: Mapping[CredentialFile, bytes],
+) -> Environment:
+    """Return a command's environment; refuse a secret that redaction cannot handle."""
+    plain, secret = list(profile.env), list(profile.secrets)
+    if profile.credentials is not None:
+        plain += AWS_PLAIN | {each for each in environ if each.startswith("AWS_ENDPOINT_URL_")}
+        if profile.credentials.source != "files":
+            secret += AWS_SECRETS
+    values = {name: environ[name] for name in secret if environ.get(name)}
+    secrets = list(values.items())
+    for file, data in files.items():
+        texts = secrets_in(file, data)
+        secrets += [(file.below, text) for text in texts if len(text) >= SHORTEST_SECRET]
+    hidden: dict[str, str] = {}
+    for name, value in secrets:
+        size = len(value.encode(errors="surrogatepass"))
+        if len(value) < SHORTEST_SECRET or size > MAX_SECRET_BYTES:
+            message = (
+                f"{profile.place}: the value of the secret {name} has {len(value)} characters, so "
+                "it cannot be kept out of output."
+            )
+            remedy = "Name it in `env` if it is no secret." if name in values else ""
+            raise SettingsError(message, remedy=remedy)
+        whole = value.strip("\n")
+        lines = [line for line in whole.splitlines() if len(line) >= 2 * SHORTEST_SECRET]
+        for text in (whole, *lines):
+            hidden.setdefault(text, name)
+    variables = {
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "TMPDIR": "/tmp",
+        "MALLOC_ARENA_MAX": "2",
+        "TZ": time_zone(environ),
+        **{name: environ[name] for name in plain if name in environ},
+        **values,
+        **{file.variable: f"{home}/{file.below}" for file in files if file.variable},
+        **profile.fixed,
+    }
+    return Environment(variables=variables, secrets=hidden, files=files)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPlan:
-    """A request that can be carried out.
-
-    Attributes:
-        hints: For each stage what to say of its arguments if it fails; none if nothing is to be.
-    """
+    """A valid request; each stage has a hint on arguments that lead outside, or ""."""
 
     profile: CommandProfile
     specs: tuple[LaunchSpec, ...]
@@ -44,12 +163,7 @@ class CommandPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandCheck:
-    """What was found out about one profile, without running a command.
-
-    Attributes:
-        summary: What it runs, where; or what is wrong with it.
-        notes: What is as likely meant as not.
-    """
+    """The result of `doctor` for one profile, which runs no command."""
 
     name: str
     ok: bool
@@ -59,10 +173,7 @@ class CommandCheck:
 
 
 class Planner:
-    """Makes plans; blocks, so it is called in threads.
-
-    What one profile may write, no other may execute.
-    """
+    """Makes plans; it blocks. No profile may execute files that another one may write."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -73,7 +184,6 @@ class Planner:
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
     def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> CommandPlan:
-        """Decide all that there is to decide."""
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
             raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
@@ -91,7 +201,7 @@ class Planner:
             raise InvalidRequestError(message)
         entries = {entry.rpartition("/")[2]: entry for entry in profile.executables}
         check_stages(request.stages, entries)
-        made, files = self._environment(profile)
+        made = self._environment(profile)
         for name in request.env.keys() - {*profile.call_env}:
             message = f"`env` may not set {name!r:.100} in the profile {profile.name}."
             allowed = ", ".join(profile.call_env) or "nothing"
@@ -99,13 +209,14 @@ class Planner:
         made = replace(made, variables={**made.variables, **request.env})
         tools = {tool.name: tool.file for tool in executables}
         stage = _stage(profile, granted, executables, made)
+        command = _command(profile, executables, made, workdir)
         specs = tuple(
             replace(
                 stage,
                 run_id=f"{run_id}-{number}",
-                # In a container the entry itself is what is looked up.
+                # A container looks up the profile's entry itself.
                 argv=words if tools else (entries[words[0]], *words[1:]),
-                command=_command(profile, executables, files, workdir, tools.get(words[0], "")),
+                command=replace(command, file=tools.get(words[0], "")),
             )
             for number, words in enumerate(request.stages)
         )
@@ -121,13 +232,7 @@ class Planner:
         )
 
     def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
-        """Return what `doctor` tells of a profile.
-
-        What is wrong with it is said by those who would say it when a command is run.
-
-        Args:
-            probes: What was found out about backends; none of them is tried here.
-        """
+        """Check a profile for `doctor`, with the errors that a run would raise."""
         try:
             require_own_kernel(self._settings, profile)
             self._resolve(profile)
@@ -141,16 +246,15 @@ class Planner:
         where = "bubblewrap"
         if profile.runtime == "container":
             where = f"containers of {profile.image}"
-            notes.append("its image and executables are looked up when a command is run")
+            notes.append("its image and executables are only checked when a command runs")
         if not tried:
-            left_out = "MCP_BRIDGE_RUNTIME or its order leave it out"
-            notes.append(f"what it runs in was not tried: {left_out}")
+            notes.append("its backend was not tried: MCP_BRIDGE_RUNTIME leaves it out")
         names = ", ".join(entry.rpartition("/")[2] for entry in profile.executables)
         summary = f"{names} in {where}, workspace {profile.workspace}"
         return CommandCheck(name=profile.name, ok=True, summary=summary, notes=tuple(notes))
 
     def _resolve(self, profile: CommandProfile) -> tuple[tuple[Bind, ...], tuple[Executable, ...]]:
-        """Return what a profile grants and its executables: all there, and out of reach."""
+        """Return a profile's grants and executables; refuse missing ones, and those at risk."""
         granted = self._grants(profile)
         writers = self._writers(profile, granted)
         for grant in granted:
@@ -162,7 +266,7 @@ class Planner:
             _check_fixed(profile, path, writers)
             there = Path(grant.source)
             if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
-                message = f"{profile.place}: {what}, {grant.source}, is not there."
+                message = f"{profile.place}: {what}, {grant.source}, does not exist."
                 raise SettingsError(message, remedy="Create it, or change the profile.")
         return granted, self._find(profile, writers)
 
@@ -176,50 +280,46 @@ class Planner:
     def _writers(
         self, profile: CommandProfile, granted: tuple[Bind, ...]
     ) -> list[tuple[str, list[str]]]:
-        """Return who may write to what: commands of each profile, and programs."""
-        found = [("the profile", granted)]
+        """Return the directories that commands of each profile, and programs, may write to."""
+        grants_of = [("the profile", granted)]
         for other in self._settings.commands.values():
             if other.name != profile.name:
-                # One that grants what it may not runs nothing.
+                # A profile with a forbidden grant runs nothing.
                 with suppress(SettingsError):
-                    found.append((other.place, self._grants(other)))
-        places = [(name, [each.source for each in all_ if each.writable]) for name, all_ in found]
+                    grants_of.append((other.place, self._grants(other)))
+        writable = [(name, [each.source for each in al if each.writable]) for name, al in grants_of]
         offered = [one.path for one in self._settings.offered_directories if one.writable]
-        return [*places, ("[directories]", offered)]
+        return [*writable, ("[directories]", offered)]
 
     def _find(
         self, profile: CommandProfile, writers: Iterable[tuple[str, list[str]]]
     ) -> tuple[Executable, ...]:
         if profile.runtime == "container":
             return ()
-        found = self._executables.get(profile.name)
-        if found is None:
+        tools = self._executables.get(profile.name)
+        if tools is None:
             path = self._environ.get("PATH") or os.defpath
             own_home = str(self._home)
-            found = find_executables(profile.executables, path, home=own_home, place=profile.place)
-            self._executables[profile.name] = found
-        # What runs inside could put something else into their place, for the next bridge to run.
-        for tool in found:
+            tools = find_executables(profile.executables, path, home=own_home, place=profile.place)
+            self._executables[profile.name] = tools
+        # A command could replace an executable, which the next bridge would run.
+        for tool in tools:
             ways = [*tool.executes, *(way for _, place in tool.links for way in _way(place))]
             for name, changeable in writers:
                 if any(is_within(way, changeable) for way in ways):
                     message = f"{profile.place}: {tool.name} lies where {name} may write."
                     raise SettingsError(message, remedy="Move one of the two.")
-        return found
+        return tools
 
-    def _environment(
-        self, profile: CommandProfile
-    ) -> tuple[Environment, dict[CredentialFile, bytes]]:
-        """Return a command's environment and the credentials that it has in files."""
+    def _environment(self, profile: CommandProfile) -> Environment:
         files = self._credentials(profile)
         made = environment(profile, self._environ, home=HOME, files=files)
         if len(made.secrets) > MAX_SECRETS:
-            raise SettingsError(
-                f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can be "
-                f"kept out of output; at most {MAX_SECRETS:,} can.",
-                remedy="Pass fewer of them, or smaller files of credentials.",
-            )
-        return made, files
+            message = f"{profile.place} has {len(made.secrets):,} secrets; at most "
+            message += f"{MAX_SECRETS:,} can be kept out of output."
+            remedy = "Pass fewer secrets, or smaller files of credentials."
+            raise SettingsError(message, remedy=remedy)
+        return made
 
     def _credentials(self, profile: CommandProfile) -> dict[CredentialFile, bytes]:
         cache = self._home / ".aws" / "sso" / "cache"
@@ -227,19 +327,18 @@ class Planner:
         if profile.credentials is not None and cache.is_dir():
             tokens = sorted(cache.glob("*.json"), key=lambda each: -each.stat().st_mtime)
             cached = [token.name for token in tokens[:20]]
-        found: dict[CredentialFile, bytes] = {}
+        contents: dict[CredentialFile, bytes] = {}
         for file in credential_files(profile, self._environ, str(self._home), cached):
             try:
                 if Path(file.path).is_file():
-                    found[file] = Path(file.path).read_bytes()
+                    contents[file] = Path(file.path).read_bytes()
             except OSError as error:
                 message = f"{profile.place}: credentials cannot be read."
                 raise SettingsError(message, host_detail=f"{file.path}: {error}.") from error
-        return found
+        return contents
 
 
 def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandCheck]:
-    """Return a report on each profile; see `Planner.report`. Blocks, shortly."""
     planner = Planner(settings)
     return [planner.report(profile, probes) for profile in settings.commands.values()]
 
@@ -247,13 +346,13 @@ def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandC
 def _check_fixed(
     profile: CommandProfile, path: str, writers: Iterable[tuple[str, list[str]]]
 ) -> None:
-    """Check that no command can turn what is granted into a link to something else."""
+    """Check that no command can replace a granted path by a link."""
     way = _way(path)
     for name, changeable in writers:
         for top in changeable:
             if any(place != top and is_within(place, (top,)) for place in way):
                 message = f"{profile.place}: {path} lies below {top}, where {name} may"
-                message += " write, and could be turned into a link to anything."
+                message += " write, so a command could replace it by a link."
                 remedy = "Keep the two apart, or grant the same directory in both."
                 raise SettingsError(message, remedy=remedy)
 
@@ -279,7 +378,7 @@ def _stage(
 ) -> LaunchSpec:
     places = [place for tool in executables for _, place in tool.links]
     places += [file for tool in executables for file in tool.executes]
-    path = [*made.variables["PATH"].split(":"), *(str(PurePosixPath(p).parent) for p in places)]
+    path = [*made.variables["PATH"].split(":"), *map(os.path.dirname, places)]
     memory = profile.memory_bytes
     return LaunchSpec(
         run_id="",
@@ -298,23 +397,19 @@ def _stage(
 
 
 def _command(
-    profile: CommandProfile,
-    executables: tuple[Executable, ...],
-    files: dict[CredentialFile, bytes],
-    workdir: str,
-    file: str,
+    profile: CommandProfile, executables: tuple[Executable, ...], made: Environment, workdir: str
 ) -> CommandSpec:
     by_files = profile.credentials is not None and profile.credentials.source != "env"
     return CommandSpec(
-        file=file,
+        file="",
         cwd=workdir,
         cpu_seconds=profile.cpu_seconds,
         file_bytes=profile.file_bytes,
         files=tuple(
             HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
-            for file, data in files.items()
+            for file, data in made.files.items()
         ),
-        # Where the AWS command line caches the roles it assumes.
+        # The AWS command line's cache of assumed roles.
         writable=(f"{HOME}/.aws/cli",) if by_files else (),
         executables=executables,
         network=profile.network,
@@ -326,7 +421,7 @@ def _real(path: str) -> str:
     try:
         return os.path.realpath(path)
     except OSError as error:
-        # It changes while it is looked at.
+        # The path changes meanwhile.
         raise SettingsError(f"{path} cannot be looked up: {error.strerror}.") from error
 
 

@@ -1,15 +1,7 @@
-"""Runs `run_command`, from a request to its result.
+"""Runs the stages of a `run_command` request, and judges its result.
 
-Owns the composition: which profile, which paths, which environment, which backend, and what the
-outcome is called; and the stages of a pipeline, running side by side with bytes going from one to
-the next under one deadline. Nothing is gathered between stages: one piece is under way from each to
-the next, the rest waits in the kernel's pipes. How stages are kept in is `bridge.sandbox`'s. There
-is no way from here to running anything without a sandbox.
-
-Which stage failed: a stage succeeds with status 0. One that is not the last also succeeds when it
-could not write on because the stage after it had ended (`yes | head -1`): if SIGPIPE ended it, or
-if what it wrote was refused, whatever it then exited with. The first stage that did not succeed is
-the one that failed.
+A stage succeeds with status 0, or if the next stage ended first (`yes | head -1`). The first stage
+without success decides the result.
 """
 
 from __future__ import annotations
@@ -20,10 +12,11 @@ import signal as signals
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -32,9 +25,10 @@ from bridge.callers.progress import RunProgress
 from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.gate.audit import RunAudit
-from bridge.gate.canonical import canonical, digest
+from bridge.gate.decision import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask
+from bridge.inventory.secrets import command_secrets
 from bridge.model import (
     MEBIBYTE,
     CommandRequest,
@@ -46,23 +40,18 @@ from bridge.model import (
     Status,
     Usage,
 )
-from bridge.model.outcome import first_error
+from bridge.model.results import first_error
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
 from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
-from bridge.servers.secrets import command_secrets
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
 from bridge.tasks import background_task
 
 
 class CommandOutput:
-    """Keeps the head and the tail of a stream within `limit` bytes.
-
-    Secrets are taken out first, across the pieces that the stream comes in: neither a piece's end
-    nor the cut in the middle leaves half of one.
-    """
+    """The redacted head and tail of a stream, within `limit` bytes."""
 
     def __init__(self, limit: int, redactor: Redactor) -> None:
         self._half = limit // 2
@@ -75,18 +64,16 @@ class CommandOutput:
     def dropped(self) -> int:
         return self._lost + max(0, len(self._tail) - self._half)
 
-    def feed(self, data: bytes) -> None:
+    def add(self, data: bytes) -> None:
         self._keep(self._cleared.feed(data))
 
     def finish(self) -> None:
-        """Add what waited for more. Idempotent."""
         self._keep(self._cleared.finish())
 
     def text(self) -> str:
-        """Return what is kept, with a line about what is not."""
         if not self.dropped:
             return bytes(self._head + self._tail).decode("utf-8", "backslashreplace")
-        # A cut may have gone through a character.
+        # The cut may split a character.
         head = self._head.decode("utf-8", "ignore")
         tail = self._tail[-self._half :].decode("utf-8", "ignore")
         return f"{head}\n[... {self.dropped:,} bytes dropped ...]\n{tail}"
@@ -96,24 +83,19 @@ class CommandOutput:
         self._head += data[:room]
         self._tail += data[room:]
         excess = len(self._tail) - self._half
-        # At twice the size only, so that each byte is moved once on average.
+        # Only at twice the size, so that each byte moves once on average.
         if excess > self._half:
             del self._tail[:excess]
             self._lost += excess
 
 
 class Pipeline:
-    """The stages of one command; nothing of them is left afterwards.
-
-    They run side by side. Where they may write, they run one after another, up to a failure.
+    """The stages of one command. They run in parallel, or in turn if they may write.
 
     Attributes:
-        ends: How each stage ended; None for one that was ended from here.
-        stages: The sandboxes of those that were started.
-        refused: Whether what a stage wrote could not be given to the next.
-        timed_out: Whether the deadline passed.
-        output: The last stage's stdout.
-        errors: Each stage's stderr.
+        ends: How each stage ended; None if the bridge ended it.
+        stages: The sandboxes of started stages.
+        refused: Whether a stage's output could not be sent to the next stage.
     """
 
     def __init__(self, plan: CommandPlan) -> None:
@@ -128,12 +110,7 @@ class Pipeline:
         self.output = CommandOutput(limit, plan.redactor)
         self.errors = [CommandOutput(limit, plan.redactor) for _ in plan.specs]
 
-    async def run(self, backend: Backend, stdin: bytes) -> None:
-        """Run all stages to their end or the deadline.
-
-        Raises:
-            SandboxError: A stage could not be started, or was lost.
-        """
+    async def run_stages(self, backend: Backend, stdin: bytes) -> None:
         async with AsyncExitStack() as stack:
             with anyio.move_on_after(self._plan.timeout) as deadline:
                 every = list(range(len(self._plan.specs)))
@@ -153,25 +130,29 @@ class Pipeline:
         for number in numbers:
             spec, errors = self._plan.specs[number], self.errors[number]
             assert spec.command is not None
-            heard = replace(spec, command=replace(spec.command, on_error=errors.feed))
+            heard = replace(spec, command=replace(spec.command, on_error=errors.add))
             self.stages.append(await stack.enter_async_context(backend.launch(heard)))
         self.isolation = common([stage.isolation for stage in self.stages])
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_feed, self.stages[numbers[0]], stdin)
+                tasks.start_soon(self._write_stdin, self.stages[numbers[0]], stdin)
                 for number in numbers:
                     tasks.start_soon(self._follow, number)
         except ExceptionGroup as group:
             raise first_error(group) from None
 
+    async def _write_stdin(self, stage: Sandbox, data: bytes) -> None:
+        with suppress(ChannelClosedError):  # the command stopped reading
+            await stage.send(data)
+            stage.end_input()
+
     async def _follow(self, number: int) -> None:
-        """Pass on what a stage writes, until its end."""
         stage, following = self.stages[number], None
         if number + 1 < len(self.stages):
             following = self.stages[number + 1]
         while data := await stage.receive():
             if number + 1 == len(self._plan.specs):
-                self.output.feed(data)
+                self.output.add(data)
             elif following is None:
                 self._passed += data
                 if len(self._passed) > MAX_PASSED_BYTES:
@@ -187,8 +168,7 @@ class Pipeline:
             following.end_input()
         self.ends[number] = await stage.wait()
 
-    def truncated(self) -> dict[str, int]:
-        """Return how many bytes were dropped of which stream."""
+    def dropped_bytes(self) -> dict[str, int]:
         named = {"stdout": self.output, "stderr": self.errors[0]}
         if len(self.errors) > 1:
             numbered = enumerate(self.errors, 1)
@@ -197,33 +177,22 @@ class Pipeline:
         return {name: capture.dropped for name, capture in named.items() if capture.dropped}
 
 
-async def _feed(stage: Sandbox, data: bytes) -> None:
-    try:
-        await stage.send(data)
-    except ChannelClosedError:
-        return  # the command stopped reading
-    stage.end_input()
-
-
 logger = logging.getLogger(__name__)
 
-MAX_STDIN_BYTES = 1024 * 1024
-"""Of the text that a client may pass. What is longer belongs in a file of the workspace."""
-
-MAX_PASSED_BYTES = 64 * 1024 * 1024
-"""That a command may write for the next stage, where stages run one after another."""
+MAX_STDIN_BYTES = 1024 * 1024  # A client may pass any text.
+MAX_PASSED_BYTES = 64 * 1024 * 1024  # A command may write without end for the next stage.
 
 Progress = Callable[[float, str], Awaitable[None]]
 OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
 
 
 class Commands:
-    """Runs the commands of the configuration's profiles. Leaving closes the backends.
+    """Runs commands of the configured profiles.
 
     Args:
-        choose: Opens what a profile's commands run in.
-        audit_of: The records of one command, by its run's id and owner; none without.
-        queue: What gives commands and runs their places; one of their own without.
+        choose: Opens a profile's backend.
+        audit_of: Returns the audit of one command, by its run's id and owner.
+        queue: The queue that commands share with runs.
     """
 
     def __init__(
@@ -238,7 +207,7 @@ class Commands:
         self._audit_of = audit_of
         self._queue = queue or RunQueue(MOST_RUNS)
         self._choose = choose
-        # By image as well: a backend is opened for one image.
+        # A backend is for one image.
         self._backends: dict[tuple[Runtime, str], Backend] = {}
         self._planner = Planner(settings)
         self._lock = anyio.Lock()
@@ -263,68 +232,42 @@ class Commands:
         principal: str = "",
         client: str = "",
     ) -> CommandResult:
-        """Run a command or pipeline and say how it went.
-
-        Args:
-            principal, client: Who asks; see `RunRequest`.
-
-        Raises:
-            KeyError: There is no such profile; `parse_command` says which there are.
-            AuditError: Its beginning cannot be recorded.
-            UsageError: The request is unusable, or the profile is.
-            BridgeError: Too many runs and commands are under way and wait.
-            SandboxError: There is no sandbox, or it was lost.
-        """
         profile = self.profiles[request.profile]
-        run_progress = RunProgress()
+        run_progress, run_id = RunProgress(), uuid.uuid4().hex
         async with AsyncExitStack() as stack:
             if progress is not None:
-                await stack.enter_async_context(
-                    background_task(partial(_report, progress, run_progress))
-                )
-            await stack.enter_async_context(self._queue.slot(principal, run_progress.queued))
-            return await self._run(request, profile, principal=principal, client=client)
-
-    async def _run(
-        self, request: CommandRequest, profile: CommandProfile, *, principal: str, client: str
-    ) -> CommandResult:
-        run_id = uuid.uuid4().hex
-        plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
-        stdin = _stdin(request.stdin)
-        backend = await self._backend(profile)
-        names = " | ".join(spec.argv[0] for spec in plan.specs)
-        logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
-        started = time.monotonic()
-        pipeline = Pipeline(plan)
-        begun: dict[str, Json] = {
-            "principal": principal,
-            "clientSays": client,
-            "profile": profile.name,
-            "stages": [[plan.redactor.text(word) for word in words] for words in request.stages],
-            "digest": digest(canonical(request.stages).encode("ascii")),
-            "stdinBytes": len(stdin),
-            "env": {name: plan.redactor.text(value) for name, value in request.env.items()},
-        }
-        audit = self._audit_of(run_id, principal)
-        # Before it runs.
-        await audit.commanded(begun, partial(_masked_options, request))
-        async with audit.until_end() as end:
+                report = partial(_report, progress, run_progress)
+                await stack.enter_async_context(background_task(report))
+            await stack.enter_async_context(self._queue.slot(principal, run_progress.set_queue))
+            plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
+            shown, stdin = plan.redactor.text, _stdin(request.stdin)
+            backend = await self._backend(profile)
+            names = " | ".join(spec.argv[0] for spec in plan.specs)
+            logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
+            started, pipeline = time.monotonic(), Pipeline(plan)
+            begun: dict[str, Json] = {
+                "principal": principal,
+                "clientSays": client,
+                "profile": profile.name,
+                "stages": [[shown(word) for word in words] for words in request.stages],
+                "digest": digest(canonical(request.stages).encode("ascii")),
+                "stdinBytes": len(stdin),
+                "env": {name: shown(value) for name, value in request.env.items()},
+            }
+            audit = self._audit_of(run_id, principal)
+            await audit.record_command(begun, partial(_masked_options, request))
+            end = await stack.enter_async_context(audit.until_end())
             async with backend.in_use():
                 try:
-                    await pipeline.run(backend, stdin)
+                    await pipeline.run_stages(backend, stdin)
                 except BridgeError as error:
                     raise with_profile_remedy(error, profile) from error
             wall = time.monotonic() - started
             result = _result(run_id, request, plan, pipeline, wall)
-            end(
-                {
-                    "status": result.status,
-                    "reason": result.reason,
-                    "exitCode": result.exit_code,
-                    "wallMs": result.usage.wall_ms,
-                }
-            )
-        logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
+            status, reason, wall_ms = result.status, result.reason, result.usage.wall_ms
+            code = result.exit_code
+            end({"status": status, "reason": reason, "exitCode": code, "wallMs": wall_ms})
+        logger.info("run_command %s: %s after %.1f s", run_id, status, wall)
         return result
 
     async def _backend(self, profile: CommandProfile) -> Backend:
@@ -336,7 +279,6 @@ class Commands:
 
 
 def _masked_options(request: CommandRequest, shown: Json) -> Json:
-    """Return the words as they are shown, with a mask where an option names a secret."""
     return [
         [
             _masked_option(hidden, words[max(0, at - 1) : at], word)
@@ -347,9 +289,8 @@ def _masked_options(request: CommandRequest, shown: Json) -> Json:
 
 
 def _masked_option(shown: str, before: Sequence[str], word: str) -> str:
-    """Return a word as it is shown, with a mask for its end if that is what an option names."""
     values = set(command_secrets([*before, word])) - set(command_secrets(before))
-    for _, value in sorted(values, key=lambda found: -len(found[1])):
+    for _, value in sorted(values, key=lambda pair: -len(pair[1])):
         if shown.endswith(value) and could_be_password(value):
             return shown[: len(shown) - len(value)] + mask(value)
     return shown
@@ -361,7 +302,7 @@ def _stdin(text: str) -> bytes:
     except UnicodeEncodeError:
         raise InvalidRequestError("`stdin` is no valid text.") from None
     if len(data) > MAX_STDIN_BYTES:
-        message = f"`stdin` has {len(data):,} bytes; at most {MAX_STDIN_BYTES:,} are taken."
+        message = f"`stdin` has {len(data):,} bytes; at most {MAX_STDIN_BYTES:,} are allowed."
         raise InvalidRequestError(message, remedy="Put it into a file of the workspace.")
     return data
 
@@ -384,8 +325,8 @@ def _result(
         )
     )
     verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
-    told = [hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint]
-    remedy = "".join(told[:1]) if verdict.reason == "exit" else verdict.remedy
+    hints = [hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint]
+    remedy = "".join(hints[:1]) if verdict.reason == "exit" else verdict.remedy
     return CommandResult(
         run_id=run_id,
         profile=plan.profile.name,
@@ -397,14 +338,13 @@ def _result(
         stdout=pipeline.output.text(),
         error="" if verdict.status == "success" else f"{verdict.summary} {remedy}".strip(),
         timeout_seconds=plan.timeout,
-        truncated=pipeline.truncated(),
+        truncated=pipeline.dropped_bytes(),
         isolation=pipeline.isolation,
         usage=Usage(wall_ms=round(wall * 1000)),
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandVerdict:
+class CommandVerdict(NamedTuple):
     status: Status
     summary: str
     reason: Reason | None = None
@@ -417,25 +357,22 @@ def judge(
 ) -> CommandVerdict:
     if timed_out:
         ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
-        running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
+        running = [_stage_name(stages, number) for number, over in enumerate(ended, 1) if not over]
         which = f"; still running: {', '.join(running)}" if running else ""
-        more = f"for more time (`timeout`, at most {profile.max_timeout:g})"
-        return CommandVerdict(
-            status="timeout",
-            reason="timeout",
-            summary=f"The time limit of {timeout:g} s passed{which}.",
-            remedy=f"Ask for less at once, or {more}.",
-        )
+        summary = f"The time limit of {timeout:g} s passed{which}."
+        remedy = "Do less in one call, or allow more time"
+        remedy += f" (`timeout`, at most {profile.max_timeout:g})."
+        return CommandVerdict("timeout", summary, "timeout", remedy=remedy)
     for number, stage in enumerate(stages, 1):
         last = number == len(stages)
         unheard = not last and (stage.cut_short or stage.signal == signals.SIGPIPE)
         if stage.oom_killed or not (stage.exit_code == 0 or unheard):
-            return _failed(stage, _named(stages, number), profile)
+            return _judge_failure(stage, _stage_name(stages, number), profile)
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
-    return CommandVerdict(status="success", summary=f"{many} succeeded.", exit_code=0)
+    return CommandVerdict("success", f"{many} succeeded.", exit_code=0)
 
 
-def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
+def _judge_failure(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
     reason: Reason = "crash"
     remedy = ""
     if stage.oom_killed:
@@ -452,16 +389,14 @@ def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVe
         }.get(signal, "")
         summary = f"{name} was ended by {signal.name}{hint}."
     elif stage.exit_code is None:
-        summary = f"{name} was lost: nothing is known of its end."
+        summary = f"{name} was lost: its end is unknown."
     else:
         summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
     exit_code = stage.exit_code if reason == "exit" else None
-    return CommandVerdict(
-        status="error", reason=reason, summary=summary, exit_code=exit_code, remedy=remedy
-    )
+    return CommandVerdict("error", summary, reason, exit_code, remedy)
 
 
-def _named(stages: Sequence[StageResult], number: int) -> str:
+def _stage_name(stages: Sequence[StageResult], number: int) -> str:
     command = shlex.join(stages[number - 1].words)
     command = command if len(command) <= 200 else f"{command[:200]}..."
     return f"`{command}`" if len(stages) == 1 else f"stage {number} of {len(stages)} (`{command}`)"

@@ -1,4 +1,4 @@
-"""How each client spells servers: data, no behaviour; `clients.py` says where the files are."""
+"""The dialects of all clients, as data. `clients.py` lists their files."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ CLAUDE_CODE = Dialect(
     servers_expected=True,
     cwd_at="file",
 )
-"""As Claude Code 2.1 reads its files: strict, so that both agree on which entries are good."""
+"""The rules of Claude Code 2.1: strict, so that both accept the same entries."""
 
 CLAUDE_CODE_STATE = replace(CLAUDE_CODE, servers_expected=False)
 
-CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)  # Its state file, per project.
+CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)  # The state file's projects.
 
 CLAUDE_CODE_SETTINGS = replace(
     CLAUDE_CODE_STATE, server_keys=(), elsewhere="~/.claude.json or .mcp.json"
@@ -37,20 +37,20 @@ CLAUDE_DESKTOP = Dialect(cwd_at="file")
 GENERIC = Dialect(
     server_keys=("mcpServers", "servers", "mcp_servers"), servers_expected=True, cwd_at="file"
 )
-"""Files that no client owns: lenient, for no one else decides how they are read."""
+"""Files without a client of their own. Lenient, since no client defines their format."""
 
 GENERIC_OR_BARE = replace(GENERIC, bare_server=True)
-"""Files that may be one server, too, named after the file."""
+"""Files that may also be a single server, named after the file."""
 
 CURSOR = Dialect(syntax="cursor", env_file="envFile")
 
 VSCODE = Dialect(server_keys=("servers",), syntax="vscode", env_file="envFile", inputs=True)
 
 VSCODE_SETTINGS = replace(VSCODE, server_keys=("mcp.servers",))
-"""Where servers stood before it had a file for them."""
+"""The older place of servers in VS Code."""
 
 INTELLIJ = replace(VSCODE, header_keys=("headers", "requestInit.headers"))
-"""Copilot's plugin for JetBrains."""
+"""The Copilot plugin for JetBrains."""
 
 WINDSURF = Dialect(
     url_keys=("serverUrl", "url"),
@@ -58,7 +58,7 @@ WINDSURF = Dialect(
     syntax="windsurf",
     without_keys=("disabledTools",),
 )
-"""Devin, its new name, too."""
+"""Windsurf and Devin, its new name."""
 
 ZED = Dialect(
     server_keys=("context_servers",),
@@ -83,7 +83,7 @@ CONTINUE_YAML = Dialect(
 CONTINUE_JSON = Dialect(
     bare_server=True, servers_expected=True, syntax="braces", expanded=frozenset({"env"})
 )
-"""A file as other clients have them."""
+"""Files in the common format of other clients."""
 
 CLINE = Dialect(
     untyped_url="sse",
@@ -108,7 +108,7 @@ KIRO = Dialect(
     syntax="braces", expanded=frozenset({"env", "headers"}), without_keys=("disabledTools",)
 )
 
-JUNIE = Dialect(syntax="")  # Air, too.
+JUNIE = Dialect(syntax="")  # Also for Air.
 
 ANTIGRAVITY = Dialect(url_keys=("serverUrl", "url"), syntax="", without_keys=("disabledTools",))
 
@@ -137,7 +137,7 @@ GEMINI = Dialect(
 )
 
 QWEN = replace(GEMINI, url_transports={"httpUrl": "http", "url": "sse"}, syntax="qwen")
-"""Of `url` and `type`, Qwen Code heeds the type in `.mcp.json` only."""
+"""Qwen Code infers the transport of a `url`; it reads `type` in `.mcp.json` only."""
 
 OPENCODE = Dialect(
     server_keys=("mcp.servers", "mcp"),
@@ -149,7 +149,7 @@ OPENCODE = Dialect(
 )
 
 KILO = replace(OPENCODE, server_keys=("mcp",))
-"""Its files before version 7 are as `ROO`'s."""
+"""Kilo Code from version 7; older files use `ROO`."""
 
 GOOSE = Dialect(
     server_keys=("extensions",),
@@ -243,4 +243,4 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     )
     for name in ("server_keys", "command_keys", "url_keys", "env_keys", "header_keys", "type_keys")
 }
-"""By attribute of `Dialect`: how any client spells it."""
+"""All clients' spellings, by attribute of `Dialect`."""

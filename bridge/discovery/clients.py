@@ -1,16 +1,8 @@
-"""Where each client keeps its servers: data, no behaviour.
+"""The configuration files of all clients, as data.
 
-Owns the table of locations, its order and the names of the sources. Reads nothing and decides
-nothing: `locations.py` turns a template into paths and `parser.py` applies a dialect.
-
-`LOCATIONS` is in order of strength, and the first file that defines a name wins; a weaker
-definition of the same name is reported as shadowed, never merged in. docs/discovery.md has the
-order in words. Files of the working directory are last, so that no repository takes the name of a
-server that the user defined.
-
-An entry with `"disabled": true` or `"enabled": false` holds its name, so that a stronger file can
-turn a server off; an entry skipped for any other reason does not, so that a broken or rejected one
-never hides a good one.
+`LOCATIONS` is in order of precedence: the first file that defines a name wins, and a weaker
+definition is reported as shadowed. Files of the working directory come last, so that a repository
+cannot take the name of a user's server.
 """
 
 from __future__ import annotations
@@ -19,16 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.discovery import client_dialects as dialects
-from bridge.discovery.dialect import (
-    ApprovalFile,
-    Dialect,
-    Format,
-    LimitFile,
-    Location,
-    Platform,
-    TrustFile,
-)
-from bridge.discovery.user_lists import codex_trusts, gemini_trusts, vibe_trusts
+from bridge.discovery.dialect import Dialect, Format, Location, Platform
 
 _LINUX: tuple[Platform, ...] = ("linux",)
 _MAC: tuple[Platform, ...] = ("darwin",)
@@ -64,22 +47,33 @@ CLIENTS: Mapping[str, tuple[str, Format, Dialect]] = {
     "claude-desktop": ("Claude Desktop", "json", dialects.CLAUDE_DESKTOP),
     "mcp-directory": ("MCP directory", "json", dialects.GENERIC_OR_BARE),
     "opencode": ("OpenCode", "jsonc", dialects.OPENCODE),
+    "claude-code.strict": ("Claude Code", "json", dialects.CLAUDE_CODE),
+    "claude-code.local": ("Claude Code", "json", dialects.CLAUDE_CODE_LOCAL),
+    "claude-code.settings": ("Claude Code", "json", dialects.CLAUDE_CODE_SETTINGS),
+    "vscode.settings": ("VS Code", "jsonc", dialects.VSCODE_SETTINGS),
+    "continue.json": ("Continue", "json with comments", dialects.CONTINUE_JSON),
+    "opencode.first": ("OpenCode", "jsonc", dialects.GENERIC),
+    "jetbrains.copilot": ("JetBrains", "jsonc", dialects.INTELLIJ),
+    "kilo.old": ("Kilo Code", "json", dialects.ROO),
 }
-"""By the source's name: what users are shown, and how its files are usually written."""
+"""The display name, format and dialect of each source's files.
+
+A suffix after a dot marks further files of a source.
+"""
 
 
 def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location, ...]:
-    """Return the rows of some files that are read alike, the strongest first."""
     name, format, dialect = CLIENTS[id]
-    usual = {"format": format, "dialect": dialect, "required": not id}
     return tuple(
         Location(
-            id=id,
+            id=id.partition(".")[0],
             client=name,
             scope=scope,
             template=template,
+            format=format,
+            dialect=dialect,
             in_project=scope == "project",
-            **{**usual, **more},
+            **more,
         )
         for template in templates
     )
@@ -87,39 +81,29 @@ def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location,
 
 _DESKTOP_FILE = "Claude/claude_desktop_config.json"
 
-_MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
+MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
     ("{system}/etc/claude-code", _LINUX),
     ("{system}/Library/Application Support/ClaudeCode", _MAC),
     ("{programs}/ClaudeCode", _WINDOWS),
 )
+"""Directories of Claude Code's managed settings."""
 
 _CLAUDE_USER = (
     *_files("", "extra", "{extra}"),
     *(
         row
-        for folder, only in _MANAGED
+        for folder, only in MANAGED
         for row in _files(
-            "claude-code",
-            "managed",
-            f"{folder}/managed-mcp.json",
-            dialect=dialects.CLAUDE_CODE,
-            platforms=only,
+            "claude-code.strict", "managed", f"{folder}/managed-mcp.json", platforms=only
         )
     ),
-    *_files(
-        "claude-code", "local", "{claude_state}/.claude.json", dialect=dialects.CLAUDE_CODE_LOCAL
-    ),
+    *_files("claude-code.local", "local", "{claude_state}/.claude.json"),
     *_files("claude-code", "user", "{claude_state}/.claude.json"),
-    *_files(
-        "claude-code",
-        "user",
-        "{claude_settings}/settings.json",
-        dialect=dialects.CLAUDE_CODE_SETTINGS,
-    ),
+    *_files("claude-code.settings", "user", "{claude_settings}/settings.json"),
     *_files("mcp-directory", "user", "{home}/.config/mcp/servers/*.json", "{home}/MCPs/*.json"),
     *_files("claude-desktop", "user", f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
     *_files("claude-desktop", "user", f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
-    # The build of Microsoft's store sees a directory of its own in place of %APPDATA%.
+    # The Microsoft Store build redirects %APPDATA% to its own directory.
     *_files(
         "claude-desktop",
         "user",
@@ -144,19 +128,12 @@ _CLAUDE_USER = (
 )
 
 _CLAUDE_PROJECT = (
+    *_files("claude-code.strict", "project", "{upwards}/.mcp.json", approvable=True),
     *_files(
-        "claude-code",
-        "project",
-        "{upwards}/.mcp.json",
-        dialect=dialects.CLAUDE_CODE,
-        approvable=True,
-    ),
-    *_files(
-        "claude-code",
+        "claude-code.settings",
         "project",
         "{workspace}/.claude/settings.local.json",
         "{workspace}/.claude/settings.json",
-        dialect=dialects.CLAUDE_CODE_SETTINGS,
     ),
     *_files("mcp-directory", "project", "{cwd}/mcp-servers/*.json"),
     *_files("claude-code", "project", "{cwd}/claude_code_config.json"),
@@ -167,7 +144,7 @@ _CLAUDE_PROJECT = (
 _OTHER_USER = (
     *_files("cursor", "user", "{home}/.cursor/mcp.json"),
     *_files("vscode", "user", "{vscode}/mcp.json"),
-    *_files("vscode", "user", "{vscode}/settings.json", dialect=dialects.VSCODE_SETTINGS),
+    *_files("vscode.settings", "user", "{vscode}/settings.json"),
     *_files("vscode", "profile", "{vscode}/profiles/*/mcp.json"),
     *_files(
         "windsurf",
@@ -184,13 +161,7 @@ _OTHER_USER = (
     *_files("gemini", "defaults", "{gemini_system}/system-defaults.json"),
     *_files("zed", "user", "{zed}/settings.json"),
     *_files("continue", "user", "{continue}/mcpServers/*.yaml", "{continue}/mcpServers/*.yml"),
-    *_files(
-        "continue",
-        "user",
-        "{continue}/mcpServers/*.json",
-        dialect=dialects.CONTINUE_JSON,
-        format="json with comments",
-    ),
+    *_files("continue.json", "user", "{continue}/mcpServers/*.json"),
     *_files("continue", "user", "{continue}/config.yaml"),
     *_files(
         "cline",
@@ -213,14 +184,13 @@ _OTHER_USER = (
         "{opencode}/opencode.json",
         "{opencode}/config.json",
     ),
-    # Where the first public bridge of this kind looked, in the shape it read there.
-    *_files("opencode", "user", "{home}/.opencode.json", dialect=dialects.GENERIC),
+    # Files that the first public bridge of this kind read, in its format.
+    *_files("opencode.first", "user", "{home}/.opencode.json"),
     *_files(
-        "opencode",
+        "opencode.first",
         "user",
         "{opencode_app}/opencode_config.json",
         "{opencode_app}/opencode_desktop_config.json",
-        dialect=dialects.GENERIC,
         platforms=_MAC,
     ),
     *_files("goose", "user", "{goose}/config.yaml"),
@@ -236,7 +206,7 @@ _OTHER_USER = (
     *_files("kiro", "user", "{home}/.kiro/settings/mcp.json"),
     *_files("kiro", "agent", "{home}/.kiro/agents/*.json"),
     *_files("jetbrains", "user", "{home}/.junie/mcp/mcp.json"),
-    *_files("jetbrains", "user", "{intellij}/mcp.json", dialect=dialects.INTELLIJ),
+    *_files("jetbrains.copilot", "user", "{intellij}/mcp.json"),
     *_files(
         "antigravity",
         "user",
@@ -259,12 +229,10 @@ _OTHER_USER = (
     ),
     *_files("kilo", "user", "{config}/kilo/kilo.jsonc", "{config}/kilo/kilo.json"),
     *_files(
-        "kilo",
+        "kilo.old",
         "user",
         "{vscode}/globalStorage/kilocode.kilo-code/settings/mcp_settings.json",
         "{home}/.kilocode/cli/global/settings/mcp_settings.json",
-        dialect=dialects.ROO,
-        format="json",
     ),
     *_files("trae", "user", "{trae}/mcp.json"),
     *_files("kimi", "user", "{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
@@ -272,12 +240,11 @@ _OTHER_USER = (
     *_files("crush", "user", "{crush_data}/crush.json", "{crush}/crush.json"),
     *_files("crush", "system", "{system}/etc/crush/crush.json", platforms=("linux", "darwin")),
     *_files("vibe", "user", "{vibe}/config.toml"),
-    # What plugins and extensions bring is weaker than what the user wrote.
+    # Servers of plugins and extensions are weaker than the user's own.
     *_files(
-        "claude-code",
+        "claude-code.strict",
         "plugin",
         "{claude_settings}/plugins/installed_plugins.json",
-        dialect=dialects.CLAUDE_CODE,
         holds="plugins",
     ),
     *_files(
@@ -305,13 +272,7 @@ _OTHER_PROJECT = (
         "{workspace}/.continue/mcpServers/*.yaml",
         "{workspace}/.continue/mcpServers/*.yml",
     ),
-    *_files(
-        "continue",
-        "project",
-        "{workspace}/.continue/mcpServers/*.json",
-        dialect=dialects.CONTINUE_JSON,
-        format="json with comments",
-    ),
+    *_files("continue.json", "project", "{workspace}/.continue/mcpServers/*.json"),
     *_files(
         "opencode",
         "project",
@@ -321,11 +282,10 @@ _OTHER_PROJECT = (
         "{within}/.opencode/opencode.json",
     ),
     *_files(
-        "opencode",
+        "opencode.first",
         "project",
         "{cwd}/opencode_config.json",
         "{cwd}/opencode_desktop_config.json",
-        dialect=dialects.GENERIC,
     ),
     *_files(
         "amazon-q",
@@ -353,9 +313,7 @@ _OTHER_PROJECT = (
         "{within}/kilo.jsonc",
         "{within}/kilo.json",
     ),
-    *_files(
-        "kilo", "project", "{workspace}/.kilocode/mcp.json", dialect=dialects.ROO, format="json"
-    ),
+    *_files("kilo.old", "project", "{workspace}/.kilocode/mcp.json"),
     *_files("trae", "project", "{workspace}/.trae/mcp.json"),
     *_files("kimi", "project", "{cwd}/.kimi-code/mcp.json"),
     *_files("droid", "project", "{within}/.factory/mcp.json"),
@@ -366,26 +324,4 @@ _OTHER_PROJECT = (
 LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT, *_OTHER_PROJECT)
 
 SOURCE_IDS: tuple[str, ...] = tuple(dict.fromkeys(row.id for row in LOCATIONS if row.id))
-"""What `MCP_BRIDGE_SOURCES` may name."""
-
-APPROVAL_FILES = (
-    ApprovalFile(template="{claude_state}/.claude.json", per_project=True),
-    ApprovalFile(template="{claude_settings}/settings.json"),
-    ApprovalFile(template="{project}/.claude/settings.local.json", grants="trusted"),
-    ApprovalFile(template="{project}/.claude/settings.json", grants="never"),
-)
-
-LIMIT_FILES = (
-    *(
-        LimitFile(template=f"{folder}/{name}", platforms=only)
-        for folder, only in _MANAGED
-        for name in ("managed-settings.json", "managed-settings.d/*.json")
-    ),
-    LimitFile(template="{claude_settings}/settings.json", managed=False),
-)
-
-TRUST_FILES = (
-    TrustFile("codex", "{codex}/config.toml", "toml", codex_trusts),
-    TrustFile("gemini", "{gemini_trust}", "json with comments", gemini_trusts),
-    TrustFile("vibe", "{vibe}/trusted_folders.toml", "toml", vibe_trusts),
-)
+"""The names that `MCP_BRIDGE_SOURCES` may contain."""

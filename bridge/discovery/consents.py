@@ -1,11 +1,8 @@
-"""Stores which definitions of a project's files a person, or one of their clients, has approved.
+"""Stores the approvals of definitions in project files, by the user or a client. Blocks.
 
-Owns the file of approvals in the state directory, which no repository can contain. An approval is
-of one entry of one file, exactly as written, for one working directory: `./run.sh` is another
-program in another checkout. A client approves by name or by folder, so its approval counts for the
-definition that existed when the approval was first seen.
-
-Reading and writing block, so call them in threads.
+An approval covers one entry of one file, exactly as written, in one working directory: `./run.sh`
+is another program in another checkout. Clients approve by name or folder, so a client's approval
+covers the definition that existed when a bridge first saw the approval.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -27,26 +24,22 @@ from bridge.private_files import make_directory
 logger = logging.getLogger(__name__)
 
 MAX_CONSENTS = 2000
-"""Approvals of persons, and as many of clients. A person's oldest are removed and asked again. A
-client's are never removed: a program could add many, so that an old one counts as first seen."""
+"""Maximum approvals of the user, and of clients. The user's oldest ones are removed. A client's are
+never removed: a program could add many, so that an old one would count as first seen.
+"""
 
 PERSON = "person"
 
 APPEARED = ""
-"""In place of a digest: the approved definition appeared while a bridge ran, perhaps written by a
-program, so that a person has to approve it."""
+"""Replaces a digest if the approved definition appeared while a bridge ran. A program may have
+written it, so the user must approve it.
+"""
 
 _FORM = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Consent:
-    """One approval.
-
-    Attributes:
-        by: `PERSON`, or the client whose approval was seen.
-    """
-
     definition: Definition
     by: str = PERSON
 
@@ -56,33 +49,28 @@ class Consents:
     """All valid approvals.
 
     Attributes:
-        by_person: Definitions that a person approved.
-        seen: Definitions that clients had approved when a bridge first read that.
-        first: Whether a client's approval counts if no bridge has seen it before.
+        by_person: Definitions that the user approved.
+        seen: Definitions that clients had approved when a bridge first read the approval.
+        first: Whether an approval counts that no bridge has seen before.
     """
 
     by_person: frozenset[Definition] = frozenset()
     seen: frozenset[Consent] = frozenset()
     first: bool = True
 
-    def has_other_version(self, definition: Definition) -> bool:
-        place = (definition.directory, definition.path, definition.name)
-        return any((each.directory, each.path, each.name) == place for each in self.by_person)
-
     def seen_digest(self, definition: Definition, by: str) -> str | None:
-        """Return the digest under which a client's approval was first seen; None if it never was.
+        """Return the digest under which a client's approval was first seen; None if it is new.
 
-        In any directory: otherwise a changed file would count as never seen from the next
-        directory. `APPEARED` if there are several, because two bridges saw different definitions.
+        Searches all directories; otherwise a changed file would count as new in the next directory.
+        `APPEARED` if two bridges saw different definitions.
         """
         found = self._digests.get((by, definition.path, definition.name), set())
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
     def is_first_look(self, directory: str, client: str) -> bool:
-        """Return whether this is the first look at a client's approvals in a directory.
+        """Return whether no bridge has read a client's approvals here or above before.
 
-        Only when a bridge starts, and no bridge has looked there or in a directory above before:
-        approvals that appear later may be written by a program.
+        True only when a bridge starts: a program may write approvals that appear later.
         """
         if not self.first:
             return False
@@ -106,41 +94,38 @@ def look_record(directory: str, client: str) -> Consent:
 
 
 def digest_of(written: str) -> str:
-    """Return the digest of an entry's text: "sha256:" and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(written.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
+@dataclass(frozen=True)
 class ConsentFile:
-    """The file of approvals.
+    """The file of approvals. The first write creates its directory."""
 
-    Attributes:
-        path: Its directory is made at the first write.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def read(self) -> tuple[Consent, ...]:
-        """Return every approval, the oldest first.
+        """Return every approval, oldest first.
 
         Raises:
-            MalformedError: The file exists and cannot be read, so that nothing is approved.
+            MalformedError: The file cannot be read, so no approval is valid.
         """
         try:
-            found = read_own(self.path, form=_FORM)
-            return tuple(map(_parse_consent, found["approved"] if found else ()))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            document = read_own(self.path, form=_FORM)
+            found = []
+            for fields in document["approved"] if document else ():
+                if not all(isinstance(text, str) for text in fields.values()):
+                    raise ValueError("an approval has a field that is not text")
+                by = fields.pop("by")
+                found.append(Consent(definition=Definition(**fields), by=by))
+            return tuple(found)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise MalformedError(
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
                 "as approved; remove the file to approve them again"
             ) from None
 
     def add(self, new: Iterable[Consent]) -> None:
-        """Add approvals to the file.
-
-        Raises:
-            MalformedError: The file cannot be read or written, or is full.
-        """
+        """Add approvals. Raises `MalformedError` if the file is full or cannot be written."""
         new = tuple(new)
         try:
             make_directory(self.path.parent)
@@ -158,11 +143,3 @@ class ConsentFile:
                 replace_file(self.path, text.encode(), durable=True)
         except OSError as error:
             raise MalformedError(f"{self.path} cannot be written: {error}") from None
-
-
-def _parse_consent(value: Mapping[str, str]) -> Consent:
-    fields = dict(value)
-    if not all(isinstance(text, str) for text in fields.values()):
-        raise ValueError("an approval has a field that is no text")
-    by = fields.pop("by")
-    return Consent(definition=Definition(**fields), by=by)

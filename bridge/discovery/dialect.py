@@ -1,11 +1,11 @@
-"""Types that describe clients' configuration files; `clients.py` has the rows.
+"""Types that describe clients' configuration files. `clients.py` has the data.
 
-To support another client, add a row there, and at most a field of `Dialect` here.
+A new client needs a row there, and at most one new field of `Dialect`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,8 +14,9 @@ from bridge.model import Transport
 Platform = Literal["linux", "darwin", "win32"]
 
 Format = Literal["json", "json with comments", "jsonc", "toml", "yaml", "by suffix"]
-"""`json with comments` allows no comma before a closing bracket, `jsonc` does. `by suffix`: TOML
-when the file's name ends in `.toml`, else JSON."""
+"""`jsonc` allows comments and trailing commas, `json with comments` only comments. `by suffix` is
+TOML for files named `.toml`, else JSON.
+"""
 
 Syntax = Literal[
     "claude",
@@ -32,7 +33,7 @@ Syntax = Literal[
     "secrets",
     "",
 ]
-"""How variables are written; `variables.py` says what each name means. Empty: not at all."""
+"""The syntax of variables, which `variables.py` defines. Empty: no variables."""
 
 PLATFORMS: tuple[Platform, ...] = ("linux", "darwin", "win32")
 
@@ -43,44 +44,44 @@ SECOND, MILLISECOND = 1.0, 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How one client writes servers.
+    """The format of servers in one client's files.
 
     Attributes:
-        server_keys: Dotted keys of name-to-entry objects; all that are present count.
-        transports: Values of `type` and the transport each means.
-        untyped_url: What a `url` without `type` means; None means that the entry is skipped.
-        scalars_as_text: Whether numbers and booleans stand for their text in `args`, `env` and
-            `headers`. Claude Code refuses them.
-        url_keys, header_keys, env_keys, command_keys, type_keys: Spellings of a field; the first
-            present counts. A dotted one stands in an object of the entry.
-        url_transports: Spellings of `url` that say the transport by themselves.
-        per_project: Whether the server keys stand below `projects.<directory>`.
+        server_keys: Dotted keys of tables of servers; all that are present count.
+        transports: Values of `type` and their transports.
+        untyped_url: Transport of a `url` without `type`; None skips the entry.
+        scalars_as_text: Whether `args`, `env` and `headers` may have numbers and booleans.
+            Claude Code refuses them.
+        url_keys, header_keys, env_keys, command_keys, type_keys: Spellings of a field; the
+            first present counts. A dotted one is a field of an inner object.
+        url_transports: Spellings of `url` that imply a transport.
+        per_project: Whether the server keys are below `projects.<directory>`.
         bare_server: Whether a file may be one entry, named after the file.
-        servers_expected: Whether a file without any server key deserves a warning. Not so for
-            files that hold other settings too.
-        listed: Whether the servers are a list of entries with a `name`, rather than an object.
-        nested: The field whose object holds `type`, `command`, `url` and their like, if there is
-            one.
-        flat_keys: Whether the dots in the server keys are part of the keys.
-        command_words: Whether `command` is split into words as a shell does it.
+        servers_expected: Whether a file without server keys deserves a warning. False for files
+            with other settings.
+        listed: Whether the servers are a list of entries with a `name` rather than an object.
+        nested: The field whose object has `type`, `command`, `url` and others; empty if there
+            is none.
+        flat_keys: Whether dots in the server keys are part of the keys.
+        command_words: Whether `command` is split into words like a shell does.
         command_list, command_object: Whether `command` may be a list with the arguments, or an
             object with `path`, `args` and `env`.
-        foreign: Values of a field that mark what no other program can start.
-        foreign_fields: Fields that mark the same when there is neither a command nor a url.
-        syntax: How variables are written.
-        expanded: The fields in which they are.
-        call_timeouts, start_timeouts: Fields, the strongest first, and their unit in seconds.
-        only_keys, without_keys: Lists of the tools that are let through, and of those that are
-            not; all that are present count.
-        empty_only: Whether an empty list of those let through means none, rather than all.
-        env_file: The field that names a file with more variables.
-        env_names: The field that lists variables to hand on, without their values.
+        foreign: Values of a field that mark servers only the client can start.
+        foreign_fields: Fields with this meaning if the entry has no command and no url.
+        syntax: The syntax of variables.
+        expanded: The fields with variables.
+        call_timeouts, start_timeouts: Fields, strongest first, and their unit in seconds.
+        only_keys, without_keys: Lists of allowed and of denied tools; all that are present
+            count.
+        empty_only: Whether an empty list of allowed tools allows none rather than all.
+        env_file: The field that names a file with further variables.
+        env_names: The field that lists inherited variables.
         bearer_env, env_headers, api_key: Fields that name the variable with a bearer token, map
-            headers to variables, or hold the token.
-        inputs: Whether `${input:ID}` is known, and the file describes them in `inputs`.
-        gates: Dotted places of the list of servers that alone are on, and of those that are off.
-        elsewhere: The files in which the client keeps servers, if it reads none in this one.
-        cwd_at: What a relative `cwd` starts from: the file's directory, or the workspace.
+            headers to variables, or contain the token.
+        inputs: Whether the file describes `${input:ID}` in `inputs`.
+        gates: Dotted keys of the lists of enabled and of disabled servers.
+        elsewhere: The files with the client's servers if this file has none.
+        cwd_at: The base of a relative `cwd`: the file's directory or the workspace.
     """
 
     server_keys: tuple[str, ...] = ("mcpServers",)
@@ -128,25 +129,17 @@ class Dialect:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """One file, or pattern of files, in which a client keeps servers.
+    """One file, or pattern of files, with a client's servers.
 
     Attributes:
-        id: The name of the source in `MCP_BRIDGE_SOURCES`; empty for what cannot be left out.
-        client, scope: As shown to the user.
+        id: The source's name in `MCP_BRIDGE_SOURCES`; empty for a file that is always read.
         template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
-            every such file of that directory, by name.
-        dialect: How to read it.
-        platforms: Where the client keeps it there.
-        format: How the text is encoded.
-        required: Whether its absence causes a warning, because the user named it.
+            all such files of the directory, sorted by name.
         in_project: Whether it belongs to the working directory rather than to the user.
-        approvable: Whether Claude Code's approval lists speak about its servers.
-        unless: A path from the file's directory: where it exists, the client does not read this
-            file.
-        holds: Servers of the user's choice, those of one extension, or the list of Claude Code's
-            plugins.
-        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
-            they count as approved.
+        approvable: Whether Claude Code's approval lists apply to its servers.
+        unless: Another file next to it; if that exists, the client ignores this one.
+        holds: The content: servers, one extension's manifest, or a list of plugins.
+        moved: Whether it is the bridge's file of moved entries, which count as approved.
     """
 
     id: str
@@ -156,59 +149,11 @@ class Location:
     dialect: Dialect
     platforms: tuple[Platform, ...] = PLATFORMS
     format: Format = "json"
-    required: bool = False
     in_project: bool = False
     approvable: bool = False
     unless: str = ""
     holds: Literal["servers", "extension", "plugins"] = "servers"
     moved: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApprovalFile:
-    """One file in which Claude Code keeps the user's approvals of a project's servers.
-
-    Attributes:
-        template: As in `Location`.
-        per_project: Whether the lists stand below `projects.<directory>`.
-        grants: Whether the file may approve. A rejection counts wherever it stands; an approval in
-            a file that comes with the repository would be the repository approving itself, so it
-            counts "never" for the shared settings and for the local settings only when the user
-            has "trusted" the directory in Claude Code.
-    """
-
-    template: str
-    per_project: bool = False
-    grants: Literal["always", "trusted", "never"] = "always"
-
-
-@dataclass(frozen=True)
-class LimitFile:
-    """One settings file of Claude Code, the company's or not, with lists of servers."""
-
-    template: str
-    platforms: tuple[Platform, ...] = PLATFORMS
-    managed: bool = True
-
-
-Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
-"""A client's own file and the project's directories, to whether that file trusts them."""
-
-
-@dataclass(frozen=True)
-class TrustFile:
-    """The file in which a client keeps the directories that the user trusts.
-
-    Attributes:
-        id: Of the source whose files of the project are trusted with them.
-        template, format: As in `Location`.
-        trusts: Reads it.
-    """
-
-    id: str
-    template: str
-    format: Format
-    trusts: Trusts
 
 
 KNOWN_TRANSPORTS: Mapping[str, Transport] = {
@@ -221,4 +166,3 @@ KNOWN_TRANSPORTS: Mapping[str, Transport] = {
     "streamable_http": "http",
     "sse": "sse",
 }
-"""Every spelling that any client uses: none of them means one thing here and another there."""

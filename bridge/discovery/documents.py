@@ -1,7 +1,6 @@
-"""Decodes configuration files: JSON, JSON with comments, TOML, YAML and `.env`.
+"""Decodes configuration files: JSON as strict as the client's, TOML, YAML and `.env`.
 
-Owns decoding UTF-8, JSON as strict as the file's client, and the messages about mistakes. Owns the
-bounds, too: nesting has a limit, and aliases in YAML, which could expand to any size, are refused.
+Bounds nesting, and refuses YAML aliases, which could expand to any size.
 """
 
 from __future__ import annotations
@@ -19,34 +18,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
-"""Any program may fill a client's file. Claude Code has all its state in it: some megabytes."""
+"""Any program may fill a client's file. Claude Code's state file has some megabytes."""
 
 MAX_KEY_PARTS = 32
-"""Of a dotted key in TOML, which a repository may bring. Python's parser takes time with the square
-of their number and more: a file of 60 kB that is one such key takes a minute. Within a text that
-many words with dots between them count as well, which real files do not have."""
+"""Maximum parts of a dotted TOML key in a repository's file. Python's parser needs quadratic time:
+one key of 60 kB takes a minute. The limit also applies to dotted words within texts.
+"""
 
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 
 
 class MalformedError(ValueError):
-    """A file cannot be used; the message says why."""
+    """A file, or an entry of one, is unusable; the message gives the reason."""
 
 
 def size_limit(format: Format) -> int:
     if format == "json":
         return MAX_FILE_BYTES
-    # Parsed in Python, not in C: some seconds at most.
+    # Python code parses these formats: some seconds at most.
     return 256 * 1024 if format == "yaml" else 2 * 1024 * 1024
 
 
 def decode(raw: bytes, format: Format = "json") -> object:
-    """Return the decoded value of a file's bytes.
-
-    Raises:
-        MalformedError: They are not valid in this format.
-    """
+    """Return the decoded value of a file. Raises `MalformedError` if it is invalid."""
     text = _decode_text(raw)
     try:
         return _load(text, format)
@@ -59,7 +54,7 @@ def decode(raw: bytes, format: Format = "json") -> object:
     except RecursionError as error:
         raise MalformedError("nested too deeply") from error
     except ValueError as error:
-        # A number with thousands of digits, or NaN or Infinity, which JSON does not have.
+        # A number with thousands of digits, or NaN or Infinity.
         raise MalformedError(f"holds an unusable number: {error}") from error
 
 
@@ -146,7 +141,7 @@ def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
 
 
 _TOKEN = re.compile(
-    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # a string, perhaps without its end
+    r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'  # A string, perhaps unterminated.
     r"|//[^\r\n]*+"
     r"|/\*(?:[^*]|\*(?!/))*+(?:\*/)?"
     r"|[,\]}]"
@@ -156,14 +151,7 @@ _TOKEN = re.compile(
 
 
 def strip_comments(text: str, *, trailing_commas: bool) -> str:
-    """Return JSON without its comments, which become spaces.
-
-    Args:
-        trailing_commas: Whether to remove a comma before a closing bracket too.
-
-    Raises:
-        MalformedError: A comment has no end.
-    """
+    """Return JSON with its comments, and optionally trailing commas, blanked."""
     kept: list[str] = []
     done = 0
     comma = -1
@@ -176,7 +164,7 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
             kept += (text[done:at], re.sub(r"[^\r\n]", " ", token))
             done = match.end()
         elif token == ",":
-            # A piece of its own, so that it can be blanked if a bracket follows.
+            # A separate piece, so that a following bracket can blank it.
             kept += (text[done:at], ",")
             done = match.end()
             comma = len(kept) - 1
@@ -204,12 +192,8 @@ _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
 
 
 def load_yaml(text: str) -> object:
-    """Return the value of a YAML document, with JSON's types only.
-
-    Raises:
-        MalformedError: It is not valid, or exceeds a bound.
-    """
-    # Importing it takes some 20 ms, and few users have a client with YAML files.
+    """Return a YAML document with JSON's types only. Raises `MalformedError`."""
+    # The import takes 20 ms, and few users have YAML files.
     import yaml
 
     loader = _loader()
@@ -225,7 +209,6 @@ def load_yaml(text: str) -> object:
 
 
 def yaml_node(text: str) -> Any:
-    """Return the root node of a YAML document that `load_yaml` takes, with its places; or None."""
     import yaml
 
     return yaml.compose(text, Loader=_loader())
@@ -233,9 +216,9 @@ def yaml_node(text: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _loader() -> Any:
-    """Return PyYAML's safe loader with YAML 1.2's unquoted words, as in Goose and Continue.
+    """Return PyYAML's safe loader with YAML 1.2's plain words, like Goose and Continue.
 
-    In YAML 1.1, PyYAML's default, `off` is false, `1:30` is ninety and `<<` copies objects.
+    In YAML 1.1, PyYAML's default, `off` is false, `1:30` is 90 and `<<` copies objects.
     """
     import yaml
 
@@ -248,12 +231,11 @@ def _loader() -> Any:
 
 
 def _check_events(events: Iterable[Any]) -> None:
-    """Raise at aliases, deep nesting and unsupported tags."""
     depth = 0
     for event in events:
         kind = type(event).__name__
         tag = getattr(event, "tag", None)
-        # Other tags construct other types.
+        # Other tags construct other types than JSON's.
         if kind == "AliasEvent" or tag not in {None, "!", "tag:yaml.org,2002:str"}:
             what = f"the tag {str(tag)[:80]}" if tag else f"the alias *{event.anchor[:80]}"
             raise MalformedError(f"{what} is not supported")
@@ -264,20 +246,13 @@ def _check_events(events: Iterable[Any]) -> None:
 
 
 def _with_text_keys(value: object) -> object:
-    """Return the value with strings as keys, as in JSON."""
-    if isinstance(value, dict):
-        return {_key(key): _with_text_keys(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_text_keys(item) for item in value]
-    return value
-
-
-def _key(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    if key is None:
-        return "null"
-    return str(key).lower() if isinstance(key, bool) else str(key)
+    if not isinstance(value, dict):
+        return value
+    # Keys such as `null`, `true` and numbers become texts, like in JSON.
+    keys = (key if isinstance(key, str) else json.dumps(key, default=str) for key in value)
+    return dict(zip(keys, map(_with_text_keys, value.values()), strict=True))
 
 
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
@@ -286,20 +261,16 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def parse_env_file(text: str) -> dict[str, str]:
-    """Return the variables that a `.env` file sets; a name's last line counts."""
+    """Return the variables of a `.env` file; a name's last line counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        match = _LINE.match(line)
-        if match is None:
+        if (match := _LINE.match(line)) is None:
             continue
-        found[match[1]] = _parse_value(match[2])
+        name, written = match.groups()
+        if (quoted := _QUOTED.match(written)) is None:
+            found[name] = re.split(r"\s#", written, maxsplit=1)[0].strip()
+        elif quoted[1] is not None:
+            found[name] = quoted[1]
+        else:
+            found[name] = _ESCAPE.sub(lambda each: "\n" if each[1] == "n" else each[1], quoted[2])
     return found
-
-
-def _parse_value(written: str) -> str:
-    quoted = _QUOTED.match(written)
-    if quoted is None:
-        return re.split(r"\s#", written, maxsplit=1)[0].strip()
-    if quoted[1] is not None:
-        return quoted[1]
-    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], quoted[2])

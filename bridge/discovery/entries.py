@@ -1,13 +1,7 @@
-"""Turns one entry of a configuration into a `ServerSpec`, or the reason why that fails: pure.
+"""Turns one entry of a configuration into a `ServerSpec`, or a reason to skip it: pure.
 
-Owns what the fields of an entry mean together. `parser.py` finds the entries in a file, `fields.py`
-reads a single field.
-
-Fields. `type`, `command`, `args`, `env`, `url`, `headers` as in Claude Code, in the spelling of the
-file's dialect. `cwd`: the server's working directory, relative to where the dialect says, with `~`
-for home. `description`: shown when servers are listed. `disabled: true` or `enabled: false`: the
-server is not used. `timeout` and similar fields: the time limit of one call and of the start, in
-the dialect's units. Other fields are ignored.
+Fields have Claude Code's meaning in the spelling of the file's dialect. `cwd` may begin with `~`.
+`disabled: true` or `enabled: false` turns a server off. Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +18,7 @@ from urllib.parse import urlsplit
 
 from bridge.discovery.client_dialects import SPELLINGS
 from bridge.discovery.dialect import ALL_FIELDS, Dialect
-from bridge.discovery.documents import kind, parse_env_file
+from bridge.discovery.documents import MalformedError, kind, parse_env_file
 from bridge.discovery.fields import (
     EntryContext,
     FieldReader,
@@ -34,13 +28,12 @@ from bridge.discovery.fields import (
     oauth_hints,
 )
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, shown
-from bridge.discovery.variables import UnusableError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
-MAX_NAME_CHARS = 200  # A repository may choose it; it is in listings and aliases.
+MAX_NAME_CHARS = 200  # A repository may choose the name, which listings and aliases contain.
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories of invisible characters, which can break a line or disguise a name."""
+"""Unicode categories of invisible characters, which can break lines or disguise a name."""
 
 ONLY_CLIENT = "only its own client can start it"
 
@@ -52,18 +45,13 @@ _UNSUPPORTED: Mapping[str, str] = {
     "sandboxEnabled": "VS Code's sandbox is not applied; the server runs with the user's rights",
     "authProviderType": "this way to log in is not supported",
 }
-"""Fields that change what a server may do or see, and that the bridge does not support."""
+"""Unsupported fields that affect what a server may do or see."""
 
 
 def read_entry(
     name: str, value: object, *, key: str, context: EntryContext, off: str = ""
 ) -> tuple[ServerSpec | SkippedServer, tuple[ConfigWarning, ...]]:
-    """Return the server that an entry defines, or why it is skipped, and warnings for its owner.
-
-    Args:
-        off: Why the file turns this server off elsewhere; empty if it does not.
-
-    """
+    """Return an entry's server or why it is skipped, and warnings; `off` is why it is off."""
     unread = unread_entry(name, value, key, context)
     source = unread.source
     reader = FieldReader(context=context, key=key)
@@ -74,22 +62,22 @@ def read_entry(
             return unread, ()
         _check_name(name)
         if not isinstance(entry, Mapping) or not isinstance(value, Mapping):
-            raise UnusableError(_wrong_kind(name, value, context, key))
+            raise MalformedError(_wrong_kind(name, value, context, key))
         if reason := _disabled_reason(entry) or off:
             disabled = SkippedServer(name=name, source=source, reason=reason, holds_name=True)
             return disabled, tuple(reader.warnings)
         written = _as_text(value, context) if context.may_open_files is not None else ""
         if context.may_open_files is not None and not context.may_open_files(name, written):
-            # It is not approved, so that no file that it names is opened.
+            # The bridge opens no file that an unapproved entry names.
             variables = replace(context.variables, read=lambda path: "")
             reader.context = replace(context, variables=variables)
         reader.check_inputs(entry)
         _advise(entry, reader)
-        spec = _read_fields(name, normalized(entry, context.dialect), source, reader)
+        spec = _read_fields(name, normalize(entry, context.dialect), source, reader)
         spec = replace(spec, templates=reader.templates, written=written)
         for label, own in hints:
             reader.warn(label, f"{context.client} does not read it; write {own}")
-    except UnusableError as error:
+    except MalformedError as error:
         reason = str(error)
         for label, own in hints:
             reason += f"; {label}: {context.client} does not read it, write {own}"
@@ -99,28 +87,24 @@ def read_entry(
 
 
 def unread_entry(name: str, value: object, key: str, context: EntryContext) -> SkippedServer:
-    """Return an entry that is not started by this client, or by it alone."""
+    """Return an entry that this client does not start, or that only this client can start."""
+    names: list[str] = []
+    for label, item in value.items() if isinstance(value, Mapping) else ():
+        members = item if isinstance(item, Mapping) and item else {}
+        names += [dotted_key(label, member) for member in members] or [dotted_key(label)]
     source = Source(
         client=context.client,
         scope=context.scope,
         path=context.path,
         key=key,
         moved_from=context.moved_from,
-        fields=_field_names(value),
+        fields=tuple(names),
     )
     return SkippedServer(name=name, source=source, reason=ONLY_CLIENT, foreign=True)
 
 
-def _field_names(value: object) -> tuple[str, ...]:
-    names: list[str] = []
-    for key, item in value.items() if isinstance(value, Mapping) else ():
-        members = item if isinstance(item, Mapping) and item else {}
-        names += [dotted_key(key, member) for member in members] or [dotted_key(key)]
-    return tuple(names)
-
-
 def without_nulls(value: object, depth: int = 8) -> object:
-    """Return a value without the members of objects that are null: those count as absent."""
+    """Return a value without null members of objects, which count as absent."""
     if not isinstance(value, Mapping) or not depth:
         return value
     members = ((key, item) for key, item in value.items() if item is not None)
@@ -128,13 +112,11 @@ def without_nulls(value: object, depth: int = 8) -> object:
 
 
 def looks_like_server(value: object) -> bool:
-    """Return whether a value has a command or an address in any client's spelling."""
     known = (*SPELLINGS["command_keys"], *SPELLINGS["url_keys"])
     return isinstance(value, Mapping) and first_used(value, known) is not None
 
 
 def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield fields in another client's spelling, each with what this client reads instead."""
     if not isinstance(entry, Mapping):
         return
     for attribute, known in SPELLINGS.items():
@@ -161,7 +143,7 @@ def _wrong_kind(name: str, value: object, context: EntryContext, key: str) -> st
 
 
 def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
-    """Warn about a command that its client cannot start as it is written."""
+    """Warn about a command that its client cannot start as written."""
     dialect, client = reader.dialect, reader.context.client
     label = first_used(entry, dialect.command_keys)
     command = entry.get(label) if label else None
@@ -183,15 +165,14 @@ def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
 
 
 def _is_path(program: str, others: Sequence[str]) -> bool:
-    """Return whether words are, rather than a command line, a path with spaces."""
     slashes = [bool(set(word) & set("/\\")) for word in (program, *others)]
     return slashes[0] and slashes[-1] and not any(word.startswith("-") for word in others)
 
 
 def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
-    """Return a project's definition of a server as text, with invisible characters escaped.
+    """Return a project's definition as text, with invisible characters escaped.
 
-    Variables are not expanded: a changed value changes nothing, another variable does.
+    Variables are not expanded, so that only the reference to a variable is part of the definition.
     """
     given: dict[str, object] = {"server": value}
     if context.variables.inputs:
@@ -199,7 +180,7 @@ def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
     try:
         return json.dumps(given, indent=2, default=str)
     except (ValueError, TypeError, RecursionError) as error:
-        raise UnusableError("it cannot be written out for an approval") from error
+        raise MalformedError("it cannot be written out for an approval") from error
 
 
 def _read_fields(
@@ -228,7 +209,7 @@ def _read_fields(
     label = first_used(entry, reader.dialect.command_keys) or reader.dialect.command_keys[0]
     command = reader.text(entry.get(label), label, "command")
     if not command.strip():
-        raise UnusableError(f"{label} is empty")
+        raise MalformedError(f"{label} is empty")
     return ServerSpec(
         command=command,
         args=reader.texts(entry["args"], "args", "args") if "args" in entry else (),
@@ -240,15 +221,15 @@ def _read_fields(
 
 def _check_name(name: str) -> None:
     if not name.strip():
-        raise UnusableError("its name is empty")
+        raise MalformedError("its name is empty")
     if len(name) > MAX_NAME_CHARS:
-        raise UnusableError(f"its name is longer than {MAX_NAME_CHARS} characters")
+        raise MalformedError(f"its name is longer than {MAX_NAME_CHARS} characters")
     if any(unicodedata.category(char) in _HIDDEN for char in name):
-        raise UnusableError("its name holds control or invisible characters")
+        raise MalformedError("its name holds control or invisible characters")
     if name == OWN_SERVER:
-        # In rules, records and journals it would be confused with the bridge itself.
+        # Rules, records and journals use this name for the bridge itself.
         msg = f"{OWN_SERVER!r} is the name of the bridge's own helpers; give it another name"
-        raise UnusableError(msg)
+        raise MalformedError(msg)
 
 
 def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
@@ -261,12 +242,8 @@ def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
     )
 
 
-def normalized(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
-    """Return the entry with command, arguments and transport in the fields of most clients.
-
-    Raises:
-        UnusableError: Its command cannot be read.
-    """
+def normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
+    """Return an entry with usual command and transport fields. Raises `MalformedError`."""
     inner = entry.get(dialect.nested) if dialect.nested else None
     if isinstance(inner, Mapping):
         entry = {**{key: value for key, value in entry.items() if key != dialect.nested}, **inner}
@@ -275,19 +252,15 @@ def normalized(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, ob
         moved = {key: command[key] for key in ("args", "env") if command.get(key) is not None}
         return {**entry, "command": command.get("path"), **moved}
     if dialect.command_words and isinstance(command, str):
-        command = _words(command)
+        try:
+            command = shlex.split(command)
+        except ValueError as error:
+            raise MalformedError(f"command cannot be split into words: {error}") from error
     if dialect.command_list and isinstance(command, list):
         listed = entry.get("args") if dialect.command_words else None
         args = [*command[1:], *(listed if isinstance(listed, list) else ())]
         return {**entry, "command": command[0] if command else "", "args": args}
     return entry
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise UnusableError(f"command cannot be split into words: {error}") from error
 
 
 def _disabled_reason(entry: Mapping[str, object]) -> str:
@@ -296,7 +269,7 @@ def _disabled_reason(entry: Mapping[str, object]) -> str:
             continue
         value = entry[name]
         if not isinstance(value, bool):
-            raise UnusableError(f"{name} must be true or false, not {kind(value)}")
+            raise MalformedError(f"{name} must be true or false, not {kind(value)}")
         if value is off:
             return f'turned off by "{name}": {str(off).lower()}'
     return ""
@@ -308,12 +281,19 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
     if label is not None:
         named = entry[label]
         if not isinstance(named, str):
-            raise UnusableError(f"{label} must be a string, not {kind(named)}")
+            raise MalformedError(f"{label} must be a string, not {kind(named)}")
         transport = dialect.transports.get(named)
         if transport is None:
             known = ", ".join(dialect.transports)
-            raise UnusableError(f'{label} "{shown(named)}" is not supported; supported are {known}')
-        _check_type(entry, dialect, f'{label} "{shown(named)}"', transport)
+            raise MalformedError(
+                f'{label} "{shown(named)}" is not supported; supported are {known}'
+            )
+        wanted, other, right = dialect.url_keys, dialect.command_keys, "stdio"
+        if transport == "stdio":
+            wanted, other, right = other, wanted, "http"
+        if first_used(entry, wanted) is None:
+            change = f'; for its {other[0]} write "{right}"' if first_used(entry, other) else ""
+            raise MalformedError(f'its {label} "{shown(named)}" needs a {wanted[0]}{change}')
         return transport
     if url in dialect.url_transports:
         return dialect.url_transports[str(url)]
@@ -322,25 +302,14 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
     if url is not None:
         if dialect.untyped_url is None:
             msg = 'it has a url but no type; add "type": "http" (or "sse"), as its client asks'
-            raise UnusableError(msg)
+            raise MalformedError(msg)
         return dialect.untyped_url
-    raise UnusableError("it has neither command nor url")
-
-
-def _check_type(
-    entry: Mapping[str, object], dialect: Dialect, written: str, transport: Transport
-) -> None:
-    wanted, other, right = dialect.url_keys, dialect.command_keys, "stdio"
-    if transport == "stdio":
-        wanted, other, right = other, wanted, "http"
-    if first_used(entry, wanted) is None:
-        change = f'; for its {other[0]} write "{right}"' if first_used(entry, other) else ""
-        raise UnusableError(f"its {written} needs a {wanted[0]}{change}")
+    raise MalformedError("it has neither command nor url")
 
 
 def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
     label = first_used(entry, reader.dialect.url_keys)
-    assert label is not None  # `_transport` has seen it.
+    assert label is not None  # `_transport` requires it.
     url = reader.text(entry[label], label, "url")
     try:
         parts = urlsplit(url)
@@ -350,13 +319,13 @@ def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
         good, host = False, ""
     if url.startswith(("unix:", "pipe:")):
         msg = f"{label} names a local socket or pipe, over which the bridge cannot reach servers"
-        raise UnusableError(msg)
+        raise MalformedError(msg)
     if not good or any(char.isspace() or not char.isprintable() for char in url):
-        # The url itself stays out of the message: it may carry a token.
-        raise UnusableError(f"{label} must be http:// or https:// and a host, without spaces")
+        # The message omits the url, which may contain a token.
+        raise MalformedError(f"{label} must be http:// or https:// and a host, without spaces")
     if not host.isascii():
-        # Clients of HTTP translate it, so that lists of allowed and denied addresses would miss it.
-        raise UnusableError(f"{label} has a host that is not ASCII; write it in punycode")
+        # HTTP clients convert it to punycode, so lists of addresses would not match it.
+        raise MalformedError(f"{label} has a host that is not ASCII; write it in punycode")
     return url
 
 
@@ -371,19 +340,18 @@ def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]
     for name, value in headers.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             msg = f'{label} has a member named "{shown(name)}", which is no header name'
-            raise UnusableError(msg)
+            raise MalformedError(msg)
         if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
-            raise UnusableError(f"{label}.{shown(name)} holds a line break or control character")
+            raise MalformedError(f"{label}.{shown(name)} holds a line break or control character")
     return headers
 
 
 def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Return headers whose values are in a variable, or in a field for a token."""
     dialect, environ = reader.dialect, reader.context.variables.environ
     found: dict[str, str] = {}
     if dialect.bearer_env and "bearer_token" in entry:
         msg = f"bearer_token must be left out; {dialect.bearer_env} names a variable that holds it"
-        raise UnusableError(msg)
+        raise MalformedError(msg)
     if dialect.env_headers and entry.get(dialect.env_headers) is not None:
         named = reader.table(entry[dialect.env_headers], dialect.env_headers, "")
         for header, variable in named.items():
@@ -401,7 +369,7 @@ def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str
 
 
 def _token_header(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Return the header with the token that is in a variable; Vibe may write how it looks."""
+    """Return the header with the token from a variable; Vibe may name header and format."""
     label = reader.dialect.bearer_env
     auth = entry.get("auth")
     if reader.dialect.command_words and isinstance(auth, Mapping):
@@ -426,7 +394,7 @@ def _env(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
     for name in env:
         if not name or "=" in name or any(unicodedata.category(c) in _HIDDEN for c in name):
             msg = f'{label} has a member named "{shown(name)}", which no variable can be called'
-            raise UnusableError(msg)
+            raise MalformedError(msg)
     return {**_env_from_file(entry, reader), **_inherited_env(entry, reader), **env}
 
 
@@ -442,11 +410,11 @@ def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str
         return {}
     try:
         found = parse_env_file(variables.budget.take(text))
-    except UnusableError as error:
-        raise UnusableError(f"{label} {error}") from error
+    except MalformedError as error:
+        raise MalformedError(f"{label} {error}") from error
     if any("\0" in value for value in found.values()):
         msg = f"the file that {label} names holds a character that cannot be passed on"
-        raise UnusableError(msg)
+        raise MalformedError(msg)
     return found
 
 
@@ -456,7 +424,7 @@ def _inherited_env(entry: Mapping[str, object], reader: FieldReader) -> dict[str
     if listed is None:
         return {}
     if isinstance(listed, list):
-        # Codex may name a variable's source; the bridge has only variables of this machine.
+        # Codex may name a variable's source; the bridge only has local variables.
         listed = [item.get("name") if isinstance(item, Mapping) else item for item in listed]
     environ = reader.context.variables.environ
     found: dict[str, str] = {}
@@ -496,7 +464,7 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
 
 
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:
-    """Return which tools the entry allows; `*` means all, as in Copilot."""
+    """Return the entry's filter of tools; `*` means all, as in Copilot."""
     dialect = reader.dialect
     only: frozenset[str] | None = None
     without: frozenset[str] = frozenset()

@@ -1,8 +1,4 @@
-"""Reads the fields of one server's entry: types, variables, bounds, and the hints for its login.
-
-Owns reading a text, a list, a table, a number, and `oauth` in every client's spelling, and the
-warnings about them. `entries.py` owns what the fields mean.
-"""
+"""Reads an entry's fields: types, variables, bounds, and hints for logins."""
 
 from __future__ import annotations
 
@@ -10,15 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeGuard
 from urllib.parse import urlsplit
 
-from bridge.discovery.dialect import Dialect, Syntax
-from bridge.discovery.documents import kind
+from bridge.discovery.dialect import Dialect
+from bridge.discovery.documents import MalformedError, kind
 from bridge.discovery.report import ConfigWarning, shown
 from bridge.discovery.variables import (
     SPELLED,
-    UnusableError,
     Variables,
     expand,
     input_variable,
@@ -29,13 +23,11 @@ from bridge.model import OAuthHints
 
 @dataclass(frozen=True, kw_only=True)
 class EntryContext:
-    """The file that an entry is in, and the values of variables in its fields.
+    """An entry's file, and the values of variables in its fields.
 
     Attributes:
-        path: The file, absolute.
-        moved_from: The client's file, if the entries were moved from there.
-        variables: Values of variables, `~` and relative directories.
-        may_open_files: For a project's file: whether the bridge may open the files that an entry
+        moved_from: The client's file if the entries were moved from there.
+        may_open_files: Returns whether the bridge may open files that an entry of a project
             names, given the entry's name and text. None for the user's own files.
     """
 
@@ -50,11 +42,7 @@ class EntryContext:
 
 @dataclass
 class FieldReader:
-    """Reads the fields of one entry and collects warnings about them.
-
-    Attributes:
-        templates: As in `ServerSpec`.
-    """
+    """Reads an entry's fields and collects warnings about them."""
 
     context: EntryContext
     key: str
@@ -66,76 +54,64 @@ class FieldReader:
         return self.context.dialect
 
     def warn(self, label: str, reason: str, *, reported: bool = False) -> None:
-        """Add a warning about one field; an empty label means the entry as a whole."""
         key = ".".join(part for part in (self.key, label) if part)
         path = self.context.path
         self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, reported=reported))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
-        """Return a string field with its variables expanded.
-
-        Args:
-            part: The name in `Dialect.expanded` that turns the expansion on.
-        """
+        """Return a string field; `part` is its name in `Dialect.expanded`."""
         if scalars and self.dialect.scalars_as_text:
             value = _scalar_text(value)
         if not isinstance(value, str):
-            raise UnusableError(f"{label} must be a string, not {kind(value)}")
-        expanded = self._expanded(value, label, part)
+            raise MalformedError(f"{label} must be a string, not {kind(value)}")
+        expanded = self._expand(value, label, part)
         if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
-            raise UnusableError(f"{label} holds a character that cannot be passed on")
+            raise MalformedError(f"{label} holds a character that cannot be passed on")
         if expanded != value and part in ("command", "args", "cwd", "url"):
             self.templates[label if part == "args" else part] = value
         return expanded
 
-    def _expanded(self, value: str, label: str, part: str) -> str:
+    def _expand(self, value: str, label: str, part: str) -> str:
         variables = self.context.variables
         in_project = self.context.may_open_files is not None
         if in_project and part not in ("env", "headers"):
-            # Otherwise a change of that file would change the program without an approval.
-            variables = replace(variables, read=_refused_file)
+            # A changed file would change the program without a new approval.
+            variables = replace(variables, read=_refuse_file)
         syntax = self.dialect.syntax if part in self.dialect.expanded else ""
         if syntax == "posix" and ("$(" in value or "`" in value):
-            raise UnusableError(
+            raise MalformedError(
                 f"{label} runs a command to get its text, which the bridge does not"
             )
         try:
             found = expand(value, variables, syntax)
-        except UnusableError as error:
-            raise UnusableError(f"{label} {error}") from error
+        except MalformedError as error:
+            raise MalformedError(f"{label} {error}") from error
         for name in found.unset:
             left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
             fate = "it becomes nothing" if found.emptied else left
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
-        if part:
-            self._warn_of_foreign(found.foreign, label, syntax)
-        return found.text
-
-    def _warn_of_foreign(
-        self, foreign: tuple[tuple[str, str], ...], label: str, syntax: Syntax
-    ) -> None:
         client = self.context.client
-        for text, name in foreign:
+        for text, name in found.foreign if part else ():
             own = SPELLED.get(syntax, "").replace("%s", name)
             advice = f"{client} writes {own}" if own else f"{client} expands no variables here"
             advice = advice if name else f"{client} does not know it"
             self.warn(label, f"{shown(text)} is left as written; {shown(advice)}")
+        return found.text
 
     def check_inputs(self, entry: Mapping[str, object]) -> None:
-        """Raise if inputs have no value; the message names all of them."""
         missing = missing_inputs(entry, self.context.variables, self.dialect.syntax)
         if missing:
             names = " and ".join(f'"{shown(name)}"' for name in missing)
             variables = " and ".join(shown(input_variable(name)) for name in missing)
             inputs, them = ("input", "it") if len(missing) == 1 else ("inputs", "them")
-            raise UnusableError(
+            raise MalformedError(
                 f"it needs the {inputs} {names}, for which {self.context.client} asks; set "
                 f"{variables} in the bridge's environment to give {them}"
             )
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
         if not isinstance(value, list):
-            raise UnusableError(f"{label} must be a list of strings, not {kind(value)}")
+            raise MalformedError(f"{label} must be a list of strings, not {kind(value)}")
         return tuple(
             self.text(item, f"{label}[{index}]", part, scalars=True)
             for index, item in enumerate(value)
@@ -143,29 +119,30 @@ class FieldReader:
 
     def table(self, value: object, label: str, part: str) -> dict[str, str]:
         if not isinstance(value, Mapping):
-            raise UnusableError(f"{label} must be an object of strings, not {kind(value)}")
+            raise MalformedError(f"{label} must be an object of strings, not {kind(value)}")
         return {
             key: self.text(item, f"{label}.{shown(key)}", part, scalars=True)
             for key, item in value.items()
         }
 
     def names(self, value: object, label: str) -> tuple[str, ...]:
-        """Return a list of names. A wrong list is an error: it may be meant to exclude tools."""
+        """Return a list of names. An invalid list is an error: it may exclude tools."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise UnusableError(f"{label} must be a list of names")
+            raise MalformedError(f"{label} must be a list of names")
         return tuple(value)
 
     def seconds(self, entry: Mapping[str, object], units: Mapping[str, float]) -> float | None:
-        """Return a time in seconds from the first usable field; None if there is none."""
+        """Return the seconds of the first usable field; None if there is none."""
         for label, unit in units.items():
             value = entry.get(label)
             if value is None:
                 continue
-            # As in Claude Code: a smaller number was probably meant as seconds.
+            # Like Claude Code: a smaller number was probably meant as seconds.
             least = 1000 if unit < 1 and label == "timeout" else 0
-            if is_finite_number(value) and value > 0 and value >= least:
-                # Bounded before the conversion: an integer may be larger than any float.
-                bounded = min(value, round(7 * 24 * 3600 / unit))  # No call takes a week.
+            number = value if isinstance(value, int | float) and value is not True else 0
+            if least <= number and 0 < number < math.inf:
+                # Bound before the conversion: an integer may exceed any float.
+                bounded = min(number, round(7 * 24 * 3600 / unit))  # One week.
                 return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
             self.warn(
                 label,
@@ -177,13 +154,12 @@ class FieldReader:
         return None
 
 
-def _refused_file(path: str) -> str | None:
+def _refuse_file(path: str) -> str | None:
     what = f'takes its text from "{shown(path)}"'
-    raise UnusableError(f"{what}, which a project's file may do in env and headers only")
+    raise MalformedError(f"{what}, which a project's file may only do in env and headers")
 
 
 def first_used(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
-    """Return the first of several field names that an entry has; None if it has none."""
     return next((label for label in labels if member(entry, label) is not _NOTHING), None)
 
 
@@ -191,7 +167,7 @@ _NOTHING = object()
 
 
 def member(entry: Mapping[str, object], label: str) -> object:
-    """Return the value of a possibly dotted field; `_NOTHING` if the entry does not have it."""
+    """Return the value of a possibly dotted field; `_NOTHING` if it is absent."""
     if "." not in label:
         return entry.get(label, _NOTHING)
     outer, inner = label.split(".", 1)
@@ -205,81 +181,57 @@ def directory(text: str, variables: Variables, start: str) -> str:
     return str(Path(start) / text)
 
 
-def is_finite_number(value: object) -> TypeGuard[int | float]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, int) or math.isfinite(value)
-
-
 def _scalar_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and abs(value) < 10**18:  # No real argument is larger.
+    if isinstance(value, int) and abs(value) < 10**18:  # Larger than any real argument.
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return repr(value)
     return value
 
 
-_TABLES = ("oauth", "auth", "oauthClient")
-_CLIENT_SECRET = ("clientSecret", "client_secret", "CLIENT_SECRET")
-_SCOPES = ("scopes", "scope", "oauthScopes")
-_OUTER_SCOPES = ("oauthScopes", "scopes")
-
-
 def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints | None:
-    """Return the hints for logging in to a remote server; None if the entry has none."""
-    label = next((name for name in _TABLES if isinstance(entry.get(name), Mapping)), "")
-    table = entry.get(label)
-    if not isinstance(table, Mapping) or table.get("enabled") is False:
-        table = {}
-        label = ""
-    client_id = _text(table, ("clientId", "client_id", "CLIENT_ID"), label, reader) or _text(
-        entry, ("oauthClientId",), "", reader
-    )
-    scopes = _scopes(table, _SCOPES, label, reader) or _scopes(entry, _OUTER_SCOPES, "", reader)
-    if not label and not client_id and not scopes:
+    tables = ("oauth", "auth", "oauthClient")
+    outer = next((name for name in tables if isinstance(entry.get(name), Mapping)), "")
+    if member(entry, f"{outer}.enabled") is False:
+        outer = ""
+
+    def inner(*names: str) -> tuple[str, ...]:
+        return tuple(f"{outer}.{name}" for name in names if outer)
+
+    def text(*labels: str) -> str:
+        label = first_used(entry, labels)
+        try:
+            return reader.text(member(entry, label), label, "oauth") if label else ""
+        except MalformedError as error:
+            reader.warn("", f"ignored: {error}")
+            return ""
+
+    client_id = text(*inner("clientId", "client_id", "CLIENT_ID"), "oauthClientId")
+    label = first_used(entry, (*inner("scopes", "scope", "oauthScopes"), "oauthScopes", "scopes"))
+    words = member(entry, label) if label else ()
+    words = words.split() if isinstance(words, str) else words
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        reader.warn(label or "", "ignored: it must be a text or a list of texts")
+        words = ()
+    if not outer and not client_id and not words:
         return None
     return OAuthHints(
         client_id=client_id,
-        client_secret=_text(table, _CLIENT_SECRET, label, reader),
-        scopes=scopes,
-        callback_port=_port(table, label, reader),
+        client_secret=text(*inner("clientSecret", "client_secret", "CLIENT_SECRET")),
+        scopes=tuple(words),
+        callback_port=_port(entry, outer, reader),
     )
 
 
-def _present(table: Mapping[str, object], names: tuple[str, ...], outer: str) -> tuple[str, object]:
-    """Return the label and value of the first field that a table has; None if it has none."""
-    name = next((name for name in names if table.get(name) is not None), "")
-    return (f"{outer}.{name}" if outer else name), table.get(name)
-
-
-def _text(
-    table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
-) -> str:
-    label, value = _present(table, names, outer)
-    try:
-        return "" if value is None else reader.text(value, label, "oauth")
-    except UnusableError as error:
-        reader.warn("", f"ignored: {error}")
-        return ""
-
-
-def _scopes(
-    table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
-) -> tuple[str, ...]:
-    label, value = _present(table, names, outer)
-    words = (value or "").split() if isinstance(value, str | None) else value
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        reader.warn(label, "ignored: it must be a text or a list of texts")
-        return ()
-    return tuple(words)
-
-
-def _port(table: Mapping[str, object], outer: str, reader: FieldReader) -> int | None:
+def _port(entry: Mapping[str, object], outer: str, reader: FieldReader) -> int | None:
+    table = entry.get(outer)
+    if not isinstance(table, Mapping):
+        return None
     value = table.get("callbackPort", table.get("callback_port"))
     if value is None and isinstance(redirect := table.get("redirectUri"), str):
-        # Kiro writes host and port, the others a URL.
+        # Kiro writes host and port, other clients a URL.
         try:
             return urlsplit(redirect if "//" in redirect else f"//{redirect}").port or None
         except ValueError:

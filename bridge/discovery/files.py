@@ -1,8 +1,6 @@
-"""Reads configuration files within bounds, and never blocks at a pipe or device.
+"""Reads each configuration file once and within bounds. `parser.py` interprets them.
 
-Owns all reads of discovery, and the warnings about files as a whole; `parser.py` interprets their
-contents. A pipe, a device or a directory in a file's place is never opened, each read is bounded,
-and each file is read and decoded once in one discovery.
+Never opens a pipe, device or directory.
 """
 
 from __future__ import annotations
@@ -21,32 +19,29 @@ from bridge.discovery.report import ConfigWarning
 from bridge.discovery.writable_paths import EXPOSED, WritablePaths
 from bridge.private_files import exposure_reason
 
-MAX_FILES_PER_DIRECTORY = 256  # Read in one directory, which may be a repository's.
+MAX_FILES_PER_DIRECTORY = 256  # The directory may be a repository's.
 
 Fingerprint = tuple[str, int, int, int, int, int]
-"""Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Unlike mtime,
-which copying tools set back, ctime cannot be set."""
+"""Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Copying tools
+set mtime back, but cannot set ctime.
+"""
 
 
 def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | str:
-    """Return a regular file's bytes, or the reason why it was not read.
+    """Return a regular file's bytes, or the reason it cannot be read: `ABSENT` or a sentence.
 
-    Args:
-        private: Whether to refuse a file that other users may change.
-
-    Returns:
-        bytes, or a sentence; `ABSENT` when there is no such file.
+    Refuses a `private` file that other users may change.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            return _kind_reason(path.stat().st_mode)
-        # Not blocking, in case a pipe has replaced it since.
+            return "it is not a regular file"
+        # Opening a pipe without O_NONBLOCK would wait for a writer.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
         descriptor = os.open(path, flags)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                return _kind_reason(status.st_mode)
+                return "it is not a regular file"
             if private and (reason := exposure_reason(status)):
                 return f"it is not used: {reason}"
             raw = file.read(limit + 1)
@@ -60,7 +55,7 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
 
 
 def list_matching(directory: Path, suffix: str, prefix: str = "") -> tuple[tuple[Path, ...], str]:
-    """Return what a directory has of such names, and why some are missing, if any are."""
+    """Return a directory's matching files, and why some are missing; empty if none is."""
     try:
         with os.scandir(directory) as found:
             names = [each.name for each in found if each.name.startswith(prefix)]
@@ -76,12 +71,7 @@ def list_matching(directory: Path, suffix: str, prefix: str = "") -> tuple[tuple
 
 
 def read_own(path: Path, *, form: int, private: bool = False) -> Any:
-    """Return a document that a bridge wrote; None if there is none.
-
-    Raises:
-        ValueError, RecursionError: It cannot be read.
-        KeyError, TypeError: It is something else.
-    """
+    """Return a document that a bridge wrote, or None. Its errors mean a damaged file."""
     raw = read_regular(path, limit=MAX_FILE_BYTES, private=private)
     if raw == ABSENT:
         return None
@@ -94,10 +84,9 @@ def read_own(path: Path, *, form: int, private: bool = False) -> Any:
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """Return a value that changes when the file does, from one `stat`."""
     name = str(path)
     try:
-        status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, a hundred times
+        status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, for 100 files
     except OSError as error:
         return (name, -1, error.errno or 0, 0, 0, 0)
     except ValueError:
@@ -119,12 +108,6 @@ def is_absent(found: Fingerprint) -> bool:
 ABSENT = "there is no such file"
 
 
-def _kind_reason(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "it is a directory, not a file"
-    return "it is not a regular file"
-
-
 def _error_reason(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "its symbolic links form a loop"
@@ -134,12 +117,13 @@ def _error_reason(error: OSError) -> str:
 
 
 MAX_PROJECT_FILE_BYTES = 1024 * 1024
-"""Of one file of the working directory. A stranger may have written it, and the decoded value takes
-thirty times its size."""
+"""Limit of a file in the working directory. A stranger may have written it, and the decoded value
+takes 30 times its size.
+"""
 
 
 class FileReader:
-    """Reads each file once, and collects warnings about files as a whole."""
+    """Reads each file once, and collects warnings about whole files."""
 
     def __init__(self, exposed: WritablePaths) -> None:
         self._exposed = exposed
@@ -147,11 +131,11 @@ class FileReader:
         self.references: dict[Path, str | None] = {}
         self.noted: dict[Path, None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
-        self._project_room = 4 * 1024 * 1024  # of all files of the working directory together
+        self._project_room = 4 * 1024 * 1024  # For all files of the working directory.
         self._absent: set[Path] = set()
 
     def skip_absent(self, absent: Iterable[Path]) -> None:
-        """Treat these files as absent without opening them: most clients are not installed."""
+        """Mark files as absent, so that they are not opened: most clients are not installed."""
         unread: dict[Path, None] = dict.fromkeys(absent)
         self._absent.update(unread)
         self._documents.update(unread)
@@ -159,24 +143,18 @@ class FileReader:
     def document(
         self, path: Path, format: Format = "json", *, in_project: bool = False
     ) -> Mapping[str, object] | None:
-        """Return a file's decoded object; None if it is absent or unusable."""
         if path not in self._documents:
             self._documents[path] = self._read(path, format, in_project)
         return self._documents[path]
 
-    def note(self, path: Path) -> None:
-        """Count a file among those that the configurations name, so that its changes count."""
-        self.noted[path] = None
-
     def reference(self, name: str) -> str | None:
-        """Return the text of a file that a configuration names; None if it cannot be read."""
         path = Path(name)
         if path not in self.references and len(self.references) < 64:
             if self._exposed.contains(path):
-                self._warn(path, EXPOSED)
+                self.warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED
             else:
-                raw = read_regular(path, limit=256 * 1024)  # An environment holds less.
+                raw = read_regular(path, limit=256 * 1024)  # The kernel's environments are smaller.
             self.references[path] = (
                 None if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
             )
@@ -185,37 +163,33 @@ class FileReader:
     def is_absent(self, path: Path) -> bool:
         return path in self._absent
 
-    def warn_if_absent(self, path: Path) -> None:
-        if path in self._absent:
-            self._warn(path, ABSENT)
-
     def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
         if self._exposed.contains(path):
-            self._warn(path, EXPOSED)
+            self.warn(path, EXPOSED)
             return None
         limit = size_limit(format)
         if in_project:
             limit = min(limit, MAX_PROJECT_FILE_BYTES, self._project_room)
-        # A project's files need a person's approval; the user's own do not, so must be private.
+        # The user's own files need no approval, so they must be private.
         raw = read_regular(path, limit=limit, private=not in_project)
         if isinstance(raw, str):
             if raw == ABSENT:
                 self._absent.add(path)
             else:
-                self._warn(path, raw)
+                self.warn(path, raw)
             return None
         if in_project:
             self._project_room -= len(raw)
         try:
             value = decode(raw, format)
         except MalformedError as error:
-            self._warn(path, str(error))
+            self.warn(path, str(error))
             return None
         if not isinstance(value, Mapping):
-            self._warn(path, f"the file must hold an object, not {kind(value)}")
+            self.warn(path, f"the file must hold an object, not {kind(value)}")
             return None
         return value
 
-    def _warn(self, path: Path, reason: str) -> None:
+    def warn(self, path: Path, reason: str) -> None:
         unread = reason != ABSENT
         self.warnings.append(ConfigWarning(path=str(path), key="", reason=reason, unread=unread))

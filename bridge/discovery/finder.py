@@ -1,40 +1,31 @@
-"""Finds every MCP server that this user has configured, with the file that defines it.
+"""Finds every MCP server that this user has configured, and the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. `clients.py` has the locations of files,
-`parser.py` their meaning and `precedence.py` the order of definitions. Discovery never fails:
-entries and files that cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
-
-Synchronous and bounded; a caller on an event loop runs it in a thread.
+Owns the I/O of discovery and the order of its steps. Never fails: unusable entries become
+`Discovery.skipped` or `Discovery.warnings`. Blocks.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 
-from bridge.discovery.client_decisions import (
-    ANY_NAME,
-    decision_files,
-    is_in_project,
-    read_claude_approvals,
-    read_restrictions,
-    trusting_clients,
-)
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
-from bridge.discovery.consents import Consent, Consents
+from bridge.discovery.consents import Consent
 from bridge.discovery.dialect import Location, Platform
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import (
+    ABSENT,
     FileReader,
     Fingerprint,
     fingerprint,
     is_absent,
     list_matching,
 )
+from bridge.discovery.locations import DiscoveryContext as DiscoveryContext
 from bridge.discovery.locations import (
     Places,
     Project,
@@ -43,59 +34,32 @@ from bridge.discovery.locations import (
     find_project,
     path_variables,
 )
-from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_surroundings
+from bridge.discovery.moved import MANIFEST, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
-from bridge.discovery.precedence import ProjectServers, Rules, is_bridge, merge
+from bridge.discovery.precedence import Rules, is_bridge, merge
 from bridge.discovery.report import ConfigWarning as ConfigWarning
 from bridge.discovery.report import ProposedServer as ProposedServer
 from bridge.discovery.report import SkippedServer as SkippedServer
 from bridge.discovery.report import shown
-from bridge.discovery.user_lists import AMP, CLAUDE, GEMINI, QWEN, Restrictions
+from bridge.discovery.user_lists import (
+    AMP,
+    ANY_NAME,
+    CLAUDE,
+    GEMINI,
+    QWEN,
+    Restrictions,
+    decision_files,
+    is_in_project,
+    read_claude_approvals,
+    read_restrictions,
+    trusting_clients,
+)
 from bridge.discovery.variables import Variables, no_file
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
-from bridge.model import Directory, ServerSpec
-
-VARIABLE = "MCP_BRIDGE_SOURCES"
-"""Names of sources to read, or names with a \"-\" in front for all but those."""
+from bridge.model import ServerSpec
 
 Stamp = tuple[str | Fingerprint, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiscoveryContext:
-    """The user, the directory and the settings for which servers are searched.
-
-    Attributes:
-        home, cwd: Absolute.
-        extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
-        allow_self: Whether entries that start this bridge are kept.
-        project_servers: Whether servers that files of the working directory define are used:
-            only those with an "approved" definition, "all", or "none".
-        consents: Approved definitions.
-        system_root: Where the system's own configuration directories start.
-        sources: Which clients' files are read: names of `clients.SOURCE_IDS`, or names with a "-"
-            in front for all but those; all if empty.
-        exposed: Directories that programs may write to: no file in them defines a server or is read
-            for one, and no server is started from them.
-        directories: Those of them that the settings name, with the servers that may use them.
-        moved: Where entries are kept that were moved out of clients' files, if any were.
-    """
-
-    home: Path
-    cwd: Path
-    platform: Platform
-    environ: Mapping[str, str] = field(repr=False)
-    extra_config: Path | None = None
-    allow_self: bool = False
-    project_servers: ProjectServers = "approved"
-    consents: Consents = field(default_factory=Consents)
-    system_root: Path = Path("/")
-    sources: tuple[str, ...] = ()
-    sources_place: str = VARIABLE
-    exposed: tuple[Path, ...] = ()
-    directories: tuple[Directory, ...] = ()
-    moved: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,16 +67,14 @@ class Discovery:
     """The result of a search.
 
     Attributes:
-        servers: The usable ones, strongest file first; names are unique.
-        skipped: Definitions that are not used, each with the reason.
-        proposed: Definitions of the project that wait for a person's approval.
-        first_seen: Approvals in clients that were not seen before; the caller stores them.
-        warnings: Mistakes in the files, for their owners.
-        stamp: Equal to `survey(context).stamp()` while no file has changed.
-        references: Files that the configurations name, read or missing; not part of the stamp.
-        own_limits: Seconds that clients wait for a call of the bridge, by source, as set in the
+        servers: The usable servers, strongest file first; names are unique.
+        proposed: Definitions of the project that need the user's approval.
+        first_seen: Clients' approvals that no bridge has seen before; the caller stores them.
+        stamp: Equals `survey(context).stamp()` while no file has changed.
+        references: Files that the configurations name, present or missing; not part of the
+            stamp.
+        own_limits: Seconds that clients wait for a call of the bridge, by source, from the
             bridge's entry in the user's file.
-        restrictions: What clients' lists forbid.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -128,11 +90,7 @@ class Discovery:
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """One file to read, whether or not it is there.
-
-    Attributes:
-        place: Where its template starts: for a file of the project, the project's directory.
-    """
+    """A file to read, if present. `place` is the start of its template, such as the project."""
 
     location: Location
     path: Path
@@ -140,102 +98,69 @@ class _Candidate:
 
 
 def discover(context: DiscoveryContext) -> Discovery:
-    """Read every known configuration and merge what they say."""
-    project, places = project_and_places(context)
-    exposed = WritablePaths(context.exposed)
-    reader = FileReader(exposed)
-    # A move that ends between this and the survey, which looks again, starts the search again.
+    # If a move changes the manifest before the survey reads it, search again.
     manifest = fingerprint(context.moved / MANIFEST) if context.moved else None
-    moved = read_moved(context.moved)
-    candidates = list(_candidates(context, places, reader.warnings, moved))
-    # Before any other read, so that a change during one is noticed by the next comparison.
-    stamp = _survey(context, project, places, candidates, moved).stamp()
+    search = _Search(context)
+    # Before any other read, so that the next comparison detects a change during a read.
+    stamp = search.survey().stamp()
     if manifest and manifest not in stamp:
         return discover(context)
+    reader = search.reader
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
-    candidates = [
-        each
-        if reader.is_absent(each.path) and each.path not in moved.files
-        else _as_project_file(each, places)
-        for each in candidates
-    ]
-    approvals = read_claude_approvals(reader, places, project)
-    rows = locations_read(context.sources, context.platform)
-    exclusive = (CLAUDE, "managed")
-    managed = [c.path for c in candidates if (c.location.id, c.location.scope) == exclusive]
-    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN, AMP)}
-    rules = Rules(
-        allow_self=context.allow_self,
-        project_servers=context.project_servers,
-        approvals=approvals,
-        trusting_clients=dict(trusting_clients(reader, places, project, rows)),
-        consents=context.consents,
-        restrictions=read_restrictions(
-            reader, places, project, context.platform, managed, limiting
-        ),
-        directory=os.path.realpath(context.cwd),
-    )
-    files = list(_Search(context, project, places, reader, rules, moved).files(candidates))
-    merged = merge(files, rules)
+    rules = search.rules
+    files = list(search.files())
+    usable, skipped, proposed, first_seen = merge(files, rules)
     shared = (context.exposed, context.directories)
-    servers, unsafe = leave_out_writable(merged.servers, *shared, context.cwd, context.environ)
+    servers, unsafe = leave_out_writable(usable, *shared, context.cwd, context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
-    said += _missing_directories(servers)
+    for spec in servers:
+        if spec.cwd is not None and not os.path.isdir(spec.cwd):  # noqa: PTH112 - never raises
+            # The server is kept: the directory may be created.
+            key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
+            reason = "this directory does not exist, so the server will not start"
+            said.append(ConfigWarning(path=spec.source.path, key=key, reason=reason))
+    own_limits: dict[str, float] = {}
+    for location, parsed in files:
+        # Anyone may write a project's files.
+        for entry in () if location.in_project else parsed.entries:
+            if isinstance(entry, ServerSpec) and entry.call_timeout and is_bridge(entry):
+                own_limits.setdefault(location.id, entry.call_timeout)
+    own = str(context.extra_config)
     warnings = (
-        *unknown_sources(context.sources, context.sources_place),
-        *_mark_own((*moved.warnings, *reader.warnings, *said), context.extra_config),
+        *_unknown_sources(context.sources, context.sources_place),
+        *(
+            replace(each, own=not each.key) if each.path == own else each
+            for each in (*search.moved.warnings, *search.warnings, *reader.warnings, *said)
+        ),
     )
-    # One file may be read for several scopes, and says the same of itself each time.
+    # A file that is read for several scopes repeats its warnings.
     return Discovery(
         servers=servers,
-        skipped=(*merged.skipped, *unsafe),
-        proposed=merged.proposed,
-        first_seen=merged.first_seen,
+        skipped=(*skipped, *unsafe),
+        proposed=tuple(proposed),
+        first_seen=tuple(first_seen),
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
         references=(*reader.references, *reader.noted),
-        own_limits=_own_limits(files),
+        own_limits=own_limits,
         restrictions=rules.restrictions,
     )
 
 
-def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
-    """Return the time limits of the bridge's calls, without a project's, which anyone may set."""
-    limits: dict[str, float] = {}
-    for location, parsed in files:
-        for entry in () if location.in_project else parsed.entries:
-            if isinstance(entry, ServerSpec) and entry.call_timeout and is_bridge(entry):
-                limits.setdefault(location.id, entry.call_timeout)
-    return limits
-
-
-def _own_files(id: str, candidates: Iterable[_Candidate]) -> list[Path]:
-    return [
-        each.path
-        for each in candidates
-        if each.location.id == id
-        and not each.location.in_project
-        and each.location.holds == "servers"
-    ]
-
-
-def _replacing(candidate: _Candidate) -> Path | None:
-    """Return the file whose existence keeps the client from reading this one."""
+def _replacement(candidate: _Candidate) -> Path | None:
     unless = candidate.location.unless
     return Path(os.path.normpath(candidate.path.parent / unless)) if unless else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigurationSurvey:
-    """The files that discovery would read now; opens none of them.
+    """The files that a discovery would read now. Opens none of them.
 
     Attributes:
-        files: Every file, whether or not it is there.
-        listed: Directories of which every file is one of them.
-        around: Other paths that decide which files those are: the working directory, and `.git`.
-            Of a directory only matters which one it is.
+        listed: Directories whose files all count.
+        around: Directories and `.git` that delimit the project; only their identity matters.
     """
 
     project: Project
@@ -245,89 +170,24 @@ class ConfigurationSurvey:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Every path on which the stamp depends, whether or not it is there."""
         return (*self.around, *self.listed, *self.files)
 
     def stamp(self) -> Stamp:
-        """Return a value that changes when any of the files does; takes a `stat` of each."""
         return (*self.project.keys, *map(fingerprint, self.files))
 
 
 def survey(context: DiscoveryContext) -> ConfigurationSurvey:
-    """Return the files that discovery would read.
-
-    Opens only the `.git` file of a worktree, and the list of moved servers.
-    """
-    project, places = project_and_places(context)
-    moved = read_moved(context.moved)
-    return _survey(context, project, places, list(_candidates(context, places, [], moved)), moved)
-
-
-def _survey(
-    context: DiscoveryContext,
-    project: Project,
-    places: Places,
-    candidates: Sequence[_Candidate],
-    moved: Moved,
-) -> ConfigurationSurvey:
-    cwd = context.cwd
-    above = (cwd, *cwd.parents)
-    if project.root in above:
-        above = above[: above.index(project.root) + 1]
-    listed = [
-        path.parent
-        for location in locations_read(context.sources, context.platform)
-        if ANY_NAME in location.template
-        for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, places)
-    ]
-    files = dict.fromkeys(candidate.path for candidate in candidates)
-    files.update(dict.fromkeys((*decision_files(places), *moved.read)))
-    files.update(dict.fromkeys(filter(None, map(_replacing, candidates))))
-    around = (cwd, *(place / ".git" for place in above))
-    return ConfigurationSurvey(
-        project=project,
-        files=tuple(files),
-        listed=tuple(listed),
-        around=tuple(each for each in around if each not in listed),
-    )
+    """Return the files that discovery would read. Opens only a worktree's `.git` and `moved`."""
+    return _Search(context).survey()
 
 
 def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
     project = find_project(context.cwd)
-    places = path_variables(
-        platform=context.platform,
-        home=context.home,
-        environ=context.environ,
-        system_root=context.system_root,
-        extra=context.extra_config,
-        project=project,
-    )
-    return project, places
+    return project, path_variables(context, project)
 
 
-def _candidates(
-    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning], moved: Moved
-) -> Iterator[_Candidate]:
-    """Yield every file of the table, strongest first; files of a directory only if they exist."""
-    seen: set[tuple[Path, bool]] = set()
-    for location in locations_read(context.sources, context.platform):
-        for path, place in filled(location.template, places):
-            found: tuple[Path, ...] = (path,)
-            if path.name.startswith(ANY_NAME):
-                found, wrong = list_matching(path.parent, path.suffix)
-                if wrong:
-                    warnings.append(ConfigWarning(path=str(path.parent), key="", reason=wrong))
-                found = tuple(sorted({*found, *moved.matching(path.parent, path.suffix)}))
-            for file in found:
-                # The working directory may be one of the user's own configuration directories.
-                identity = (file, location.dialect.per_project)
-                if identity not in seen:
-                    seen.add(identity)
-                    yield _Candidate(location=location, path=file, place=place)
-
-
-def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
-    """Yield all paths of a template, in each of the directories that it leaves open."""
+def fill_all(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
+    """Yield all paths of a template, and of the directories that match its `*`."""
     outer, star, inner = template.partition(f"{ANY_NAME}/")
     if not star:
         yield from fill_with_origin(template, places)
@@ -337,46 +197,105 @@ def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
             yield directory / inner, place
 
 
-def _as_project_file(candidate: _Candidate, places: Places) -> _Candidate:
-    """Return a user's file that lies in the project as one of the project's."""
-    location = candidate.location
-    if location.id and not location.in_project and is_in_project(candidate.path, places):
-        return replace(candidate, location=replace(location, in_project=True, scope="project"))
-    return candidate
-
-
-@dataclass(frozen=True)
 class _Search:
-    """What the files of one discovery are read with."""
+    """One search for the files of a context and their servers."""
 
-    context: DiscoveryContext
-    project: Project
-    places: Places
-    reader: FileReader
-    rules: Rules
-    moved: Moved
+    def __init__(self, context: DiscoveryContext) -> None:
+        self.context = context
+        self.project, self.places = project_and_places(context)
+        self.moved = read_moved(context.moved)
+        self.warnings: list[ConfigWarning] = []
+        self._candidates = list(self._list_candidates())
 
-    def files(self, candidates: Iterable[_Candidate]) -> Iterator[tuple[Location, Parsed]]:
-        """Read each file; all files of a project together define `MAX_SERVERS` servers."""
+    @cached_property
+    def reader(self) -> FileReader:
+        return FileReader(WritablePaths(self.context.exposed))
+
+    def _list_candidates(self) -> Iterator[_Candidate]:
+        seen: set[tuple[Path, bool]] = set()
+        for location in locations_read(self.context.sources, self.context.platform):
+            for path, place in fill_all(location.template, self.places):
+                found: tuple[Path, ...] = (path,)
+                if path.name.startswith(ANY_NAME):
+                    found, wrong = list_matching(path.parent, path.suffix)
+                    if wrong:
+                        warning = ConfigWarning(path=str(path.parent), key="", reason=wrong)
+                        self.warnings.append(warning)
+                    moved = (each for each in self.moved.files if each.parent == path.parent)
+                    matching = (each for each in moved if each.name.endswith(path.suffix))
+                    found = tuple(sorted({*found, *matching}))
+                for file in found:
+                    # A user's directory may be the working directory, too.
+                    identity = (file, location.dialect.per_project)
+                    if identity not in seen:
+                        seen.add(identity)
+                        yield _Candidate(location=location, path=file, place=place)
+
+    def survey(self) -> ConfigurationSurvey:
+        cwd = self.context.cwd
+        above = (cwd, *cwd.parents)
+        if self.project.root in above:
+            above = above[: above.index(self.project.root) + 1]
+        listed = [
+            path.parent
+            for location in locations_read(self.context.sources, self.context.platform)
+            if ANY_NAME in location.template
+            for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, self.places)
+        ]
+        files = dict.fromkeys(candidate.path for candidate in self._candidates)
+        files.update(dict.fromkeys((*decision_files(self.places), *self.moved.read)))
+        files.update(dict.fromkeys(filter(None, map(_replacement, self._candidates))))
+        around = (cwd, *(place / ".git" for place in above))
+        return ConfigurationSurvey(
+            project=self.project,
+            files=tuple(files),
+            listed=tuple(listed),
+            around=tuple(each for each in around if each not in listed),
+        )
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The decisions in settings, approvals and clients' lists; reads those files."""
+        for at, each in enumerate(self._candidates):
+            row, path = each.location, each.path
+            unread = self.reader.is_absent(path) and path not in self.moved.files
+            if row.id and not (unread or row.in_project) and is_in_project(path, self.places):
+                # A user's file within the project belongs to the project.
+                row = replace(row, in_project=True, scope="project")
+                self._candidates[at] = replace(each, location=row)
+        rows = [(each.location, each.path) for each in self._candidates]
+        managed = [path for row, path in rows if (row.id, row.scope) == (CLAUDE, "managed")]
+        own = [each for each in rows if each[0].holds == "servers" and not each[0].in_project]
+        limiting = {id: [path for row, path in own if row.id == id] for id in (GEMINI, QWEN, AMP)}
+        context, common = self.context, (self.reader, self.places, self.project)
+        read = locations_read(context.sources, context.platform)
+        return Rules(
+            context=context,
+            approvals=read_claude_approvals(*common),
+            trusting_clients=dict(trusting_clients(*common, read)),
+            restrictions=read_restrictions(*common, context.platform, managed, limiting),
+        )
+
+    def files(self) -> Iterator[tuple[Location, Parsed]]:
         room = MAX_SERVERS
-        for candidate in candidates:
+        for candidate in self._candidates:
             location, path = candidate.location, candidate.path
             if location.in_project and room <= 0:
                 continue
-            replacing = _replacing(candidate)
+            replacing = _replacement(candidate)
             if replacing and not self.reader.is_absent(path) and fingerprint(replacing)[1] != -1:
                 continue
-            parsed = self._parsed(candidate, most=room if location.in_project else MAX_SERVERS)
+            parsed = self._parse(candidate, most=room if location.in_project else MAX_SERVERS)
             if location.in_project:
                 room -= len(parsed.entries)
             yield location, parsed
             if (file := self.moved.files.get(path)) is not None:
-                yield replace(location, moved=True), self._parsed(candidate, file)
+                yield replace(location, moved=True), self._parse(candidate, file)
 
-    def _parsed(
+    def _parse(
         self, candidate: _Candidate, kept: MovedFile | None = None, most: int = MAX_SERVERS
     ) -> Parsed:
-        """Return what a file defines, or of that what was moved behind the bridge."""
+        """Return the servers of a file, or those moved from it behind the bridge."""
         location, path, reader = candidate.location, candidate.path, self.reader
         format = location.format
         if format == "by suffix":
@@ -386,15 +305,16 @@ class _Search:
             entries = reader.document(kept.store, format)
             document = entries and with_surroundings(entries, document, location.dialect)
         if document is None:
-            if location.required and kept is None:
-                reader.warn_if_absent(path)
+            # Only the file that the user named has no source.
+            if not location.id and kept is None and reader.is_absent(path):
+                reader.warn(path, ABSENT)
             return Parsed()
         if location.holds == "plugins":
-            # In a project, where a repository may have put it, it is no one's record.
+            # A repository may have written a list of plugins within the project.
             if location.in_project:
                 return Parsed()
             found = [
-                parse_document(servers, self._setting(candidate, file))
+                parse_document(servers, self._entry_context(candidate, file))
                 for file, servers in plugin_servers(
                     document, path.parent, reader, self.places, self.project
                 )
@@ -406,19 +326,21 @@ class _Search:
         if location.holds == "extension":
             separator, cwd = self._separator, self.context.cwd
             document = extension_servers(document, path, reader, cwd=cwd, separator=separator)
-        setting = self._setting(candidate, path, kept)
+        setting = self._entry_context(candidate, path, kept)
         return parse_document(document, setting, self.project.keys, most)
 
-    def _setting(
+    def _entry_context(
         self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
     ) -> EntryContext:
-        """Return what the entries of a file are read with."""
         location, context = candidate.location, self.context
-        # Files that a project's file names are read only if its servers may run.
+        # The bridge reads files that a project's file names only if its servers may run.
         trusted = not location.in_project or context.project_servers != "none"
-        may_open_files = None
-        if kept is None and location.in_project and context.project_servers == "approved":
-            may_open_files = partial(self._may_open_files, location, str(path))
+        asks = kept is None and location.in_project and context.project_servers == "approved"
+
+        def may_open_files(name: str, written: str) -> bool:
+            definition = self.rules.definition(name, str(path), written)
+            return not self.rules.refusal(definition, location)
+
         here = candidate.place if location.in_project else self.project.root or context.cwd
         variables = Variables(
             environ=context.environ,
@@ -435,32 +357,12 @@ class _Search:
             moved_from="" if kept is None else str(path),
             dialect=location.dialect,
             variables=variables,
-            may_open_files=may_open_files,
+            may_open_files=may_open_files if asks else None,
         )
 
     @property
     def _separator(self) -> str:
         return "\\" if self.context.platform == "win32" else "/"
-
-    def _may_open_files(self, location: Location, path: str, name: str, written: str) -> bool:
-        return not self.rules.refusal(self.rules.definition(name, path, written), location)
-
-
-def _mark_own(
-    warnings: Iterable[ConfigWarning], extra_config: Path | None
-) -> Iterator[ConfigWarning]:
-    """Yield the warnings; those on the file that the settings name are marked as the user's own."""
-    for each in warnings:
-        yield replace(each, own=not each.key) if each.path == str(extra_config) else each
-
-
-def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:
-    """Yield a warning for each missing `cwd`; the server is kept, the directory may be created."""
-    for spec in servers:
-        if spec.cwd is not None and not os.path.isdir(spec.cwd):  # noqa: PTH112 - never raises
-            key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
-            reason = "this directory does not exist, so the server will not start"
-            yield ConfigWarning(path=spec.source.path, key=key, reason=reason)
 
 
 def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:
@@ -474,14 +376,11 @@ def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Locati
     )
 
 
-def unknown_sources(sources: tuple[str, ...], place: str = VARIABLE) -> tuple[ConfigWarning, ...]:
-    """Return a warning for each unknown source, with the nearest known one."""
-    found = []
+def _unknown_sources(sources: Iterable[str], place: str) -> Iterator[ConfigWarning]:
     for name in sources:
         bare = name.removeprefix("-")
         if bare not in SOURCE_IDS:
             near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
             reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
-            found.append(ConfigWarning(path=place, key="", reason=reason, own=True))
-    return tuple(found)
+            yield ConfigWarning(path=place, key="", reason=reason, own=True)

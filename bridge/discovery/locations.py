@@ -1,8 +1,4 @@
-"""Resolves the `{places}` of path templates for this machine, user and working directory.
-
-Owns the search for the repository's root (for a worktree the main repository's, by which Claude
-Code names a project), and the environment variables that move clients' directories.
-"""
+"""Resolves `{places}` of path templates for a machine, user and working directory."""
 
 from __future__ import annotations
 
@@ -10,15 +6,52 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from bridge.discovery.consents import Consents
 from bridge.discovery.dialect import Platform
 from bridge.discovery.files import read_regular
+from bridge.model import Directory
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
 Places = Mapping[str, tuple[Path, ...]]
+
+ProjectServers = Literal["all", "approved", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoveryContext:
+    """The user, directory and settings of a search for servers.
+
+    Attributes:
+        extra_config: The file from `MCP_SERVERS_CONFIG`; may be relative or start with `~`.
+        allow_self: Whether entries that start this bridge are used.
+        system_root: The root of the system's configuration directories.
+        sources: Names of `clients.SOURCE_IDS`, or names with a "-" to omit.
+        exposed: Directories that programs may write to: their files define no server, and no
+            server starts from them.
+        directories: Those of them that the settings name, with the servers that may use them.
+        moved: Directory of entries that were moved out of clients' files; None if there is
+            none.
+    """
+
+    home: Path
+    cwd: Path
+    platform: Platform
+    environ: Mapping[str, str] = field(repr=False)
+    extra_config: Path | None = None
+    allow_self: bool = False
+    project_servers: ProjectServers = "approved"
+    consents: Consents = field(default_factory=Consents)
+    system_root: Path = Path("/")
+    sources: tuple[str, ...] = ()
+    sources_place: str = "MCP_BRIDGE_SOURCES"
+    exposed: tuple[Path, ...] = ()
+    directories: tuple[Directory, ...] = ()
+    moved: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +59,9 @@ class Project:
     """The working directory, as Claude Code sees it.
 
     Attributes:
-        cwd: The working directory.
         root: The repository's root at or above it; None outside a repository.
-        main: The main repository's root when `root` is a worktree, else `root`.
-        keys: The names that Claude Code's state may keep it under, most current first.
+        main: The main repository's root if `root` is a worktree, else `root`.
+        keys: Its possible keys in Claude Code's state, most current first.
     """
 
     cwd: Path
@@ -47,15 +79,9 @@ def find_project(cwd: Path) -> Project:
     return Project(cwd=cwd, root=root, main=main, keys=tuple(dict.fromkeys(spelled)))
 
 
-def path_variables(
-    *,
-    platform: Platform,
-    home: Path,
-    environ: Mapping[str, str],
-    system_root: Path,
-    extra: Path | None,
-    project: Project,
-) -> Places:
+def path_variables(context: DiscoveryContext, project: Project) -> Places:
+    platform, home, environ = context.platform, context.home, context.environ
+    extra = context.extra_config
     claude = environ.get("CLAUDE_CONFIG_DIR", "")
     cwd = project.cwd
     config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config"
@@ -63,14 +89,14 @@ def path_variables(
     appdata = Path(environ.get("APPDATA", "") or home / "AppData" / "Roaming")
     data = _absolute(environ.get("XDG_DATA_HOME", "")) or home / ".local" / "share"
     windows = platform == "win32"
-    # Where programs keep what does not follow the user; on macOS as on Linux.
+    # The directory of machine-specific data; macOS uses the same as Linux.
     local = Path(environ.get("LOCALAPPDATA", "") or home / "AppData/Local") if windows else config
     data = local if windows else data
     base = {"linux": config, "darwin": library, "win32": appdata}[platform]
     found: dict[str, tuple[Path, ...]] = {
         "home": (home,),
         "cwd": (cwd,),
-        "system": (system_root,),
+        "system": (context.system_root,),
         "library": (library,),
         "config": (config,),
         "appdata": (appdata,),
@@ -78,8 +104,10 @@ def path_variables(
         "claude_state": (cwd / claude,) if claude else (home,),
         "claude_settings": (cwd / claude,) if claude else (home / ".claude",),
         "extra": () if extra is None else (_from_cwd(extra, home=home, cwd=cwd),),
-        "upwards": _mcp_json_directories(project, home),
-        "within": _within(project),
+        # Claude Code walks to the root of the file system. Above home, or above a repository
+        # outside home, other users could write files with commands.
+        "upwards": _up_to(cwd, home, Path(os.path.realpath(home)), project.root),
+        "within": _up_to(cwd, project.root),
         "workspace": tuple(dict.fromkeys((cwd, project.root or cwd))),
         "project": tuple(dict.fromkeys((cwd, project.root or cwd, project.main or cwd))),
         "vscode": (base / "Code" / "User", base / "Code - Insiders" / "User"),
@@ -92,36 +120,34 @@ def path_variables(
         "opencode_app": (library / "OpenCode",),
     }
     found |= _movable(environ, home=home, cwd=cwd, config=config, data=data)
-    return found | _system_places(platform, system_root, environ)
+    return found | _system_places(platform, context.system_root, environ)
 
 
 def _movable(
     environ: Mapping[str, str], *, home: Path, cwd: Path, config: Path, data: Path
 ) -> dict[str, tuple[Path, ...]]:
-    """Directories that a client's own variable moves."""
-
-    def moved(variable: str, default: Path) -> Path:
+    def place(variable: str, default: Path) -> Path:
         named = environ.get(variable, "").strip()
         return _from_cwd(Path(named), home=home, cwd=cwd) if named else default
 
-    cline = moved("CLINE_DATA_DIR", moved("CLINE_DIR", home / ".cline") / "data")
+    cline = place("CLINE_DATA_DIR", place("CLINE_DIR", home / ".cline") / "data")
     settings = cline / "settings" / "cline_mcp_settings.json"
-    gemini = moved("GEMINI_CLI_HOME", home) / ".gemini"
+    gemini = place("GEMINI_CLI_HOME", home) / ".gemini"
     opencode_file = environ.get("OPENCODE_CONFIG", "").strip()
     opencode_extra = environ.get("OPENCODE_CONFIG_DIR", "").strip()
     return {
-        "codex": (moved("CODEX_HOME", home / ".codex"),),
+        "codex": (place("CODEX_HOME", home / ".codex"),),
         "gemini": (gemini,),
-        "gemini_trust": (moved("GEMINI_CLI_TRUSTED_FOLDERS_PATH", gemini / "trustedFolders.json"),),
-        "continue": (moved("CONTINUE_GLOBAL_DIR", home / ".continue"),),
-        "copilot": (moved("COPILOT_HOME", home / ".copilot"),),
-        "qwen": (moved("QWEN_HOME", home / ".qwen"),),
-        "kimi": (moved("KIMI_CODE_HOME", home / ".kimi-code"),),
-        "kimi_cli": (moved("KIMI_SHARE_DIR", home / ".kimi"),),
-        "vibe": (moved("VIBE_HOME", home / ".vibe"),),
-        "crush": (moved("CRUSH_GLOBAL_CONFIG", config / "crush"),),
-        "crush_data": (moved("CRUSH_GLOBAL_DATA", data / "crush"),),
-        "cline_settings": (moved("CLINE_MCP_SETTINGS_PATH", settings),),
+        "gemini_trust": (place("GEMINI_CLI_TRUSTED_FOLDERS_PATH", gemini / "trustedFolders.json"),),
+        "continue": (place("CONTINUE_GLOBAL_DIR", home / ".continue"),),
+        "copilot": (place("COPILOT_HOME", home / ".copilot"),),
+        "qwen": (place("QWEN_HOME", home / ".qwen"),),
+        "kimi": (place("KIMI_CODE_HOME", home / ".kimi-code"),),
+        "kimi_cli": (place("KIMI_SHARE_DIR", home / ".kimi"),),
+        "vibe": (place("VIBE_HOME", home / ".vibe"),),
+        "crush": (place("CRUSH_GLOBAL_CONFIG", config / "crush"),),
+        "crush_data": (place("CRUSH_GLOBAL_DATA", data / "crush"),),
+        "cline_settings": (place("CLINE_MCP_SETTINGS_PATH", settings),),
         "opencode": tuple(dict.fromkeys((config / "opencode", home / ".opencode"))),
         "opencode_file": (cwd / opencode_file,) if opencode_file else (),
         "opencode_extra": (cwd / opencode_extra,) if opencode_extra else (),
@@ -156,25 +182,10 @@ def fill_with_origin(template: str, places: Places) -> tuple[tuple[Path, Path], 
     return tuple((place / rest if rest else place, place) for place in places[match[1]])
 
 
-def _within(project: Project) -> tuple[Path, ...]:
-    """The working directory and those above it up to the repository's root."""
-    cwd = project.cwd
+def _up_to(cwd: Path, *roots: Path | None) -> tuple[Path, ...]:
     chain = (cwd, *cwd.parents)
-    return chain[: chain.index(project.root) + 1] if project.root in chain else (cwd,)
-
-
-def _mcp_json_directories(project: Project, home: Path) -> tuple[Path, ...]:
-    """Directories whose `.mcp.json` counts, nearest first.
-
-    Claude Code walks to the root of the file system. This stops at home, and outside home at the
-    repository's root: what lies above belongs to others, who could name commands for us to run.
-    """
-    cwd = project.cwd
-    chain = (cwd, *cwd.parents)
-    for last in (home, Path(os.path.realpath(home)), project.root):
-        if last is not None and last in chain:
-            return chain[: chain.index(last) + 1]
-    return (cwd,)
+    last = next((root for root in roots if root in chain), cwd)
+    return chain[: chain.index(last) + 1]
 
 
 def _from_cwd(path: Path, *, home: Path, cwd: Path) -> Path:
@@ -184,13 +195,12 @@ def _from_cwd(path: Path, *, home: Path, cwd: Path) -> Path:
 
 
 def _absolute(text: str) -> Path | None:
-    # The XDG specification says to ignore a relative path.
+    # The XDG specification requires programs to ignore relative paths.
     path = Path(text)
     return path if path.is_absolute() else None
 
 
 def _main_repository(root: Path) -> Path:
-    """The repository that a worktree belongs to; the root itself when it is none."""
     raw = read_regular(root / ".git", limit=64 * 1024)
     if isinstance(raw, str):
         return root
@@ -200,22 +210,22 @@ def _main_repository(root: Path) -> Path:
     git_dir = root / line.removeprefix("gitdir:").strip()
     if git_dir.parent.name != "worktrees" or git_dir.parent.parent.name != ".git":
         return root
-    # An unpacked archive can say what it likes, such as that it is a worktree of a project whose
-    # servers the user approved. The repository has to know of it, as git writes it down there.
+    # An unpacked archive may claim to be a worktree of a project with approved servers. Git also
+    # records a real worktree in the main repository.
     back = read_regular(git_dir / "gitdir", limit=64 * 1024)
     if isinstance(back, str) or b"\0" in back:
         return root
     named = git_dir / os.fsdecode(back).strip()
-    # Its directory is compared: the `.git` here may be a link to that of a real worktree.
+    # Compare the directory: this `.git` may be a link to a real worktree's.
     same = named.name == ".git" and os.path.realpath(named.parent) == os.path.realpath(root)
     return git_dir.parent.parent.parent if same else root
 
 
 def _is_repository(place: Path, cwd: Path) -> bool:
-    """Whether a directory at or above the working directory is the root of its owner's repository.
+    """Return whether a directory is the root of a trusted repository.
 
-    Anybody can make a `.git` in a directory like `/tmp`, and with it a project of all below. So it
-    has to belong to the owner of the working directory, to this user or to the system.
+    Anyone can create `.git` in a directory like `/tmp`, and so a project of everything below. It
+    must belong to the owner of the working directory, to this user or to root.
     """
     try:
         found = (place / ".git").stat()

@@ -1,8 +1,7 @@
 """Reads which servers were moved from clients' files behind the bridge.
 
-`bridge.clients.move` takes entries out of a client's file and keeps them, as they stood there, in
-a file of the bridge's own in the same format. Owns the manifest that says which file of the
-bridge's continues which file of a client's: discovery reads it as if it were the rest of it.
+`bridge.client_configs.move` stores a client's entries in a bridge file of the same format. The
+manifest lists these files, and discovery reads each as a part of the client's file.
 """
 
 from __future__ import annotations
@@ -26,12 +25,7 @@ _FORM = 1
 
 @dataclass(frozen=True, kw_only=True)
 class MovedEntry:
-    """One moved entry.
-
-    Attributes:
-        table: Keys from the document's root to the table of servers.
-        index: Where it stood in that table, from 0.
-    """
+    """A moved entry: its keys from the root to the table of servers, and its index."""
 
     table: tuple[str, ...]
     name: str
@@ -40,13 +34,7 @@ class MovedEntry:
 
 @dataclass(frozen=True)
 class MovedFile:
-    """What was moved out of one file of a client.
-
-    Attributes:
-        original: The client's file, absolute.
-        store: The bridge's file with the entries, absolute.
-        client: The source's id, as in `MCP_BRIDGE_SOURCES`.
-    """
+    """Entries that were moved from a client's file `original` to the file `store`."""
 
     original: Path
     store: Path
@@ -56,25 +44,19 @@ class MovedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Everything that was moved.
+    """All moved entries, by the client's file.
 
     Attributes:
-        files: By the client's file.
-        read: The files on which this and the moved servers depend, whether or not they are there.
-        warnings: Why nothing counts as moved, if the manifest cannot be read.
+        read: The files that moved servers depend on, present or not.
+        warnings: Why no entry counts as moved, if the manifest cannot be read.
     """
 
     files: Mapping[Path, MovedFile] = field(default_factory=dict)
     read: tuple[Path, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
-    def matching(self, directory: Path, suffix: str) -> tuple[Path, ...]:
-        found = (path for path in self.files if path.parent == directory)
-        return tuple(path for path in found if path.name.endswith(suffix))
-
 
 def read_moved(directory: Path | None) -> Moved:
-    """Return what was moved; a manifest that cannot be read is a warning."""
     if directory is None:
         return Moved()
     path = directory / MANIFEST
@@ -88,11 +70,7 @@ def read_moved(directory: Path | None) -> Moved:
 
 
 def read_manifest(directory: Path) -> tuple[MovedFile, ...]:
-    """Return the manifest of a directory; empty if there is none.
-
-    Raises:
-        MalformedError: It exists and cannot be read.
-    """
+    """Return the manifest, empty if absent. Raises `MalformedError` if it is damaged."""
     try:
         found = read_own(directory / MANIFEST, form=_FORM, private=True)
         return tuple(_file(each, directory) for each in (found["files"] if found else ()))
@@ -117,7 +95,7 @@ def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
 def _file(value: Mapping[str, Any], directory: Path) -> MovedFile:
     store = value["store"]
     if Path(store).name != store:
-        raise ValueError(f"{store!r:.80} is not the name of a file beside it")
+        raise ValueError(f"{store!r:.80} is not the name of a file next to it")
     entries = (MovedEntry(**{**each, "table": tuple(each["table"])}) for each in value["entries"])
     original = Path(value["original"])
     return MovedFile(original, directory / store, str(value["client"]), tuple(entries))
@@ -126,10 +104,7 @@ def _file(value: Mapping[str, Any], directory: Path) -> MovedFile:
 def with_surroundings(
     document: Mapping[str, object], original: Mapping[str, object] | None, dialect: Dialect
 ) -> Mapping[str, object]:
-    """Return the moved entries with what the client's file says of them outside of its table.
-
-    That is the descriptions of inputs, and the lists of servers that are on or off.
-    """
+    """Return moved entries with the inputs and on/off lists of the client's file."""
     places = list(dialect.gates or ())
     if dialect.inputs:
         for key in dialect.server_keys:

@@ -1,8 +1,7 @@
 """Parses a decoded configuration file into servers, skipped entries and warnings: pure.
 
-Owns the structure above the entries: keys that hold servers, per-project tables, files with one
-bare entry, lists of entries, inputs, and lists that turn servers on or off. Never raises on a
-file's content: mistakes become `SkippedServer` or `ConfigWarning`, and the rest still loads.
+Owns the structure above the entries. Never raises: mistakes become `SkippedServer` or
+`ConfigWarning`, and the remaining entries still load.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, pr
 from bridge.discovery.variables import InsertBudget
 from bridge.model import ServerSpec
 
-MAX_SERVERS = 500  # Of one file, or of all files of a project: a repository may define any number.
+MAX_SERVERS = 500  # Per user file, and for all project files: a repository may define any number.
 
 MAX_WARNINGS_PER_FILE = 100
-"""They are logged at each read of the file: a repository's could fill a disk."""
+"""Each read of a file logs its warnings, so a repository's file could fill the disk."""
 
 PROJECTS_KEY = "projects"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """The entries and warnings of one file, in its order."""
-
     entries: tuple[ServerSpec | SkippedServer, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
@@ -39,12 +36,10 @@ class Parsed:
 def parse_document(
     document: object, file: EntryContext, projects: tuple[str, ...] = (), most: int = MAX_SERVERS
 ) -> Parsed:
-    """Return the entries and warnings of a decoded file.
+    """Return at most `most` entries, and the warnings, of a decoded file.
 
-    Args:
-        projects: For a dialect with servers per project, this project's directories, strongest
-            first.
-        most: Entries that are read.
+    `projects` are this project's directories, strongest first, for a dialect with servers per
+    project.
     """
     warnings: list[ConfigWarning] = []
 
@@ -56,7 +51,7 @@ def parse_document(
         return Parsed(warnings=tuple(warnings))
     entries: list[ServerSpec | SkippedServer] = []
     tables = list(_server_tables(document, file, projects))
-    entries += _misplaced(document, file)
+    entries += _find_misplaced(document, file)
     if not tables and not entries and file.dialect.servers_expected:
         known = ", ".join(file.dialect.server_keys)
         bare = "; nor a command or url" if file.dialect.bare_server else ""
@@ -82,8 +77,7 @@ def parse_document(
     return Parsed(entries=tuple(entries), warnings=tuple(warnings))
 
 
-def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
-    """Yield the servers under keys that another client reads."""
+def _find_misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
     dialect, client = file.dialect, file.client
     for place in () if dialect.per_project else SPELLINGS["server_keys"]:
         table = document.get(place) or lookup(document, place)
@@ -101,24 +95,17 @@ def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[S
 
 
 def _with_inputs(
-    setting: EntryContext, document: Mapping[str, object], prefix: str
+    context: EntryContext, document: Mapping[str, object], prefix: str
 ) -> EntryContext:
-    """Return the setting for one table of servers, with the `inputs` next to it."""
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
-    inputs = _inputs(described) if setting.dialect.inputs else {}
-    return replace(
-        setting, variables=replace(setting.variables, inputs=inputs, budget=InsertBudget())
-    )
-
-
-def _inputs(described: object) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for item in described if isinstance(described, list) else ():
+    inputs: dict[str, str | None] = {}
+    for item in described if context.dialect.inputs and isinstance(described, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("id"), str):
             default = item.get("default")
-            found[item["id"]] = default if isinstance(default, str) else None
-    return found
+            inputs[item["id"]] = default if isinstance(default, str) else None
+    variables = replace(context.variables, inputs=inputs, budget=InsertBudget())
+    return replace(context, variables=variables)
 
 
 def _named_entries(
@@ -134,7 +121,6 @@ def _named_entries(
 
 
 def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
-    """Return why a list of the file turns a server off; empty if none does."""
     if dialect.gates is None:
         return ""
     allowed, excluded = (lookup(document, place) for place in dialect.gates)
@@ -146,7 +132,7 @@ def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> 
 
 
 def lookup(document: object, place: str) -> object:
-    """Return the value at a dotted key; None if there is none."""
+    """Return the value at a dotted key; None if absent."""
     for part in place.split("."):
         document = document.get(part) if isinstance(document, Mapping) else None
     return document
@@ -170,7 +156,6 @@ def project_entries(
 def _server_tables(
     document: Mapping[str, object], file: EntryContext, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and value of each table of servers in the file."""
     dialect = file.dialect
     if dialect.per_project:
         for project, state in project_entries(document, projects):
@@ -190,7 +175,7 @@ def _server_tables(
         if outer and not (
             isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
         ):
-            # A server may be called as the object is that holds servers elsewhere.
+            # This is a server whose name equals another version's key of servers.
             continue
         taken[outer] = inner
         if place in taken and isinstance(table, Mapping):

@@ -1,7 +1,7 @@
-"""Reads the servers that plugins of Claude Code and extensions of Gemini CLI and Qwen Code bring.
+"""Reads the servers of Claude Code's plugins and of Gemini CLI's and Qwen Code's extensions.
 
-Owns which of them are on, the shapes of their files and the paths in them. What is installed is
-what the user's own files record: a project's files can turn a plugin off, never on.
+The user's own files record which ones are installed: a project can disable a plugin, never enable
+one.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
-from bridge.discovery.clients import LIMIT_FILES
 from bridge.discovery.files import FileReader
 from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.user_lists import (
+    ENABLEMENT_FILE,
+    MANAGED_SETTINGS,
+    PROJECT_SETTINGS,
+    USER_SETTINGS,
+)
 
 MANIFEST = ".claude-plugin/plugin.json"
 SERVERS_FILE = ".mcp.json"
 ENABLED_KEY = "enabledPlugins"
-ENABLEMENT_FILE = "extension-enablement.json"
-
-_PROJECT_SETTINGS = ("{project}/.claude/settings.local.json", "{project}/.claude/settings.json")
 
 
 def plugin_servers(
@@ -28,25 +30,22 @@ def plugin_servers(
     places: Places,
     project: Project,
 ) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Yield what Claude Code's plugins that are installed and on for this project bring.
-
-    Each file of a plugin, with its servers as a client's own file would have them.
-
-    Args:
-        index: The decoded `installed_plugins.json`.
-        directory: Where it is.
-    """
-    installed = _installed(index, project)
+    """Yield each file of the project's plugins, with its servers in a client's format."""
+    installed = _find_installed(index, project)
     states = _states(reader, places) if installed else {}
     for id, (scope, root) in installed.items():
-        if not _is_on(id, scope, states):
+        said = states.get(id, [])
+        decided = (state for kind, state in said if kind == "managed" or not state)
+        # A project's settings can enable plugins that the user installed for the project.
+        usual = any(kind == "user" or scope != "user" for kind, _ in said)
+        if not next(decided, usual):
             continue
         name = id.partition("@")[0]
         data = directory / "data" / "".join(c if c.isalnum() or c in "-_" else "-" for c in id)
         values = {"CLAUDE_PLUGIN_ROOT": str(root), "CLAUDE_PLUGIN_DATA": str(data)}
         for path, table in _tables(root, reader):
             found = {
-                f"plugin:{name}:{key}": _with_env(_filled(value, values), values)
+                f"plugin:{name}:{key}": _with_env(_fill_in(value, values), values)
                 for key, value in table.items()
             }
             yield path, {"mcpServers": found}
@@ -55,7 +54,7 @@ def plugin_servers(
 def extension_servers(
     document: Mapping[str, object], path: Path, reader: FileReader, *, cwd: Path, separator: str
 ) -> Mapping[str, object]:
-    """Return an extension's file with its own places filled in; empty if it is off here."""
+    """Return an extension's file with its variables replaced; empty if it is disabled here."""
     directory = path.parent
     name = document.get("name")
     enablement = reader.document(directory.parent / ENABLEMENT_FILE) or {}
@@ -67,11 +66,10 @@ def extension_servers(
         "pathSeparator": separator,
         "/": separator,
     }
-    return {"mcpServers": _filled(document.get("mcpServers", {}), values)}
+    return {"mcpServers": _fill_in(document.get("mcpServers", {}), values)}
 
 
-def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
-    """Return scope and directory of the plugins that were installed for all or for this project."""
+def _find_installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
     plugins = index.get("plugins")
     found: dict[str, tuple[str, Path]] = {}
     for id, records in plugins.items() if isinstance(plugins, Mapping) else ():
@@ -86,16 +84,9 @@ def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple
 
 
 def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, bool]]]:
-    """Return what each file says about each plugin, the strongest file first."""
-    managed = [
-        path
-        for file in LIMIT_FILES
-        if file.managed and "*" not in file.template
-        for path in fill(file.template, places)
-    ]
-    files = [("managed", path) for path in managed]
-    files += [("project", path) for each in _PROJECT_SETTINGS for path in fill(each, places)]
-    files += [("user", path) for path in fill("{claude_settings}/settings.json", places)]
+    templates = [("managed", each) for each in MANAGED_SETTINGS]
+    templates += [("project", each) for each in PROJECT_SETTINGS] + [("user", USER_SETTINGS)]
+    files = [(kind, path) for kind, each in templates for path in fill(each, places)]
     found: dict[str, list[tuple[str, bool]]] = {}
     for kind, path in files:
         lists = (reader.document(path, in_project=kind == "project") or {}).get(ENABLED_KEY)
@@ -105,17 +96,7 @@ def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, boo
     return found
 
 
-def _is_on(id: str, scope: str, states: Mapping[str, list[tuple[str, bool]]]) -> bool:
-    said = states.get(id, [])
-    for kind, state in said:
-        if kind == "managed" or not state:
-            return state
-    # A project's settings turn on what the user has installed for that project.
-    return any(kind == "user" or scope != "user" for kind, _ in said)
-
-
 def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Yield the tables of servers in a plugin's files, which stay inside of its directory."""
     manifest = _read(root / MANIFEST, reader)
     listed = manifest.get("mcpServers")
     for each in listed if isinstance(listed, list) else [listed]:
@@ -124,45 +105,43 @@ def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str,
         elif isinstance(each, str) and each.endswith(".json") and ".." not in PurePath(each).parts:
             path = root / each
             if path.is_relative_to(root) and path != root / SERVERS_FILE:
-                yield path, _table(_read(path, reader))
-    yield root / SERVERS_FILE, _table(_read(root / SERVERS_FILE, reader))
+                yield path, _read_table(path, reader)
+    yield root / SERVERS_FILE, _read_table(root / SERVERS_FILE, reader)
 
 
 def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
-    reader.note(path)
+    reader.noted[path] = None  # Watch it for changes.
     return reader.document(path) or {}
 
 
-def _table(document: Mapping[str, object]) -> Mapping[str, object]:
+def _read_table(path: Path, reader: FileReader) -> Mapping[str, object]:
+    document = _read(path, reader)
     table = document.get("mcpServers", document)
     return table if isinstance(table, Mapping) else {}
 
 
 def _with_env(value: object, values: Mapping[str, str]) -> object:
-    """Return a server that is started with its plugin's directories in the environment."""
     if not isinstance(value, Mapping) or "command" not in value:
         return value
     env = value.get("env", {})
     return {**value, "env": {**values, **env}} if isinstance(env, Mapping) else value
 
 
-def _filled(value: object, values: Mapping[str, str], depth: int = 0) -> object:
-    """Return a value with `${NAME}` filled in wherever it holds text."""
+def _fill_in(value: object, values: Mapping[str, str], depth: int = 0) -> object:
     if isinstance(value, str):
         for name, text in values.items() if "${" in value else ():
             value = value.replace(f"${{{name}}}", text)
         return value
-    if depth == 16:  # No definition of a server nests deeper.
+    if depth == 16:  # Deeper than any definition of a server.
         return None
     if isinstance(value, Mapping):
-        return {key: _filled(item, values, depth + 1) for key, item in value.items()}
+        return {key: _fill_in(item, values, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_filled(item, values, depth + 1) for item in value]
+        return [_fill_in(item, values, depth + 1) for item in value]
     return value
 
 
 def _is_enabled(state: object, cwd: Path) -> bool:
-    """Return whether an extension is on in a directory: the last rule that matches it counts."""
     rules = state.get("overrides") if isinstance(state, Mapping) else None
     here = f"/{str(cwd).replace(chr(92), '/').strip('/')}/"
     enabled = True

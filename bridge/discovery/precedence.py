@@ -1,28 +1,26 @@
 """Merges the entries of all files into one list of servers: pure.
 
-Owns precedence, and the reasons for skipping a valid entry: it would start this bridge, Claude
-Code's lists reject it, a project's server is not approved, or a stronger file has the name. The
-same server in several files becomes one, with all its sources; under two names it stays two. A
-project's server never gets the name of a user's server, nor one with the same spelling in programs.
+A server that several files define under one name becomes one, with all its sources. A project's
+server never gets the name, or the name's spelling in programs, of a user's server.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
 
-from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, look_record
+from bridge.discovery.consents import APPEARED, Consent, digest_of, look_record
 from bridge.discovery.dialect import Location
+from bridge.discovery.locations import DiscoveryContext
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
-from bridge.discovery.user_lists import Approvals, Restrictions
+from bridge.discovery.user_lists import Approvals, Restrictions, fold_name
 from bridge.model import ServerSpec, Source
-
-ProjectServers = Literal["all", "approved", "none"]
 
 _FIELDS = (
     *("transport", "command", "args", "env", "cwd", "url", "headers"),
@@ -37,33 +35,25 @@ ITSELF = "it would start this bridge again"
 OWN_NAME_TAKEN = "its name is the bridge's own; give it another one"
 SHADOWED = "shadowed by "
 UNUSED = ", which is not used either: "
-"""Reasons why a server is left out; the place between the last two, and another reason after."""
+"""Reasons to omit a server. The last two surround a place and precede another reason."""
 
 Verdict = ServerSpec | SkippedServer | ProposedServer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The settings and approvals that decide which servers are used.
+    """The rules for using servers. `trusting_clients` are clients that trust the project."""
 
-    Attributes:
-        approvals: Claude Code's lists of the project's servers.
-        trusting_clients: Clients in which the user has trusted this project, by source.
-        consents: Approved definitions, by their digest.
-        restrictions: Servers that the user or their company has forbidden.
-        directory: The working directory, which approvals are for.
-    """
-
-    allow_self: bool
-    project_servers: ProjectServers
+    context: DiscoveryContext
     approvals: Approvals
-    trusting_clients: Mapping[str, str] = field(default_factory=dict)
-    consents: Consents = field(default_factory=Consents)
-    restrictions: Restrictions = field(default_factory=Restrictions)
-    directory: str = ""
+    trusting_clients: Mapping[str, str]
+    restrictions: Restrictions
+
+    @cached_property
+    def directory(self) -> str:
+        return os.path.realpath(self.context.cwd)
 
     def approved_by_client(self, name: str, location: Location) -> str:
-        """Return the client that has approved a project's server by name or folder, if one has."""
         if location.approvable and self.approvals.approves(name):
             return location.client
         return self.trusting_clients.get(location.id, "")
@@ -71,24 +61,24 @@ class Rules:
     def definition(self, name: str, path: str, written: str) -> Definition:
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
-    def approving_clients(self, locations: Iterable[Location]) -> frozenset[str]:
-        """Return the clients in which something of this project is approved."""
-        if self.project_servers != "approved":
-            return frozenset()
+    def approving_clients(self, locations: Iterable[Location]) -> set[str]:
+        if self.context.project_servers != "approved":
+            return set()
         found = self.approvals
         by_name = found.trusted or found.all_approved or found.approved
         named = {each.client for each in locations if each.approvable and by_name}
-        return frozenset({*self.trusting_clients.values(), *named})
+        return {*self.trusting_clients.values(), *named}
 
     def refusal(self, definition: Definition, location: Location) -> str:
-        """Return why a project's definition may not be used; empty when it may."""
-        if definition in self.consents.by_person:
+        """Return why a project's definition may not be used; empty if it may."""
+        if definition in self.context.consents.by_person:
             return ""
         client = self.approved_by_client(definition.name, location)
         if not client:
-            return CHANGED if self.consents.has_other_version(definition) else NOT_APPROVED
-        seen = self.consents.seen_digest(definition, client)
-        first = seen is None and self.consents.is_first_look(self.directory, client)
+            approved = (replace(each, digest="") for each in self.context.consents.by_person)
+            return CHANGED if replace(definition, digest="") in approved else NOT_APPROVED
+        seen = self.context.consents.seen_digest(definition, client)
+        first = seen is None and self.context.consents.is_first_look(self.directory, client)
         if first or seen == definition.digest:
             return ""
         if seen is None or seen == APPEARED:
@@ -96,29 +86,8 @@ class Rules:
         return f"changed since its approval in {client} was first seen"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Merged:
-    """The result of merging all files.
-
-    Attributes:
-        first_seen: Approvals in clients that were not seen before; the caller stores them.
-    """
-
-    servers: tuple[ServerSpec, ...]
-    skipped: tuple[SkippedServer, ...]
-    proposed: tuple[ProposedServer, ...]
-    first_seen: tuple[Consent, ...]
-
-
 @dataclass
 class _Holder:
-    """The strongest definition of a name, and its differences from weaker ones.
-
-    Attributes:
-        spec: The server; None when it is not used.
-        reason: Why it is not.
-    """
-
     source: Source
     spec: ServerSpec | None
     reason: str = ""
@@ -131,8 +100,13 @@ class _Holder:
         return replace(self.spec, also=tuple(self.also), differences=tuple(self.differences))
 
 
-def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
-    """Return the servers to use and the skipped definitions, strongest file first."""
+def merge(
+    files: Sequence[tuple[Location, Parsed]], rules: Rules
+) -> tuple[list[ServerSpec], list[SkippedServer], list[ProposedServer], list[Consent]]:
+    """Return the servers to use, strongest file first, the skipped and the proposed ones.
+
+    Also returns the clients' approvals that no bridge has seen before; the caller stores them.
+    """
     holders: dict[str, _Holder] = {}
     spelled: dict[str, _Holder] = {}
     skipped: list[SkippedServer] = []
@@ -140,26 +114,26 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
     first_seen = [
         mark
         for client in sorted(rules.approving_clients(location for location, _ in files))
-        if (mark := look_record(rules.directory, client)) not in rules.consents.seen
+        if (mark := look_record(rules.directory, client)) not in rules.context.consents.seen
     ]
-    # The user's first, wherever a row of the table stands.
+    # User files come first, whatever their order in the table.
     for location, parsed in sorted(files, key=lambda each: each[0].in_project):
         for entry in parsed.entries:
             verdict = _verdict(entry, location, rules)
             if isinstance(verdict, SkippedServer) and not verdict.holds_name:
                 skipped.append(verdict)
                 if not location.in_project and not verdict.foreign:
-                    # Not used, but the name stays the user's; no project's server gets it.
+                    # An unused user's server still reserves its name against the project.
                     unused = _Holder(source=verdict.source, spec=None, reason=verdict.reason)
-                    spelled.setdefault(_spelling(verdict.name), unused)
+                    spelled.setdefault(_spell(verdict.name), unused)
                 continue
             holder = holders.get(verdict.name)
             if holder is None and location.in_project:
-                holder = spelled.get(_spelling(verdict.name))
+                holder = spelled.get(_spell(verdict.name))
             if holder is not None:
                 found = verdict.spec if isinstance(verdict, ProposedServer) else verdict
                 if not _add_weaker(found, holder):
-                    skipped.append(_shadowed(found, holder))
+                    skipped.append(_skip_shadowed(found, holder))
                 continue
             first_seen.extend(_first_seen(verdict, location, rules))
             if isinstance(verdict, ProposedServer):
@@ -170,31 +144,23 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
             holder = _Holder(source=verdict.source, spec=spec, reason=reason)
             holders[verdict.name] = holder
             if not location.in_project:
-                spelled.setdefault(_spelling(verdict.name), holder)
+                spelled.setdefault(_spell(verdict.name), holder)
             if isinstance(verdict, SkippedServer):
                 skipped.append(verdict)
-    servers = (holder.result() for holder in holders.values())
-    return Merged(
-        servers=tuple(spec for spec in servers if spec is not None),
-        skipped=tuple(skipped),
-        proposed=tuple(proposed),
-        first_seen=tuple(dict.fromkeys(first_seen)),
-    )
-
-
-def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
-    return tuple(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
+    servers = [spec for holder in holders.values() if (spec := holder.result())]
+    return servers, skipped, proposed, list(dict.fromkeys(first_seen))
 
 
 def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
-    """Record a weaker definition's differences; return whether it is of the same server."""
-    if holder.spec is None or not isinstance(entry, ServerSpec) or entry.name != holder.spec.name:
+    """Record a weaker definition's differences; return whether it is the same server."""
+    held = holder.spec
+    if held is None or not isinstance(entry, ServerSpec) or entry.name != held.name:
         return False
-    differences = differing(holder.spec, entry)
+    differences = [name for name in _FIELDS if getattr(held, name) != getattr(entry, name)]
     if differences:
         place = where(entry.source.path, entry.source.key)
         holder.differences[f"{entry.source.client}, {place}: {', '.join(differences)}"] = None
-    # These identify a server.
+    # These fields identify a server.
     if {"transport", "command", "args", "env", "cwd", "url", "headers"} & set(differences):
         return False
     holder.also.append(entry.source)
@@ -202,21 +168,25 @@ def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
 
 
 def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules) -> Verdict:
-    reason = _rejection(entry.name, location, rules)
+    reason = ""
+    if location.approvable and (path := rules.approvals.rejected.get(fold_name(entry.name))):
+        reason = f"rejected in Claude Code (disabledMcpjsonServers in {printable(path)})"
+    elif location.in_project and rules.context.project_servers == "none":
+        reason = "servers of the working directory are turned off"
     if isinstance(entry, SkippedServer):
-        # A project that is not trusted must not turn off the user's own servers either.
+        # An untrusted project must not turn off the user's own servers.
         return replace(entry, holds_name=False) if reason else entry
     if not reason and (by := rules.restrictions.off_by(entry.name, location.id)):
         off = f"switched off in {location.client} ({by})"
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
     reason = reason or rules.restrictions.reason(entry, location.id)
-    if not reason and not rules.allow_self and is_bridge(entry):
+    if not reason and not rules.context.allow_self and is_bridge(entry):
         reason = ITSELF
-    if not reason and _spelling(entry.name).replace("_", "-") in OWN_PROGRAMS:
+    if not reason and _spell(entry.name).replace("_", "-") in OWN_PROGRAMS:
         reason = OWN_NAME_TAKEN
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
-    if location.in_project and rules.project_servers == "approved" and not location.moved:
+    if location.in_project and rules.context.project_servers == "approved" and not location.moved:
         definition = rules.definition(entry.name, entry.source.path, entry.written)
         if reason := rules.refusal(definition, location):
             return ProposedServer(spec=entry, definition=definition, reason=reason)
@@ -224,29 +194,17 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
 
 
 def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[Consent]:
-    """Yield the record of a client's approval that was not seen before."""
     if isinstance(verdict, SkippedServer) or not location.in_project or location.moved:
         return
     spec = verdict.spec if isinstance(verdict, ProposedServer) else verdict
     client = rules.approved_by_client(spec.name, location)
     definition = rules.definition(spec.name, spec.source.path, spec.written)
-    if not client or rules.project_servers != "approved":
+    if not client or rules.context.project_servers != "approved":
         return
-    if rules.consents.seen_digest(definition, client) is None:
-        first = rules.consents.is_first_look(rules.directory, client)
+    if rules.context.consents.seen_digest(definition, client) is None:
+        first = rules.context.consents.is_first_look(rules.directory, client)
         digest = definition.digest if first else APPEARED
         yield Consent(definition=replace(definition, digest=digest), by=client)
-
-
-def _rejection(name: str, location: Location, rules: Rules) -> str:
-    """Return why a project's server is rejected; empty if it is not."""
-    if not location.in_project:
-        return ""
-    if location.approvable and (path := rules.approvals.rejected_in(name)):
-        return f"rejected in Claude Code (disabledMcpjsonServers in {printable(path)})"
-    if rules.project_servers == "none":
-        return "servers of the working directory are turned off"
-    return ""
 
 
 def is_bridge(spec: ServerSpec) -> bool:
@@ -255,14 +213,14 @@ def is_bridge(spec: ServerSpec) -> bool:
     return spec.name == OWN_NAME
 
 
-def _shadowed(entry: ServerSpec | SkippedServer, holder: _Holder) -> SkippedServer:
+def _skip_shadowed(entry: ServerSpec | SkippedServer, holder: _Holder) -> SkippedServer:
     unused = "" if holder.spec else f"{UNUSED}{holder.reason}"
     reason = f"{SHADOWED}{where(holder.source.path, holder.source.key)}{unused}"
     return SkippedServer(name=entry.name, source=entry.source, reason=reason)
 
 
-def _spelling(name: str) -> str:
-    """Return a name as programs spell it; two servers of one spelling would be confused."""
+def _spell(name: str) -> str:
+    """Return a name's spelling in programs; two servers with one spelling would collide."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(char for char in plain if not unicodedata.combining(char))
     return re.sub(r"[^a-z0-9_]+", "_", plain.lower()).strip("_")[:64]

@@ -1,7 +1,6 @@
 """Skipped servers, proposed servers and configuration warnings.
 
-Owns how a file's text is shown in them. Values of `env` and `headers` never appear in a message:
-they often are secrets.
+A message never contains values of `env` and `headers`, which are often secrets.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from bridge.model import ServerSpec, Source
 
 
 def shown(text: str) -> str:
-    """Return a file's text for one line: unprintable characters escaped, cut to a bound."""
+    """Return a file's text for one line: unprintable characters escaped, at most 80 long."""
     cut = text if len(text) <= 80 else text[:80] + "..."
     return printable(cut)
 
@@ -22,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def dotted_key(*parts: str) -> str:
-    """Return a place in a file, as `mcpServers.github.env.TOKEN`."""
+    """Return a place in a file, such as `mcpServers.github.env.TOKEN`."""
     return ".".join(shown(part) for part in parts)
 
 
@@ -35,11 +34,10 @@ class ConfigWarning:
     """A mistake in a configuration, for its owner to correct.
 
     Attributes:
-        path: The file, absolute.
-        key: The place in it, dotted; empty when the file as a whole is meant.
+        key: The dotted place in the file; empty for the file as a whole.
         unread: Whether the file exists and could not be read.
-        own: Whether it is about a file or source named in the bridge's own settings.
-        reported: Whether a `SkippedServer` reports the same reason.
+        own: Whether it concerns a file or source that the bridge's settings name.
+        reported: Whether a `SkippedServer` has the reason, too.
     """
 
     path: str
@@ -55,13 +53,11 @@ class ConfigWarning:
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedServer:
-    """A definition that was found and is not used.
+    """An unused definition.
 
     Attributes:
-        holds_name: Whether weaker definitions of the name are skipped too, because the entry turns
-            the server off.
-        foreign: Whether its client does not start it from here either, or no other program can. The
-            name stays free.
+        holds_name: Whether it turns a server off, so that weaker definitions are skipped, too.
+        foreign: Whether only its own client, or no client, can start it. The name stays free.
     """
 
     name: str
@@ -77,13 +73,7 @@ class SkippedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A server's definition in a project's file, as it is approved.
-
-    Attributes:
-        directory: The working directory in which it may be used, symbolic links resolved.
-        path: The file that defines it.
-        digest: `digest_of` the entry's text.
-    """
+    """The key of an approval: a server's definition in a project's file, for one real directory."""
 
     directory: str
     path: str
@@ -93,12 +83,7 @@ class Definition:
 
 @dataclass(frozen=True, kw_only=True)
 class ProposedServer:
-    """A project's definition that is not used before a person approves it.
-
-    Attributes:
-        spec: The server, without text of files that its definition names.
-        definition: The definition to approve.
-    """
+    """A project's definition that needs approval. Files that it names are not read."""
 
     spec: ServerSpec
     definition: Definition
@@ -114,7 +99,6 @@ class ProposedServer:
 
     @property
     def remedy(self) -> str:
-        """The command with which a person approves it."""
         return f"`mcp-code-bridge servers approve {shown(self.name)}` shows it and asks"
 
     def __str__(self) -> str:

@@ -1,9 +1,7 @@
-"""Recognizes commands that start this bridge: pure.
+"""Recognizes commands that start this bridge, which would start itself again: pure.
 
-A bridge among the user's servers would start itself, recursively. Owns the recognition, through the
-usual launchers and shells. Only the executed program counts, never its other arguments: a server
-for a directory of the bridge's name is not the bridge. Unknown launchers are assumed not to start
-the bridge.
+Only the executed program counts, not its arguments: a server for a directory with the bridge's name
+is not the bridge. Unknown launchers are assumed not to start the bridge.
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ from collections.abc import Sequence
 
 OWN_PROGRAMS = frozenset({"mcp-code-bridge", "mcp-server-code-execution-mode"})
 """Console scripts of this bridge and of the first public bridge of this kind, which would load the
-same configuration and start this one."""
+same configuration and start this one.
+"""
 
 OWN_NAME = "code-bridge"
-"""What `install` calls the bridge. An entry of this name with an address is the bridge: an address
-itself does not tell."""
+"""The name that `install` gives the bridge. A remote entry of this name is the bridge."""
 
 _SCRIPT_SUFFIXES = (".exe", ".cmd", ".bat", ".ps1", ".pyz", ".pex", ".py")
 _PYTHON = re.compile(r"(python|pypy|pythonw)(\d+(\.\d+)*)?t?|py")
@@ -26,14 +24,13 @@ _LAUNCHERS = frozenset(
     ("env", "uvx", "uv", "pipx", "poetry", "pdm", "hatch", "timeout", "nice", "ionice", "stdbuf")
     + ("sudo", "doas", "nohup", "setsid", "exec", "time", "command", "caffeinate")
 )
-"""Programs that run the command among their arguments."""
 
 _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|run|tool", re.DOTALL)
-"""Words that stand before that command and are not options: variables, times and subcommands."""
+"""Words before that command that are not options: variables, times and subcommands."""
 
 
 def starts_bridge(command: str, args: Sequence[str]) -> bool:
-    # Launchers inside launchers; deeper command lines are not examined.
+    # Nested launchers up to eight levels.
     return _starts((command, *args), 8)
 
 
@@ -60,9 +57,9 @@ def _program(path: str) -> str:
 
 
 def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> bool:
-    """Whether the module, script or command among a launcher's arguments is the bridge.
+    """Return whether the module, script or command among a launcher's arguments is the bridge.
 
-    Which options take a value is unknown: the word after an option counts as its value.
+    It is unknown which options take a value: the word after an option counts as its value.
     """
     is_value = False
     for at, word in enumerate(args):
@@ -79,12 +76,14 @@ def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> boo
         elif is_python:
             return _program(word).replace("_", "-") in OWN_PROGRAMS
         else:
-            return _starts((_without_version(word), *args[at + 1 :]), depth - 1)
+            plain = re.split(r"[\[@=<>!~;\s]", word, maxsplit=1)[0]
+            if "://" in word:
+                plain = re.sub(r"(\.git)?(@[^/@]*)?(#.*)?$", "", word, count=1)
+            return _starts((plain, *args[at + 1 :]), depth - 1)
     return False
 
 
 def _shell_starts(args: Sequence[str], depth: int) -> bool:
-    """Whether a shell's script, or a simple command of its `-c` text, is the bridge."""
     for at, word in enumerate(args):
         if not word.startswith("-"):
             return _starts(args[at:], depth - 1)
@@ -106,12 +105,6 @@ def _simple_commands(script: str) -> list[list[str]]:
             elif commands[-1] or not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", token):
                 commands[-1].append(token)
     except ValueError:
-        # An unclosed quote: the shell would refuse it as well; judge the words before it.
+        # An unclosed quote. The shell would refuse it, too; use the words before it.
         pass
     return commands
-
-
-def _without_version(requirement: str) -> str:
-    if "://" in requirement:
-        return re.sub(r"(\.git)?(@[^/@]*)?(#.*)?$", "", requirement, count=1)
-    return re.split(r"[\[@=<>!~;\s]", requirement, maxsplit=1)[0]

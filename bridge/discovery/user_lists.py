@@ -1,25 +1,34 @@
-"""Interprets clients' lists of servers that are approved, trusted, forbidden or switched off. Pure.
+"""Reads the user's decisions in other clients: approved, trusted, denied or disabled servers.
 
-Owns Claude Code's `enabledMcpjsonServers`, `disabledMcpjsonServers`, `enableAllProjectMcpServers`,
-`deniedMcpServers`, `allowedMcpServers`, `allowManagedMcpServersOnly` and `disabledMcpServers`, what
-the existence of `managed-mcp.json` means, and which folders Codex, Gemini CLI and Vibe trust. A
-denial counts before any permission. Claude Code's lists apply to its own servers only, except that
-servers which the company denies are denied in every client's files. An unreadable list trusts
-nothing.
+A project's files never decide for the user. Denials precede permissions. Claude Code's lists apply
+to its own servers, but servers that its managed settings deny are denied in every client's files.
+An unreadable list trusts nothing.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Literal
 from urllib.parse import urlsplit
 
+from bridge.discovery.clients import CLIENTS, MANAGED
+from bridge.discovery.dialect import Format, Location, Platform
 from bridge.discovery.documents import kind
+from bridge.discovery.files import FileReader, list_matching
+from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.parser import PROJECTS_KEY, project_entries
 from bridge.discovery.report import ConfigWarning, printable
 from bridge.model import ServerSpec
+
+ANY_NAME = "*"
+"""A last path part that begins with it matches all files with that suffix."""
+
+CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Names of sources.
 
 ENABLED_KEY, DISABLED_KEY = "enabledMcpjsonServers", "disabledMcpjsonServers"
 TRUSTED_KEY = "hasTrustDialogAccepted"
@@ -29,13 +38,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(kw_only=True)
 class Approvals:
-    """The user's approvals and rejections of a project's servers.
+    """Approvals and rejections of a project's servers, by name folded as in Claude Code.
 
     Attributes:
-        approved: Names, folded as Claude Code folds them.
-        rejected: Folded name to the file that rejects it.
-        all_approved: Whether every server of the project is.
-        trusted: Whether the user trusts the folder, in which its own files may approve.
+        rejected: Names, and the file that rejects each.
+        all_approved: Whether every server of the project is approved.
+        trusted: Whether the user trusts the folder, so that its own files may approve.
     """
 
     approved: set[str] = field(default_factory=set)
@@ -44,25 +52,20 @@ class Approvals:
     trusted: bool = False
 
     def approves(self, name: str) -> bool:
-        return self.all_approved or _fold_name(name) in self.approved
-
-    def rejected_in(self, name: str) -> str:
-        return self.rejected.get(_fold_name(name), "")
+        return self.all_approved or fold_name(name) in self.approved
 
     def add(
         self, lists: Mapping[str, object], *, path: str, prefix: str = "", may_approve: bool
     ) -> Iterator[ConfigWarning]:
-        """Take in one object of one file; yield warnings about it.
+        """Add the lists of one object (at the dotted `prefix`) of a file; yield warnings.
 
-        Args:
-            prefix: The dotted place of `lists` in the file; empty at its top.
-            may_approve: Whether approvals count here; rejections always do.
+        Rejections always count, approvals only if the file `may_approve`.
         """
         names: dict[str, set[str]] = {ENABLED_KEY: set(), DISABLED_KEY: set()}
         for key in names:
             value = lists.get(key, [])
             if isinstance(value, list) and all(isinstance(item, str) for item in value):
-                names[key] = set(map(_fold_name, value))
+                names[key] = set(map(fold_name, value))
                 continue
             reason = f"must be a list of server names, not {kind(value)}"
             if isinstance(value, list):
@@ -76,12 +79,11 @@ class Approvals:
             self.all_approved |= lists.get("enableAllProjectMcpServers") is True
 
 
-def _fold_name(name: str) -> str:
+def fold_name(name: str) -> str:
     return _UNSAFE.sub("_", name)
 
 
 def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read `[projects."<directory>"] trust_level` of Codex's `config.toml`."""
     projects = document.get("projects")
     if not isinstance(projects, Mapping):
         return False
@@ -91,35 +93,26 @@ def codex_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -
 
 
 def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Gemini CLI's `trustedFolders.json`: the rule nearest to the working directory counts."""
-    if not directories:
-        return False
-    here = PurePath(directories[-1])
-    nearest, trusted = -1, False
-    for path, level in document.items():
-        if level not in ("TRUST_FOLDER", "TRUST_PARENT", "DO_NOT_TRUST"):
-            continue
-        folder = PurePath(os.path.dirname(path) if level == "TRUST_PARENT" else path)  # noqa: PTH120
-        depth = len(folder.parts)
-        if not here.is_relative_to(folder) or depth < nearest:
-            continue
-        # Of two rules on one folder, the one that distrusts it counts.
-        distrusted_alike = depth == nearest and not trusted
-        trusted = level != "DO_NOT_TRUST" and not distrusted_alike
-        nearest = depth
-    return trusted
+    levels = {"TRUST_FOLDER": True, "TRUST_PARENT": True, "DO_NOT_TRUST": False}
+    rules = [
+        (os.path.dirname(path) if level == "TRUST_PARENT" else path, levels[level])  # noqa: PTH120
+        for path, level in document.items()
+        if isinstance(level, str) and level in levels
+    ]
+    return _nearest_trusts(rules, directories)
 
 
 def vibe_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
-    """Read Vibe's `trusted_folders.toml`: the nearest folder in either list counts."""
-    if not directories:
-        return False
-    trusted, untrusted = (_names(document.get(key)) for key in ("trusted", "untrusted"))
-    for folder in (PurePath(directories[-1]), *PurePath(directories[-1]).parents):
-        if str(folder) in untrusted or str(folder) in trusted:
-            # As with the others, distrust counts where both lists name a folder.
-            return str(folder) not in untrusted
-    return False
+    lists = {"trusted": True, "untrusted": False}
+    rules = [(path, trusts) for key, trusts in lists.items() for path in _names(document.get(key))]
+    return _nearest_trusts(rules, directories)
+
+
+def _nearest_trusts(rules: Iterable[tuple[str, bool]], directories: tuple[str, ...]) -> bool:
+    here = PurePath(directories[-1] if directories else "")
+    folders = ((PurePath(path), trusts) for path, trusts in rules)
+    near = [(len(each.parts), not trusts) for each, trusts in folders if here.is_relative_to(each)]
+    return bool(directories and near) and not max(near)[1]
 
 
 DENIED_KEY = "deniedMcpServers"
@@ -129,20 +122,13 @@ OFF_KEY = "disabledMcpServers"
 AMP_KEY = "amp.mcpPermissions"
 ALLOWING_NONE = "Claude Code's settings, which allow none"
 
-CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Sources, by their names.
-
 _FOLDED = frozenset({GEMINI, QWEN})
-"""Sources whose lists of servers that are off are compared without regard to case."""
+"""Sources whose lists of disabled servers ignore case."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedServer:
-    """One server in a list: by its name, its whole command line or its address.
-
-    Attributes:
-        path: The file that has it.
-        managed: Whether that is the company's.
-    """
+    """A server in a list: by name, whole command line or address."""
 
     path: str
     managed: bool
@@ -150,24 +136,19 @@ class ListedServer:
     command: tuple[str, ...] = ()
     url: str = ""
 
-    def denies(self, spec: ServerSpec) -> bool:
-        """Return whether this denies a server; every spelling of its address matches."""
-        if self.name:
-            return spec.name == self.name
-        if self.command:
-            return spec.transport == "stdio" and _command_line(spec) == self.command
-        pattern = _pattern(self.url, ".*", ".*")
-        urls = (spec.url, _normalize_url(spec.url))
-        return spec.transport != "stdio" and any(pattern.fullmatch(url) for url in urls)
+    def matches(self, spec: ServerSpec, *, denying: bool) -> bool:
+        """Return whether this entry matches a server.
 
-    def allows(self, spec: ServerSpec) -> bool:
-        """Return whether this allows a server; a wildcard in the host does not match the path."""
+        A denial matches every spelling of an address. In a permission, a wildcard in the host does
+        not match the path.
+        """
         if self.name:
             return spec.name == self.name
-        if self.command:
-            return spec.transport == "stdio" and _command_line(spec) == self.command
-        pattern = _pattern(self.url, "[^/?#@]*", ".*")
-        return spec.transport != "stdio" and bool(pattern.fullmatch(_normalize_url(spec.url)))
+        if self.command or spec.transport == "stdio":
+            return spec.transport == "stdio" and (spec.command, *spec.args) == self.command
+        pattern = _pattern(self.url, ".*" if denying else "[^/?#@]*")
+        urls = (_normalize_url(spec.url), *[spec.url] * denying)
+        return any(pattern.fullmatch(url) for url in urls)
 
 
 @dataclass(kw_only=True)
@@ -175,14 +156,15 @@ class Restrictions:
     """All lists that forbid servers.
 
     Attributes:
-        denied: Forbidden servers.
-        allowing: Each file's list of the only allowed servers, and whether it is the company's.
-        only_managed: Whether only the company's files may allow servers.
-        off: By source, names that are switched off, with the reason.
-        only: By source, lists of the only names that are not switched off, with the reason.
-        exclusive: The company's file of servers, which Claude Code uses alone; empty if none.
-        unreadable: A file of the company that cannot be read, and may forbid any server.
-        amp: Amp's rules, the strongest first, each with its file.
+        allowing: Lists of the only allowed servers, and whether each is managed.
+        only_managed: Whether only managed files may allow servers.
+        off: By source, disabled names and the reason.
+        only: By source, lists of the only enabled names and the reason.
+        exclusive: The managed file of servers, which Claude Code uses exclusively; empty if
+            none.
+        unreadable: A managed file that cannot be read, and may forbid any server; empty if
+            none.
+        amp: Amp's rules, strongest first, each with its file.
     """
 
     denied: list[ListedServer] = field(default_factory=list)
@@ -197,7 +179,7 @@ class Restrictions:
     def add(
         self, document: Mapping[str, object], *, path: str, managed: bool
     ) -> Iterator[ConfigWarning]:
-        """Take in the lists of one settings file of Claude Code; yield warnings about it."""
+        """Add the lists of one of Claude Code's settings files; yield warnings."""
         found: dict[str, list[ListedServer]] = {}
         for key in (DENIED_KEY, ALLOWED_KEY):
             value = document.get(key, [])
@@ -218,16 +200,10 @@ class Restrictions:
             self.allowing.append((managed, found[ALLOWED_KEY]))
         self.only_managed |= managed and document.get("allowManagedMcpServersOnly") is True
 
-    def allowed(self) -> list[ListedServer] | None:
-        """Return the only allowed servers; None if no file limits them."""
-        counting = [each for managed, each in self.allowing if managed or not self.only_managed]
-        return [entry for each in counting for entry in each] if counting else None
-
     def reason(self, spec: ServerSpec, source: str) -> str:
-        """Return why a server of a source may not be used; empty if it may."""
         claude = source == CLAUDE
         for entry in self.denied:
-            if (claude or entry.managed) and entry.denies(spec):
+            if (claude or entry.managed) and entry.matches(spec, denying=True):
                 return f"denied by {DENIED_KEY} in {printable(entry.path)}"
         if source == AMP:
             matching = ((rule, path) for rule, path in self.amp if _amp_matches(rule, spec))
@@ -239,53 +215,25 @@ class Restrictions:
             return f"{printable(self.unreadable)}, which may forbid it, cannot be read"
         if self.exclusive and spec.source.scope != "managed":
             return f"Claude Code uses only the servers of {printable(self.exclusive)}"
-        allowed = self.allowed()
-        if allowed is not None and not _is_allowed(spec, allowed):
+        counting = [each for managed, each in self.allowing if managed or not self.only_managed]
+        allowed = [entry for each in counting for entry in each]
+        # Like Claude Code: if any entry has a command line, or address, names do not count.
+        stdio = spec.transport == "stdio"
+        exact = [each for each in allowed if (each.command if stdio else each.url)]
+        named = exact or [each for each in allowed if each.name]
+        if counting and not any(each.matches(spec, denying=False) for each in named):
             paths = ", ".join(dict.fromkeys(printable(each.path) for each in allowed))
             return f"not in {ALLOWED_KEY} of {paths or ALLOWING_NONE}"
         return ""
 
     def off_by(self, name: str, source: str) -> str:
-        """Return the list that switches a client's server off; empty if none does."""
-        if by := self.off.get(source, {}).get(name.strip().lower() if source in _FOLDED else name):
+        if by := self.off.get(source, {}).get(_fold(name) if source in _FOLDED else name):
             return by
         return next((by for names, by in self.only.get(source, ()) if name not in names), "")
 
 
-def _is_allowed(spec: ServerSpec, allowed: list[ListedServer]) -> bool:
-    # As in Claude Code: where there are command lines, or addresses, a name is not enough.
-    exact = [each for each in allowed if (each.command if spec.transport == "stdio" else each.url)]
-    named = [each for each in allowed if each.name]
-    return any(each.allows(spec) for each in (exact or named))
-
-
-def gemini_lists(
-    document: Mapping[str, object], path: str
-) -> tuple[dict[str, str], tuple[tuple[frozenset[str], str], ...]]:
-    """Return the excluded and the allowed names in one of the user's files of Gemini CLI or Qwen.
-
-    Gemini CLI excludes the names of all files, and allows only those that are in every file's list.
-    """
-    lists = document.get("mcp")
-    if not isinstance(lists, Mapping):
-        return {}, ()
-    excluded, allowed = (_names(lists.get(key)) for key in ("excluded", "allowed"))
-    off = {name.strip().lower(): f"mcp.excluded in {printable(path)}" for name in excluded}
-    # As in Gemini CLI, an empty list of allowed names counts as no list.
-    return off, ((frozenset(allowed), f"mcp.allowed in {printable(path)}"),) if allowed else ()
-
-
-def amp_rules(
-    document: Mapping[str, object], path: str
-) -> tuple[tuple[Mapping[str, object], str], ...]:
-    """Return the rules of one of Amp's files of the user or the company; the first match counts."""
-    listed = document.get(AMP_KEY)
-    items = listed if isinstance(listed, list) else ()
-    return tuple((item, printable(path)) for item in items if isinstance(item, Mapping))
-
-
 def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
-    """Return whether a rule is about a server; one with a pattern of another kind if it rejects."""
+    """Return whether a rule matches a server. An unsupported pattern matches if it rejects."""
     wanted = rule.get("matches")
     if not isinstance(wanted, Mapping):
         return False
@@ -303,61 +251,37 @@ def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
     return bool(wanted)
 
 
-def gemini_switched_off(document: Mapping[str, object], path: str) -> dict[str, str]:
-    """Return the servers switched off by `/mcp disable` of Gemini CLI."""
-    return {
-        name.strip().lower(): printable(path)
-        for name, state in document.items()
-        if isinstance(state, Mapping) and state.get("enabled") is False
-    }
-
-
 def _names(listed: object) -> tuple[str, ...]:
     items = listed if isinstance(listed, list) else ()
     return tuple(each for each in items if isinstance(each, str))
 
 
-def names_off(state: Mapping[str, object]) -> tuple[str, ...]:
-    return _names(state.get(OFF_KEY))
-
-
 def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | None:
-    if not isinstance(item, Mapping):
-        return None
-    given = [key for key in ("serverName", "serverCommand", "serverUrl") if key in item]
-    if len(given) != 1:
-        return None
-    value = item[given[0]]
-    if given[0] == "serverCommand":
-        if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
+    keys = ("serverName", "serverCommand", "serverUrl")
+    given = [(key, item[key]) for key in keys if key in item] if isinstance(item, Mapping) else []
+    listed = partial(ListedServer, path=path, managed=managed)
+    match given:
+        case [("serverName", str() as name)] if name:
+            return listed(name=name)
+        case [("serverCommand", [*words])] if words and all(isinstance(x, str) for x in words):
+            return listed(command=tuple(words))
+        case [("serverUrl", str() as url)] if url and url.count("*") <= 16:
+            return listed(url=url)
+        case _:
             return None
-        return ListedServer(path=path, managed=managed, command=tuple(value))
-    if not isinstance(value, str) or not value:
-        return None
-    if given[0] == "serverName":
-        return ListedServer(path=path, managed=managed, name=value)
-    if value.count("*") > 16:
-        return None
-    return ListedServer(path=path, managed=managed, url=value)
 
 
-def _command_line(spec: ServerSpec) -> tuple[str, ...]:
-    return (spec.command, *spec.args)
-
-
-def _pattern(text: str, in_host: str, in_path: str) -> re.Pattern[str]:
-    """Return a case-insensitive pattern for an address with wildcards."""
+def _pattern(text: str, in_host: str) -> re.Pattern[str]:
     scheme, sep, rest = text.partition("://")
     host, slash, path = rest.partition("/") if sep else (scheme, "", "")
     if not sep:
         scheme = ""
-    parts = ((scheme, in_host), (sep, ""), (host, in_host), (slash, ""), (path, in_path))
+    parts = ((scheme, in_host), (sep, ""), (host, in_host), (slash, ""), (path, ".*"))
     written = "".join(wild.join(map(re.escape, part.split("*"))) for part, wild in parts)
     return re.compile(written, re.IGNORECASE | re.DOTALL)
 
 
 def _normalize_url(url: str) -> str:
-    """Return an address without user name and default port."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -368,3 +292,171 @@ def _normalize_url(url: str) -> str:
         host = f"{host}:{port}"
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{host}{parts.path or '/'}{query}"
+
+
+Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
+
+TRUST_FILES: tuple[tuple[str, str, Format, Trusts], ...] = (
+    ("codex", "{codex}/config.toml", "toml", codex_trusts),
+    ("gemini", "{gemini_trust}", "json with comments", gemini_trusts),
+    ("vibe", "{vibe}/trusted_folders.toml", "toml", vibe_trusts),
+)
+
+STATE_FILE = (
+    "{claude_state}/.claude.json"  # Claude Code's, with lists below `projects.<directory>`.
+)
+USER_SETTINGS = "{claude_settings}/settings.json"
+PROJECT_SETTINGS = ("{project}/.claude/settings.local.json", "{project}/.claude/settings.json")
+
+APPROVAL_FILES: Mapping[str, Literal["always", "trusted", "never"]] = {
+    STATE_FILE: "always",
+    USER_SETTINGS: "always",
+    PROJECT_SETTINGS[0]: "trusted",
+    PROJECT_SETTINGS[1]: "never",
+}
+"""Claude Code's files with approvals of a project's servers, and whether they may approve.
+
+Every rejection counts. A repository must not approve itself: the shared settings never approve, and
+the local ones only if the user has trusted the directory in Claude Code.
+"""
+
+MANAGED_SETTINGS = tuple(f"{folder}/managed-settings.json" for folder, _ in MANAGED)
+"""Claude Code's managed settings; a directory next to each may have more."""
+
+_LIMIT_NAMES = ("managed-settings.json", "managed-settings.d/*.json")
+
+ENABLEMENT_FILE = "extension-enablement.json"
+_GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
+_GEMINI_FORMAT: Format = "json with comments"
+
+
+def decision_files(places: Places) -> Iterator[Path]:
+    templates = [_GEMINI_SWITCHES, *APPROVAL_FILES, *(file[1] for file in TRUST_FILES)]
+    templates += [f"{{{client}}}/extensions/{ENABLEMENT_FILE}" for client in (GEMINI, QWEN)]
+    templates += [f"{folder}/{name}" for folder, _ in MANAGED for name in _LIMIT_NAMES]
+    for template in templates:
+        for path in fill(template, places):
+            if path.name.startswith(ANY_NAME):
+                yield path.parent
+                yield from list_matching(path.parent, path.suffix)[0]
+            else:
+                yield path
+
+
+def is_in_project(path: Path, places: Places) -> bool:
+    """Return whether a user's file is in the project, because a variable points there.
+
+    False if the project contains the home directory.
+    """
+
+    def is_below(path: Path, place: Path) -> bool:
+        real = Path(os.path.realpath(path))
+        return path.is_relative_to(place) or real.is_relative_to(os.path.realpath(place))
+
+    (home,), project = places["home"], places["project"]
+    return any(is_below(path, place) and not is_below(home, place) for place in project)
+
+
+def read_claude_approvals(reader: FileReader, places: Places, project: Project) -> Approvals:
+    found = Approvals()
+    for template, grants in APPROVAL_FILES.items():
+        for path in fill(template, places):
+            document = reader.document(path, in_project=grants != "always")
+            if document is None:
+                continue
+            objects = [("", document)]
+            if template == STATE_FILE:
+                objects = [
+                    (f"{PROJECTS_KEY}.{key}", state)
+                    for key, state in project_entries(document, project.keys)
+                ]
+                trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
+                found.trusted = trusted and not is_in_project(path, places)
+            may_approve = grants == "always" and not is_in_project(path, places)
+            may_approve = may_approve or (grants == "trusted" and found.trusted)
+            for prefix, lists in objects:
+                reader.warnings += found.add(
+                    lists, path=str(path), prefix=prefix, may_approve=may_approve
+                )
+    return found
+
+
+def trusting_clients(
+    reader: FileReader, places: Places, project: Project, locations: Iterable[Location]
+) -> Iterator[tuple[str, str]]:
+    read = {row.id for row in locations}
+    for id, template, format, trusts in TRUST_FILES:
+        for path in fill(template, places) if id in read else ():
+            if is_in_project(path, places):
+                continue
+            document = reader.document(path, format)
+            if document is not None and trusts(document, project.keys):
+                yield id, CLIENTS[id][0]
+
+
+def read_restrictions(
+    reader: FileReader,
+    places: Places,
+    project: Project,
+    platform: Platform,
+    managed: Iterable[Path],
+    limiting: Mapping[str, Iterable[Path]],
+) -> Restrictions:
+    """Return the servers that Claude Code, Gemini CLI, Qwen Code and Amp forbid.
+
+    Args:
+        managed: Possible paths of the managed file of servers.
+        limiting: By source, the files of Gemini CLI, Qwen Code and Amp outside of projects.
+    """
+    limits = Restrictions()
+    folders = [folder for folder, only in MANAGED if platform in only]
+    templates = [f"{folder}/{name}" for folder in folders for name in _LIMIT_NAMES]
+    for template in (*templates, USER_SETTINGS):
+        company = template != USER_SETTINGS
+        for path in fill(template, places):
+            found: tuple[Path, ...] = (path,)
+            if path.name.startswith(ANY_NAME):
+                found, wrong = list_matching(path.parent, path.suffix)
+                limits.unreadable = limits.unreadable or (str(path.parent) if wrong else "")
+            for each in found:
+                document = reader.document(each)
+                if document is not None:
+                    reader.warnings += limits.add(document, path=str(each), managed=company)
+                elif company and not reader.is_absent(each):
+                    limits.unreadable = limits.unreadable or str(each)
+    limits.exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
+    for path in fill(STATE_FILE, places):
+        for _, state in project_entries(reader.document(path), project.keys):
+            by = f"{OFF_KEY} in {printable(str(path))}"
+            limits.off.setdefault(CLAUDE, {}).update(dict.fromkeys(_names(state.get(OFF_KEY)), by))
+    _add_disabled_servers(limits, reader, limiting)
+    for path in fill(_GEMINI_SWITCHES, places):
+        for name, switch in (reader.document(path, _GEMINI_FORMAT) or {}).items():
+            if isinstance(switch, Mapping) and switch.get("enabled") is False:
+                limits.off[GEMINI][_fold(name)] = printable(str(path))
+    return limits
+
+
+def _add_disabled_servers(
+    limits: Restrictions, reader: FileReader, limiting: Mapping[str, Iterable[Path]]
+) -> None:
+    off, only = limits.off, limits.only
+    for path in limiting.get(AMP, ()):
+        rules = (reader.document(path, "jsonc") or {}).get(AMP_KEY)
+        items = rules if isinstance(rules, list) else ()
+        limits.amp += [(each, printable(str(path))) for each in items if isinstance(each, Mapping)]
+    for source, paths in limiting.items():
+        off[source], only[source] = {}, []
+        for path in paths:
+            lists = (reader.document(path, _GEMINI_FORMAT) or {}).get("mcp")
+            if not isinstance(lists, Mapping):
+                continue
+            by = f"mcp.excluded in {printable(str(path))}"
+            off[source] |= {_fold(name): by for name in _names(lists.get("excluded"))}
+            # Like Gemini CLI: an empty list is ignored; every other list must have the name.
+            if allowed := frozenset(_names(lists.get("allowed"))):
+                only[source].append((allowed, f"mcp.allowed in {printable(str(path))}"))
+
+
+def _fold(name: str) -> str:
+    return name.strip().lower()

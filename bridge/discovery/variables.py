@@ -1,21 +1,8 @@
 """Expands variables in configurations, in each client's own syntax: pure.
 
-Owns the syntaxes. Another client's syntax is plain text, and reported; inserted values are not
-expanded again.
-
-- `claude`: `${X}` and `${X:-default}`. Measured with Claude Code 2.1: a variable that is set to
-  nothing counts as set, and one that is not set and has no default stays as written.
-- `shell` (Gemini CLI, Copilot CLI): `$X` too.
-- `qwen`: `$X` and `${X}` without defaults.
-- `posix` (Crush): as `shell`, but empty when not set, and a default counts for an empty one, too.
-- `vscode`: `${env:X}`, empty when not set; `${userHome}`, `${workspaceFolder}` and its kin;
-  `${input:ID}`. `cursor`: the same without inputs.
-- `env` (Cline, Amazon Q): `${env:X}` alone, left as written when not set. `roo`: as `cursor`, left
-  as written when not set.
-- `windsurf`: that and `${file:PATH}`.
-- `opencode`: `{env:X}`, empty when not set, and `{file:PATH}`.
-- `braces` (Kiro, Amp, Droid, Continue's JSON): `${X}` without defaults.
-- `secrets` (Continue's YAML): `${{ secrets.X }}`.
+Another client's syntax is plain text, and reported. Inserted values are not expanded again. An
+unset variable becomes empty in `vscode`, `cursor`, `opencode` and `posix`. Otherwise it stays as
+written. As in Claude Code 2.1, an empty variable counts as set then.
 """
 
 from __future__ import annotations
@@ -26,15 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.discovery.dialect import Syntax
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.report import shown
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
-"""With an input's id in capitals behind it: the variable that gives the input's value. Servers do
-not inherit variables that start with MCP_BRIDGE_."""
+"""Prefix of the variable with an input's value; the id in capitals follows. Servers do not inherit
+variables that start with MCP_BRIDGE_.
+"""
 
 MAX_INSERTED_CHARS = 1024 * 1024
-"""Text that variables and files insert into one table of servers; a repository's file may name one
-value many times in every field, and exhaust memory."""
+"""Limit of text that variables and files insert into a table of servers. A repository's file may
+repeat one value in every field to exhaust memory.
+"""
 
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
 _PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
@@ -44,7 +34,7 @@ _SHELL = (
     r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})"
 )
 
-# Each alternative fills one group, which says what is meant.
+# Each alternative fills one named group.
 _PATTERNS: Mapping[Syntax, re.Pattern[str]] = {
     "claude": re.compile(r"\$\{(?P<env>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"),
     "shell": re.compile(_SHELL),
@@ -65,13 +55,12 @@ _EDITOR_ONLY = re.compile(
     r"|file\w*|relativeFile\w*|selectedText|lineNumber|execPath"
     r"|userHome|workspaceFolder\w*|cwd|pathSeparator)\}"
 )
-"""Variables that only VS Code has a value for."""
+"""Variables that only VS Code can resolve."""
 
 _ANY = re.compile(
     r"\$\{\{\s*secrets\.(?P<secret>\w+)\s*\}\}|(?<!\$)\{env:(?P<brace>\w+)\}"
     r"|\$\{(?:\w{1,20}:)?(?P<name>[A-Za-z_][\w.]{0,99})(?::-[^{}]{0,200})?\}"
 )
-"""A variable in the spelling of any client."""
 
 SPELLED: Mapping[Syntax, str] = {
     **dict.fromkeys(("claude", "shell", "posix", "qwen", "braces"), "${%s}"),
@@ -79,33 +68,22 @@ SPELLED: Mapping[Syntax, str] = {
     "opencode": "{env:%s}",
     "secrets": "${{ secrets.%s }}",
 }
-"""How each syntax writes a variable of the environment."""
+"""Each syntax's notation of an environment variable."""
 
 _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
 
 
-class UnusableError(ValueError):
-    """An entry cannot become a server; the message says why, in `expand` without the field."""
-
-
+@dataclass
 class InsertBudget:
-    """The remaining number of characters to insert, shared by all fields of a table."""
-
-    def __init__(self) -> None:
-        self._left = MAX_INSERTED_CHARS
+    left: int = MAX_INSERTED_CHARS
 
     def take(self, text: str) -> str:
-        """Return the text and count it.
-
-        Raises:
-            UnusableError: It exceeds the limit.
-        """
-        self._left -= len(text)
-        if self._left < 0:
-            raise UnusableError(
-                f"would take what variables and files bring in beyond {MAX_INSERTED_CHARS} "
-                "characters"
+        """Count the text and return it. Raises `MalformedError` above the limit."""
+        self.left -= len(text)
+        if self.left < 0:
+            raise MalformedError(
+                f"makes variables and files insert more than {MAX_INSERTED_CHARS} characters"
             )
         return text
 
@@ -119,12 +97,10 @@ class Variables:
     """The values of variables.
 
     Attributes:
-        home, workspace: Directories.
-        directory: That of the file, where relative names of files start.
-        inputs: Ids of inputs and their defaults, None for those that have none.
+        directory: The file's directory, the base of relative file names.
+        inputs: Ids of inputs and their defaults; None for no default.
         read: Returns a file's text; None if it cannot be read.
-        separator: Of the parts of a path.
-        budget: Limits how much text is inserted.
+        separator: The path separator.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -138,7 +114,7 @@ class Variables:
 
     @property
     def places(self) -> Mapping[str, str]:
-        """An editor's variables, but for those that are the workspace."""
+        """The editor's variables other than the workspace's."""
         name = Path(self.workspace).name
         separators = dict.fromkeys(("pathSeparator", "/"), self.separator)
         return {"userHome": self.home, "workspaceFolderBasename": name, **separators}
@@ -149,10 +125,9 @@ class Expanded:
     """A text with its variables expanded.
 
     Attributes:
-        unset: Names of variables that are not set and have no default.
-        foreign: Variables in another client's spelling: their texts, and their names if they are
-            of the environment.
-        emptied: Whether those became empty, rather than staying as written.
+        unset: Names of unset variables without a default.
+        foreign: Variables in another client's syntax, and their names if known.
+        emptied: Whether unset variables became empty rather than staying as written.
     """
 
     text: str = field(repr=False)
@@ -165,8 +140,8 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     """Return the text with its variables expanded.
 
     Raises:
-        UnusableError: A file is missing, only the client has a value for a variable, or the
-            inserted text exceeds the limit.
+        MalformedError: A file is missing, only the client knows a value, or the text is too
+            long.
     """
     if "$" not in text and "{" not in text:
         return Expanded(text=text)
@@ -181,7 +156,11 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         if name := groups.get("input"):
             return _input_value(name, variables) or ""
         if name := groups.get("file"):
-            return _file_text(name, variables)
+            path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
+            content = variables.read(str(Path(variables.directory) / path))
+            if content is None:
+                raise MalformedError(f'takes its text from "{shown(name)}", which cannot be read')
+            return content.strip()
         name = groups.get("env") or groups.get("braced") or ""
         default = groups.get("default")
         if name in variables.environ and not (
@@ -193,31 +172,30 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         unset[name] = None
         return "" if emptied else match[0]
 
-    def bounded(match: re.Match[str]) -> str:
+    def insert(match: re.Match[str]) -> str:
         return variables.budget.take(value(match))
 
-    # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
+    # After the last brace only `$X` can match; a search for other forms could take quadratic time.
     end = text.rfind("}") + 1
     rest = pattern.sub("", text[:end])
     if syntax == "vscode" and (only := _EDITOR_ONLY.search(rest)):
         what = f"holds {shown(only[0])}, whose value only its client knows"
-        raise UnusableError(f"{what}; write the value itself")
+        raise MalformedError(f"{what}; write the value itself")
     foreign = {
-        # Without its default, which may be a secret.
+        # The default may be a secret.
         re.sub("(?s):-.*", ":-…}", match[0]): (
             "" if _EDITOR_ONLY.match(match[0]) else match[match.lastgroup or 0]
         )
         for match in _ANY.finditer(rest)
     }
-    found = pattern.sub(bounded, text[:end])
-    found += _BARE.sub(bounded, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
+    found = pattern.sub(insert, text[:end])
+    found += _BARE.sub(insert, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
     return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()), emptied=emptied)
 
 
 def missing_inputs(
     value: object, variables: Variables, syntax: Syntax, depth: int = 8
 ) -> tuple[str, ...]:
-    """Return the ids of all inputs in a value's texts for which there is no value."""
     if isinstance(value, Mapping | list):
         items = list(value.values() if isinstance(value, Mapping) else value) if depth else []
         found = [n for item in items for n in missing_inputs(item, variables, syntax, depth - 1)]
@@ -230,17 +208,8 @@ def missing_inputs(
 
 
 def input_variable(name: str) -> str:
-    """Return the name of the environment variable for an input's value."""
     return INPUT_PREFIX + re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
 
 
 def _input_value(name: str, variables: Variables) -> str | None:
     return variables.environ.get(input_variable(name)) or variables.inputs.get(name)
-
-
-def _file_text(name: str, variables: Variables) -> str:
-    path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
-    text = variables.read(str(Path(variables.directory) / path))
-    if text is None:
-        raise UnusableError(f'takes its text from "{shown(name)}", which cannot be read')
-    return text.strip()

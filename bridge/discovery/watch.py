@@ -1,9 +1,8 @@
-"""Detects a changed configuration in some microseconds.
+"""Detects a changed configuration in microseconds, and lists the directories to watch.
 
-Owns the list of directories for a file system watcher, and a shortcut for `Survey.stamp`: the stamp
-stays valid while no path of the survey, nor the directory in which a missing one would appear, has
-changed. Of a directory that only delimits the project its identity counts: a repository changes all
-day. What changed within the last second counts as changed: its times may hide another change.
+The stamp stays valid while no path of the survey, and no parent of a missing path, changes. Only
+the identity of directories that delimit the project counts. After a change within the last second
+the stamp is always recomputed, since equal times may hide another change.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bridge.discovery.finder import ConfigurationSurvey, DiscoveryContext, Stamp
 
 
 class _Seen(NamedTuple):
-    """A survey with its stamp and state, and those few paths that change with any of its paths."""
+    """A survey with its stamp and state, and the few paths that change with any of its paths."""
 
     found: ConfigurationSurvey
     stamp: Stamp
@@ -29,33 +28,27 @@ class _Seen(NamedTuple):
 
 
 class Watch:
-    """Returns the same as `Survey.stamp`, usually much faster.
-
-    Attributes:
-        surveys: How often the files had to be looked for.
-    """
+    """Computes the stamp of `ConfigurationSurvey`, mostly without a survey. Counts surveys."""
 
     def __init__(self, context: DiscoveryContext) -> None:
         self._context = context
-        # One value, since two threads may survey at once: what is compared belongs to the stamp.
+        # A single value, so that stamp and state match even if two threads survey at once.
         self._seen: _Seen | None = None
         self._references: tuple[Path, ...] = ()
         self.surveys = 0
 
     def add_references(self, references: tuple[Path, ...]) -> None:
-        """Count these files, too: those that the configurations name (`Discovery.references`)."""
         if references != self._references:
             self._references = references
             self._seen = None
 
     def stamp(self) -> Stamp:
-        """Return a value that changes when any file of the configuration does."""
         seen = self._seen
         if seen is not None:
             around, paths = seen.found.around, self._paths(seen.found)
             if seen.nearest_state and _state(seen.nearest, around) == seen.nearest_state:
                 return seen.stamp
-            # Each state before the next, so that the next comparison notices a change meanwhile.
+            # In this order, so that the next comparison detects a change in between.
             nearest = tuple(dict.fromkeys(map(_nearest, paths)))
             nearest_state = _state(nearest, around)
             if seen.state and _state(paths, around) == seen.state:
@@ -75,12 +68,8 @@ class Watch:
 def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> tuple[Path, ...]:
     """Return the directories to watch for changes, without their subdirectories.
 
-    Directories only: a client that saves a file replaces it, and a watch on the old file would miss
-    that. For a missing directory its nearest existing parent is returned, and for a link its target
-    as well. They may differ after a change.
-
-    Args:
-        references: `Discovery.references`.
+    Clients save a file by replacing it, which a watch on the file would miss. A missing directory
+    is replaced by its nearest existing parent. Link targets are included.
     """
     found: dict[Path, None] = {}
     for path in (*survey(context).paths, *references):
@@ -90,15 +79,15 @@ def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) 
                 directory = directory.parent
             found[directory] = None
             if directory == place:
-                # The directory itself may be replaced, which changes its parent.
+                # A replaced directory changes its parent.
                 found[place.parent] = None
     return tuple(found)
 
 
 def _state(paths: Iterable[Path], around: Iterable[Path]) -> Stamp:
-    """Return the state of paths; empty if another change might leave it as it is."""
+    """Return the state of paths; empty if it could hide another change."""
     state = [*map(fingerprint, paths)]
-    # File systems store times in steps of up to a second.
+    # Some file systems store times in steps of a second.
     recent = time.time_ns() - 1_000_000_000
     if any(each[1] > recent for each in state):
         return ()
@@ -106,20 +95,18 @@ def _state(paths: Iterable[Path], around: Iterable[Path]) -> Stamp:
 
 
 def _nearest(path: Path) -> Path:
-    """Return a path if it is there, or a link to nothing; else the directory that it awaits."""
     name = str(path)
-    # As strings: Path's methods take ten times as long, for some hundred paths.
+    # Strings, since Path's methods take ten times as long for hundreds of paths.
     while not os.path.lexists(name) and name != os.path.dirname(name):  # noqa: PTH120
         name = os.path.dirname(name)  # noqa: PTH120
     return Path(name)
 
 
 def _is_directory(path: str | Path) -> bool:
-    # Unlike `Path.is_dir` it never raises, also not without permission.
+    # Unlike `Path.is_dir`, this never raises.
     return os.path.isdir(path)  # noqa: PTH112
 
 
 def _identity(path: Path) -> Fingerprint:
-    """Return a value that changes when a directory is another one; as a file's, for any other."""
     found = fingerprint(path)
     return (found[0], 0, 0, *found[3:5], 0) if _is_directory(path) else found

@@ -1,8 +1,7 @@
-"""Leaves out servers whose code is in directories that programs may write to.
+"""Skips servers whose code is in directories that programs may write to.
 
-Owns what is code and what is data in a server's definition. An argument or a variable that leads in
-or above such a directory, and is not known to be data, lets a program in a sandbox choose code that
-runs outside it. Files that a server reads by itself, such as a repository's hooks, are not covered.
+An argument or variable with a path in or above such a directory is code unless it is known to be
+data. Files that a server reads on its own, such as a repository's hooks, are not covered.
 """
 
 from __future__ import annotations
@@ -33,27 +32,24 @@ _KNOWN: Mapping[str, Any] = tomllib.loads(
 _PROGRAMS: Mapping[str, Mapping[str, Any]] = {
     name: row for row in reversed(_KNOWN["program"][:-1]) for name in row["names"].split()
 }
-# Bounded repetitions keep a long text from taking quadratic time.
+# Bounded repetitions avoid quadratic time for a long text.
 _ADDRESS = re.compile(r"\b(?!(?:\w{1,9}[+:])?file:)[a-z][a-z0-9+.-]{0,30}://[^/\s][^\s,;\"']*")
-_SCOPED = re.compile(r"@[\w.-]+/[^/]+")  # A package of npm's registry.
+_SCOPED = re.compile(r"@[\w.-]+/[^/]+")  # A package in npm's registry.
 _CHOSEN = re.compile(r"\$\{\w{1,99}:?[-=+]([^}]{0,200})\}")  # A shell's `${NAME:-word}`.
 
 _TOKEN = re.compile(r"""[;&|()<>`]+|(?:\\.|"[^"]*"|'[^']*'|[^\s;&|()<>`"'])+""")
-_SHELL = re.compile(r"(?:.*/)?(?:\w*sh|su|runuser|script|npx|npm)")  # They take `-c LINE`.
+_SHELL = re.compile(r"(?:.*/)?(?:\w*sh|su|runuser|script|npx|npm)")  # Programs with `-c LINE`.
 _SEPARATOR = re.compile(r"[:;,=|&<>\s\"'(){}\[\]]+")
 
 
 class WritablePaths:
-    """The directories that programs may write to."""
-
     def __init__(self, places: Iterable[Path]) -> None:
         self._tops = {way: each for each in places for way in (each, Path(os.path.realpath(each)))}
-        # A mount of one, or its name in other letters, is the same directory.
+        # A bind mount, or another case of the name, may be the same directory.
         self._same = {_identity(top): place for top, place in self._tops.items()}
         self._found: dict[Path, Path | None] = {}
 
     def contains(self, path: Path) -> Path | None:
-        """Return the directory that a path is in, or that the way to it leads through."""
         if path not in self._found:
             self._found[path] = self._holder(path)
         return self._found[path]
@@ -68,7 +64,6 @@ class WritablePaths:
         return None
 
     def touches(self, path: Path) -> Path | None:
-        """Return the directory that a path is in or above; None if there is none."""
         *_, end = _walk(path)
         above = (place for top, place in self._tops.items() if top.is_relative_to(end))
         return self.contains(path) or next(above, None)
@@ -82,9 +77,9 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 
 
 def _walk(path: Path) -> Iterator[Path]:
-    """Yield the links on the way to a path, where it turns back, and last where it leads.
+    """Yield each link of a path, each directory before a "..", and last the real path.
 
-    A program that can replace one of them decides where that is.
+    A program that can replace one of them controls the real path.
     """
     at, parts, links = Path(path.anchor), [*reversed(path.parts[1:])], 0
     while parts:
@@ -104,20 +99,21 @@ def _walk(path: Path) -> Iterator[Path]:
 
 
 class _Definition:
-    """A server's definition: what it starts, and the paths in it that are not known to be data.
+    """The programs that a server's definition starts, and its paths that may be code.
 
     Attributes:
-        executable: Where the command is, searched for without writable directories.
-        changes: Variables that would lead to them, with the values that the server gets.
+        executable: The command's path, searched without writable directories.
+        changes: Variables with writable directories, and the values that the server gets
+            instead.
     """
 
     def __init__(
         self, spec: ServerSpec, exposed: WritablePaths, cwd: Path, environ: Mapping[str, str]
     ) -> None:
         self._spec, self._exposed, self._environ = spec, exposed, environ
-        # Links stay in it: a program that can replace one decides where it starts.
+        # Not resolved: a program that can replace a link controls the start directory.
         self._base = self._project = cwd / (spec.cwd or "")
-        self._own = {**environ, **spec.env, "PWD": str(self._base)}  # As a shell sets it.
+        self._own = {**environ, **spec.env, "PWD": str(self._base)}  # Shells set PWD.
         self._start, self._mounts = self._base, dict[str, str]()
         self._programs: list[Mapping[str, Any]] = [_KNOWN["program"][-1]]
         self._program: Mapping[str, Any] | None = None
@@ -139,12 +135,12 @@ class _Definition:
         return "" if "/" in command else shutil.which(command, path=search) or ""
 
     def parts(self) -> Iterator[tuple[str, Path]]:
-        """Yield each part of the definition that code may come from, and where that leads."""
+        """Yield each part of the definition that may name code, and its path."""
         if self._command:
             yield "its command", Path(self._command)
         words = _words((self._spec.command, *self._spec.args))
-        yield from self._of_words(tuple(islice(words, 10_000)))  # More is no server's.
-        # Relative ones count where the command starts and where its words move to.
+        yield from self._of_words(tuple(islice(words, 10_000)))  # More than any real server has.
+        # Resolve relative paths against the first and the last directory of the command.
         for base in dict.fromkeys((self._start, self._base)):
             self._base = base
             yield from self._of_variables(" ".join(each["reads"] for each in self._programs))
@@ -161,12 +157,12 @@ class _Definition:
             said = f"{'the inherited' if inherited else 'its'} variable {shown(name)}"
             always = code and name.endswith(("PATH", "LIB", "FILES", "BASH_ENV")) and value
             for each in value.split(os.pathsep) if always else (value,):
-                yield from self._named(each or "." * bool(always), said, always=bool(always))
+                yield from self._find_paths(each or "." * bool(always), said, always=bool(always))
             options = (each.partition("=")[0] for each in value.split() if code)
             self._reads_project |= any(_known("project_options", each) for each in options)
 
     def _of_words(self, words: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-        # What a command prints may be the name of a program, or its arguments.
+        # The output of a command may become a program's name or arguments.
         self._opaque = any(word in ("|", "xargs", "parallel", "eval", "$", "`") for word in words)
         option, self._command_next = "", True
         for index, word in enumerate(words):
@@ -181,7 +177,7 @@ class _Definition:
                 self._reads_project |= bool(reads) and not self._called.endswith("sh")
                 if not joined:
                     option = word
-                    yield from self._named(word, f"its argument {shown(word)!r}")
+                    yield from self._find_paths(word, f"its argument {shown(word)!r}")
                     continue
             if program and _known("subcommands", text):
                 if text == "tool":
@@ -191,11 +187,6 @@ class _Definition:
             self._serves = self._serves or _known("filesystem_servers", text)
 
     def _of_word(self, text: str, before: str, index: int) -> Iterator[tuple[str, Path]]:
-        """Yield the paths of a word that is no option, and follow what it starts.
-
-        Args:
-            before: The option that it may be the value of; empty if there is none.
-        """
         program, said = self._program, f"its argument {shown(before or text)!r}"
         script = bool(program and program.get("script"))
         alone = before == "" or _known("flags", before)
@@ -204,7 +195,7 @@ class _Definition:
             always = alone and (script or (starts and "/" in text))
             always = always or (script and before == "-I")
             inside = script or before == "--entrypoint"
-            yield from self._named(text, said, always=always, inside=inside)
+            yield from self._find_paths(text, said, always=always, inside=inside)
         kept_out = self._began == 0 and self._spec.cwd is None
         if script and (before == "-m" or (alone and re.match(r"\w+[.:]\w", text))):
             self._reads_project |= before == "-m" and not kept_out
@@ -225,7 +216,7 @@ class _Definition:
             self._reads_project |= other.get("project", False) and not first
             self._command_next = other.get("starts", False)
         elif program is not None and program.get("starts"):
-            # A number is the launcher's own; an unknown word is a command, or an option's value.
+            # A number belongs to the launcher; another word may be a command.
             self._program = program if re.fullmatch(r"\w+=.*|[\d.]+\w?", text) else None
         elif program is not None:
             self._move(program, before, text)
@@ -243,16 +234,19 @@ class _Definition:
         return shutil.which(word, path=self.changes.get("PATH", self._own.get("PATH"))) or ""
 
     def _of_first_line(self, path: str, said: str) -> Iterator[tuple[str, Path]]:
-        """Yield the paths of the interpreter that a script names, and note what it reads."""
-        words = _first_line(path)
+        """Yield the paths of a script's interpreter, and record what it reads."""
+        line = b""
+        with suppress(OSError, ValueError), Path(path).open("rb") as file:
+            line = file.readline(256)
+        words = line[2:].decode("utf-8", "replace").split() if line[:2] == b"#!" else []
         for word in words:
             program = self._note(word)
-            if program and word.endswith("sh"):  # It may start anything.
+            if program and word.endswith("sh"):  # A shell may start any program.
                 self._programs += _KNOWN["program"]
-            yield from self._named(word, f"the first line of {said}")
+            yield from self._find_paths(word, f"the first line of {said}")
 
     def _note(self, word: str) -> Mapping[str, Any] | None:
-        """Return the program that a word starts, if it is a known one, and note what it reads."""
+        """Return and record the program that a word starts, if it is known."""
         name = word.rpartition("/")[2]
         program = _PROGRAMS.get(name) or _PROGRAMS.get(name.rstrip("0123456789."))
         if program is None or word.startswith("@"):
@@ -261,7 +255,7 @@ class _Definition:
         return program
 
     def _move(self, program: Mapping[str, Any], option: str, text: str) -> None:
-        """Follow a program to the directory where it reads what comes next."""
+        """Follow a program's change of directory."""
         runs = program.get("project", False)
         if program["names"].startswith("docker"):
             pairs = dict(each.partition("=")[::2] for each in text.split(","))
@@ -278,14 +272,12 @@ class _Definition:
             self._project = self._base / text
 
     def _outside(self, path: Path) -> Path:
-        """Return where a path in a container leads on this machine."""
         for target, source in self._mounts.items():
             if path.is_relative_to(target):
                 return Path(source) / path.relative_to(target)
         return path
 
     def _is_data(self, text: str, option: str, alone: bool) -> bool:
-        """Whether a word is known to name data, or no path."""
         program = self._program
         if program is None:
             if _known("data_options", option) or (alone and _known("data_files", text)):
@@ -301,28 +293,27 @@ class _Definition:
         return package and (name or _SCOPED.fullmatch(text) is not None)
 
     def _expand(self, text: str) -> str:
-        """Put in the values of variables, so many and so long as a path may need."""
+        """Replace variables, with limits on their number and length."""
 
         def value(found: re.Match[str]) -> str:
             return self._own.get(found[1] or found[2], "")[:99_999]
 
         return re.sub(r"\$(?:\{(\w{1,99})[^}]{0,200}\}|(\w+))", value, text, count=64)
 
-    def _named(
+    def _find_paths(
         self, text: str, said: str, *, always: bool = False, inside: bool = False
     ) -> Iterator[tuple[str, Path]]:
         """Yield the paths in a text.
 
-        Args:
-            always: Whether the text is a path in any spelling, and if there is no such file.
-            inside: Whether it is a path in the container, if there is one.
+        `always`: the text is a path in any spelling, present or not. `inside`: it is a path in the
+        container.
         """
         texts = [_ADDRESS.sub(" ", self._expand(text))]
         texts += [self._expand(_CHOSEN.sub(r"\1", text))] if "${" in text else []
         pieces = [piece for each in texts for piece in (each, *_SEPARATOR.split(unquote(each)))]
         pieces += _SEPARATOR.split(texts[0].replace("//localhost/", "/"))
         for piece in dict.fromkeys(each for each in pieces if len(each) < 4_096):  # PATH_MAX
-            # An option's letter before its value, and a pattern after the directory.
+            # Strip an option's letter before its value, and a pattern after the directory.
             fixed = re.sub(r"^(?:-[A-Za-z]|@)(?=.)", "", piece)
             fixed = re.split(r"(?<=/)[^/]*[*?\[{]|^[^/]*[*?\[{]", fixed)[0]
             if re.match("~(?:/|$)", fixed):
@@ -330,7 +321,7 @@ class _Definition:
             path = self._base / re.sub("^/+", "/", os.path.expanduser(fixed))  # noqa: PTH111
             if fixed.startswith("~") and path.is_relative_to(self._base):  # `~+`, `~-`
                 path = self._base
-            # What begins with the name of a file is a path, whether or not there is one yet.
+            # A text that begins with an existing name is a path, whether or not it exists.
             first = fixed and self._base / fixed.partition("/")[0]
             known = re.match(r"/|\.\.?/|~", fixed) or _known("code_files", fixed)
             if (always and piece in texts) or known or (first and os.path.lexists(first)):
@@ -347,12 +338,11 @@ def _known(table: str, word: str) -> bool:
 
 
 def _words(arguments: Iterable[str]) -> Iterator[str]:
-    """Yield the words of arguments, and of those that are command lines themselves."""
     before, shell, arguments = "", False, tuple(arguments)
     for index, argument in enumerate(arguments):
         starts = shell and re.fullmatch(r"-\w*c", before)
         complete = starts and re.search(r"\$\{?[0-9@*]", argument)
-        if complete:  # A shell puts the words after its line into it.
+        if complete:  # The words after a shell's line are its parameters.
             after = arguments[index + 1 :]
             values = {str(at): word[:99_999] for at, word in enumerate(after[:10])}
             values |= dict.fromkeys("@*", " ".join(after[1:])[:99_999])
@@ -372,14 +362,6 @@ def _words(arguments: Iterable[str]) -> Iterator[str]:
         before, shell = argument, shell or _SHELL.fullmatch(argument) is not None
 
 
-def _first_line(command: str) -> list[str]:
-    """Return the words of a script's first line, which names its interpreter."""
-    with suppress(OSError, ValueError), Path(command).open("rb") as file:
-        line = file.readline(256)
-        return line[2:].decode("utf-8", "replace").split() if line[:2] == b"#!" else []
-    return []
-
-
 def leave_out_writable(
     servers: Iterable[ServerSpec],
     places: Iterable[Path],
@@ -387,12 +369,10 @@ def leave_out_writable(
     cwd: Path,
     environ: Mapping[str, str],
 ) -> tuple[tuple[ServerSpec, ...], tuple[SkippedServer, ...]]:
-    """Return the servers whose code no program could choose or change, and the others as skipped.
+    """Return the servers whose code programs can neither choose nor change, and the skipped ones.
 
-    Args:
-        places: Where programs may write, the writable `shares` among them.
-        cwd: The bridge's working directory, also of servers without a `cwd`.
-        environ: Variables that servers get in addition to their own.
+    Programs may write to `places`, which include the writable `shares`. Servers get `environ`, and
+    by default `cwd`.
     """
     kept: list[ServerSpec] = []
     skipped: list[SkippedServer] = []
@@ -401,7 +381,7 @@ def leave_out_writable(
     for spec in servers:
         texts = (spec.command, *spec.args, *spec.env.values(), spec.cwd or "")
         if spec.transport != "stdio" or "\0" in "".join(texts):
-            kept.append(spec)  # A NUL starts no process.
+            kept.append(spec)  # A NUL prevents any start.
             continue
         used = tuple(place for place, each in tables.items() if spec.name in each.used_by)
         if used not in exposed_without:

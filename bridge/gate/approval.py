@@ -1,11 +1,7 @@
-"""Asking a person whether a call may be made.
+"""Asks a person whether a call may be made. `bridge.gate.question` has the wording.
 
-Owns when a person is asked, what an answer applies to, and the errors on calls that are not
-approved. These quote neither arguments nor a client's answer: the person saw personal data, of
-which the program has only tokens. The wording of questions is `bridge.gate.question`'s.
-
-An approval comes from a person, now or earlier; a call's arguments are only shown, never obeyed. A
-question and its answer are about the tool as it is defined now and the rules that ask.
+An answer applies to the tool as it is defined now, and to the rules that ask. Errors quote neither
+arguments nor answers: the person sees personal data, of which the program has only tokens.
 """
 
 from __future__ import annotations
@@ -14,30 +10,28 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
-from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
+from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, no_mask
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
     TITLES,
     Holds,
     because,
+    call_name,
     led_by,
-    named,
-    offered,
+    list_offered,
     one_line,
     plan_question,
     question,
     read_answer,
     safe_name,
-    writes_rule,
 )
 from bridge.model import HeldCall, Json, Plan
 from bridge.offload import offload
@@ -47,27 +41,20 @@ from bridge.settings.policy_edit import NewRule, add_rule, rule_for
 logger = logging.getLogger(__name__)
 
 Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
-"""Asks the client: MCP's `elicitation/create` parameters to its `ElicitResult`; raises
+"""Sends MCP's `elicitation/create` parameters and returns its `ElicitResult`, or raises
 `CannotAskError`."""
 
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
-_DO_NOT_EVADE = "Ask the user how to proceed; don't work around this."
+DO_NOT_EVADE = "Ask the user how to proceed; don't work around this."
 
 FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a tool overrides.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """A person's approval.
-
-    Attributes:
-        holds: What it applies to.
-        earlier: Whether it was given earlier, so that no person was asked now.
-        note: For the record, such as why it is valid for a shorter time than was chosen.
-        waited_ms: How long the call waited for it.
-    """
+    """A person's approval. `note` is for the record, such as why it is valid for a shorter time."""
 
     holds: Holds = "call"
     earlier: bool = False
@@ -77,7 +64,7 @@ class Approval:
 
 @dataclass(frozen=True)
 class Subject:
-    """What an answer is about."""
+    """The scope of an answer."""
 
     server: str
     tool: str
@@ -87,7 +74,7 @@ class Subject:
 
 
 class Grants:
-    """Answers that apply beyond a run, by owner."""
+    """Answers that outlive a run, by owner."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -95,7 +82,7 @@ class Grants:
         self._policy = PolicySpec()
 
     def keep_to(self, policy: PolicySpec) -> None:
-        """Drop the answers to rules that have changed."""
+        """Remove the answers to rules that changed."""
         if policy is self._policy:
             return
         before, now = _by_title(self._policy), _by_title(policy)
@@ -105,81 +92,53 @@ class Grants:
                 del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
-        """Keep answers for a working day; bridges run for weeks."""
+        """Keep answers for a working day."""
         for subject in subjects:
             self._until[owner, subject] = self._now() + 12 * 3600
             self._until.move_to_end((owner, subject))
-        # Of all callers; the oldest go, and are asked for again.
+        # Callers over HTTP fill this. The oldest answers go.
         while len(self._until) > 2000:
             self._until.popitem(last=False)
 
     def holds(self, owner: str, subject: Subject) -> bool:
-        until = self._until.get((owner, subject))
-        if until is None:
-            return False
-        if self._now() >= until:
-            del self._until[owner, subject]
-            return False
-        return True
+        return self._now() < self._until.get((owner, subject), float("-inf"))
 
 
+@dataclass(eq=False)
 class Approver:
-    """Asks a person about the calls of one run; one question at a time.
+    """Asks a person about the calls of one run, one question at a time.
 
-    Raises `ApprovalNeededError` if no person can be asked, which says how the call can be allowed,
-    and `ApprovalRefusedError` if the person refused or did not answer.
+    Raises `ApprovalNeededError`, which says how to allow the call, if no person can be asked.
+    Raises `ApprovalRefusedError` if the person refused or did not answer.
 
     Args:
-        ask: Asks the client; None if no person can be asked.
-        grants: Answers kept for the session.
-        owner: Of the session. Callers without a name cannot be told apart, so no answer of theirs
-            applies to another run.
-        mask: Takes secrets out of arguments.
-        policy: To whose file an "always" may be written; None if the person may not change it.
+        owner: Of answers for the session. The answers of callers without a name apply to one run.
+        policy: The policy whose file gets an "always"; None if the person may not change it.
     """
 
-    def __init__(
-        self,
-        ask: Ask | None = None,
-        *,
-        grants: Grants | None = None,
-        owner: str = "",
-        mask: Mask = unmasked,
-        policy: PolicySpec | None = None,
-    ) -> None:
-        self._ask = ask
-        self._grants = grants or Grants()
-        self._owner = owner
-        self._mask = mask
-        self._policy = policy
-        self._turn = anyio.Lock()
-        # Bounded by the questions that a run may ask.
-        self._run: dict[Subject, Holds] = {}
-        self._refused: set[Subject] = set()
+    ask: Ask | None = None
+    _: KW_ONLY
+    grants: Grants = field(default_factory=Grants)
+    owner: str = ""
+    mask: Mask = no_mask
+    policy: PolicySpec | None = None
+    _turn: anyio.Lock = field(default_factory=anyio.Lock, init=False)
+    _run: dict[Subject, Holds] = field(default_factory=dict, init=False)
+    _refused: set[Subject] = field(default_factory=set, init=False)
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return a person's approval of a call.
-
-        Args:
-            asks: Every decision that asks, for one question; an earlier approval for one of them
-                does not cover the others.
-        """
-        if self._missing(call, asks):
+        """Return a person's approval for all decisions that ask, after one question at most."""
+        if self._find_missing(call, asks):
             async with self._turn:
-                # An answer that came while this call waited may cover it too.
-                missing = self._missing(call, asks)
+                # An answer to an earlier question may cover this call.
+                missing = self._find_missing(call, asks)
                 if missing:
                     return await self._decide(call, missing)
         holds: list[Holds] = [self._run.get(_subject(call, ask), "session") for ask in asks]
         return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
-        """Return a person's approval of a whole plan.
-
-        Args:
-            shown: The plan as a list to read.
-            whole: The last line of each call that the list shows in full.
-        """
+        """Return a person's approval of a plan; see `plan_question`."""
         try:
             answer = await self._elicit(plan_question(plan, shown, whole))
         except CannotAskError as error:
@@ -195,19 +154,21 @@ class Approver:
         remedy = "Nothing was changed. Ask the user how to proceed."
         raise ApprovalRefusedError(message, remedy=remedy)
 
-    def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
+    def _find_missing(
+        self, call: CallFacts, asks: Sequence[Decision]
+    ) -> list[tuple[Decision, Subject]]:
         missing = [
             (ask, subject)
             for ask in asks
             if (subject := _subject(call, ask)) not in self._run
-            and not (self._owner and self._grants.holds(self._owner, subject))
+            and not (self.owner and self.grants.holds(self.owner, subject))
         ]
         for ask, subject in missing:
             if subject in self._refused:
                 raise ApprovalRefusedError(
-                    f"{named(call)} was not called: an earlier call of it was not allowed in this "
-                    f"run ({one_line(ask.rule, 200)}), and is not asked again.",
-                    remedy=_DO_NOT_EVADE,
+                    f"{call_name(call)} was not called: an earlier call of it was not allowed in "
+                    f"this run ({one_line(ask.rule, 200)}), and is not asked again.",
+                    remedy=DO_NOT_EVADE,
                 )
         return missing
 
@@ -215,88 +176,89 @@ class Approver:
         self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]]
     ) -> Approval:
         open_asks = [ask for ask, _ in missing]
-        subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)
         arguments = dict(call.arguments)
-        shown = await offload(arguments, partial(self._mask, arguments, call.schema))
+        shown = await offload(arguments, partial(self.mask, arguments, call.schema))
         asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
-        choices = [each for each in choices if each in offered(asked)]
+        choices = [each for each in choices if each in list_offered(asked)]
         try:
             answer = await self._elicit(asked)
         except CannotAskError as error:
             reasons = "; ".join(because(ask) for ask in open_asks)
             message = (
-                f"{named(call)} needs a person's approval ({reasons}).{led_by(open_asks)} "
+                f"{call_name(call)} needs a person's approval ({reasons}).{led_by(open_asks)} "
                 f"{error.why} It was not called."
             )
             remedy = _remedy(call, [ask.rule for ask in open_asks])
-            raise _unasked(error, message, remedy) from None
+            raise _approval_needed(error, message, remedy) from None
         decision = read_answer(answer, choices, "call")
-        for choice in choices:
-            if decision == choice:
-                held = await self._hold(call, open_asks, subjects, choice)
-                return replace(held, note=held.note or _note(answer))
-        # Else a person who refuses one call would be asked about each of the others.
-        self._refused.update(subjects)
+        if holds := next((choice for choice in choices if choice == decision), None):
+            held = await self._hold(call, missing, holds)
+            return replace(held, note=held.note or _note(answer))
+        # Otherwise each further call would ask again.
+        self._refused.update(subject for _, subject in missing)
         rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)
         said = "declined" if decision else "gave no answer"
         raise ApprovalRefusedError(
-            f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
+            f"The client was asked whether {call_name(call)} may be called ({rules}), and {said}."
             f"{led_by(open_asks)}",
             remedy="It was not called. Further calls of it are refused in this run without asking. "
-            f"{_DO_NOT_EVADE}",
+            f"{DO_NOT_EVADE}",
         )
 
     async def _elicit(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
-        if self._ask is None:
+        if self.ask is None:
             raise CannotAskError("There is no client that could show a question.")
-        return await self._ask(asked)
+        return await self.ask(asked)
 
     def _choices(self, call: CallFacts, asks: Sequence[Decision]) -> list[Holds]:
         choices: list[Holds] = ["call", "run"]
-        if self._owner:
+        if self.owner:
             choices.append("session")
-        writable = self._policy is not None and self._policy.path is not None
+        writable = self.policy is not None and self.policy.path is not None
         by_flow = any(ask.rule.startswith(FLOW) for ask in asks)
         if writable and call.definition is not None and not by_flow:
             choices.append("always")
         return choices
 
     async def _hold(
-        self, call: CallFacts, asks: Sequence[Decision], subjects: Sequence[Subject], holds: Holds
+        self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]], holds: Holds
     ) -> Approval:
-        """Keep an approval for as long as the person chose, and return it."""
+        """Keep an approval for the chosen time."""
         note = ""
-        if holds == "always" and writes_rule(asks):
-            note = await self._write(call, asks)
+        rules = [ask.rule for ask, _ in missing if ask.rule != CHANGED]
+        if holds == "always" and rules:
+            note = await self._write(call, rules[0])
             if note:
-                holds = "session" if self._owner else "run"
+                holds = "session" if self.owner else "run"
+        subjects = [subject for _, subject in missing]
         if holds == "session":
-            self._grants.add(self._owner, subjects)
+            self.grants.add(self.owner, subjects)
         elif holds != "call":
-            # A rule that was written applies from the next run on.
+            # A new rule applies from the next run on.
             self._run.update(dict.fromkeys(subjects, holds))
         return Approval(holds=holds, note=note)
 
-    async def _write(self, call: CallFacts, asks: Sequence[Decision]) -> str:
-        """Write a rule that allows a call; return why it could not be written, or nothing."""
-        assert self._policy is not None
-        assert self._policy.path is not None
-        assert call.definition is not None
-        rule_text = next(ask.rule for ask in asks if ask.rule != CHANGED)
-        asked_by = one_line(rule_text, 200)
+    async def _write(self, call: CallFacts, rule_text: str) -> str:
+        """Write a rule that allows a call, and return the reason of a failure."""
+        policy, definition = self.policy, call.definition
+        assert policy is not None
+        assert policy.path is not None
+        assert definition is not None
         today = datetime.now(UTC).astimezone().date().isoformat()
         new = NewRule(
-            name=f"{named(call)[:60]} allowed {today}",
+            name=f"{call_name(call)[:60]} allowed {today}",
             server=call.server,
             tool=call.tool,
-            digest=tool_digest(call.definition),
-            comment=f"{today}: allowed by a person when asked ({asked_by}).",
+            digest=tool_digest(definition),
+            comment=f"{today}: allowed by a person when asked ({one_line(rule_text, 200)}).",
         )
+        asking = _by_title(policy).get(rule_text)  # None if a default asks.
         try:
-            before = _asking(self._policy, rule_text)
-            path: Path = self._policy.path
-            await anyio.to_thread.run_sync(lambda: add_rule(path, new, before=before))
+            if rule_text.startswith("rule ") and not isinstance(asking, Rule):
+                raise SettingsError(f"The policy has no {rule_text}.")
+            before = asking if isinstance(asking, Rule) else None
+            await anyio.to_thread.run_sync(partial(add_rule, policy.path, new, before=before))
         except SettingsError as error:
             logger.warning("an approval holds for the session only: %s", error)
             return error.message
@@ -307,16 +269,6 @@ class Approver:
 def _note(answer: Mapping[str, Json]) -> str:
     answerer = answer.get("automatic")
     return f"automatic: {answerer} accepted it" if answerer else ""
-
-
-def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
-    """Return the rule that asked; None if a default did."""
-    if not rule_text.startswith("rule "):
-        return None
-    found = _by_title(policy).get(rule_text)
-    if not isinstance(found, Rule):
-        raise SettingsError(f"The policy has no {rule_text}.")
-    return found
 
 
 def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
@@ -330,15 +282,10 @@ def _subject(call: CallFacts, ask: Decision) -> Subject:
 
 
 def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalNeededError:
-    """Return the error on a plan with calls that need a person who cannot be asked.
-
-    Args:
-        asking: Those calls; none if the client declined a plan that the policy allows.
-        fault: Why no person can be asked.
-    """
+    """Return the error on a plan. If the client declined an allowed plan, no call asks."""
     kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
     shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:5]]
-    parts = [f"{named(call)} ({one_line(rule, 200)})" for call, rule in shown]
+    parts = [f"{call_name(call)} ({one_line(rule, 200)})" for call, rule in shown]
     if len(kinds) > 5:
         parts.append(f"{len(kinds) - 5:,} more")
     message = (
@@ -349,10 +296,10 @@ def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalN
     # No rule can allow a changed definition.
     if shown and all(rule != CHANGED for _, rule in shown):
         ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
-    return _unasked(fault, message, f"Only the user can allow it: they {ways}.")
+    return _approval_needed(fault, message, f"Only the user can allow it: they {ways}.")
 
 
-def _unasked(fault: CannotAskError, message: str, remedy: str) -> ApprovalNeededError:
+def _approval_needed(fault: CannotAskError, message: str, remedy: str) -> ApprovalNeededError:
     code = "answered_automatically" if fault.automatic else ""
     return ApprovalNeededError(message, code=code, remedy=remedy)
 

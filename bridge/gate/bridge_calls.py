@@ -1,8 +1,6 @@
-"""Requests that the bridge answers itself and whose effect outlives a run: memories, skills.
+"""Requests that the bridge answers itself and that outlive a run: memories, skills.
 
-Owns that they are journaled like calls to servers, so that a retry repeats none of them, and that
-those which change something are decided on and recorded like a call. No server gets them: a
-policy's defaults that ask do not apply, but rules that name them do, and so does what denies.
+They are journaled, judged and recorded like calls. Default rules that ask do not apply to them.
 """
 
 from __future__ import annotations
@@ -19,22 +17,20 @@ from bridge.errors import (
     ApprovalRefusedError,
     BridgeError,
     CallDeniedError,
-    OutcomeUnknownError,
+    RefusedError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.context import GateContext
-from bridge.gate.decision import CallFacts, Decision, strictest
+from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
 from bridge.gate.journal import OWN
-from bridge.gate.outcomes import Outcome
-from bridge.gate.pipeline import Gate, denied
+from bridge.gate.pipeline import Gate, denial
 from bridge.gate.policy import DEFAULTS
-from bridge.model import Effect, Json
+from bridge.gate.services import GateContext
+from bridge.model import Effect, Json, Provenance
 from bridge.offload import offload
+from bridge.text import valid_text, visible
 
 
 class BridgeCalls:
-    """One run's requests to the bridge itself."""
-
     def __init__(self, context: GateContext, gate: Gate) -> None:
         self._context = context
         self._gate = gate
@@ -47,28 +43,25 @@ class BridgeCalls:
         effect: Effect,
         answer: Callable[[Mapping[str, Json]], Awaitable[Json]],
     ) -> Json:
-        """Return the answer; if the run that this one retries has it recorded, that.
-
-        Raises:
-            OutcomeUnknownError: It was made in that run, and its outcome is not known.
-        """
-        journal, call = self._context.journal, CallFacts(server=OWN, tool=method)
+        """Return the answer, or the recorded one of the run that this run retries."""
+        journal = self._context.journal
+        call = CallFacts(server=OWN, tool=method, arguments=params)
         known = None
         if self._context.replay is not None:
             try:
-                known = self._context.replay.answer(OWN, method, params, effect)
-            except OutcomeUnknownError:
-                self._tally.lose(call, "not repeated")
+                known = self._context.replay.answer(call, effect)
+            except RefusedError:
+                self._tally.count("unknown", call, "not repeated")
                 raise
-        entry = journal.sent(OWN, method, params, effect)
+        entry = journal.sent(call, effect)
         if known is not None:
             journal.settle(entry, "ok", known)
-            self._tally.replay(call)
+            self._tally.count("replayed", call)
             return known["answer"]
         try:
             found = await answer(params)
         except Exception:
-            # A failure has changed nothing; a cancelled request is of unknown outcome.
+            # A failed request changed nothing. A cancelled one is unknown.
             journal.settle(entry, "not-sent", None)
             raise
         journal.settle(entry, "ok", {"answer": found})
@@ -83,15 +76,11 @@ class BridgeCalls:
         ask: Decision | None = None,
         fix: str = "",
     ) -> AsyncIterator[None]:
-        """Permit and record a change, which is made inside this context.
+        """Permit and record a change that the body of this context makes.
 
         Args:
-            arguments: Of the request, for rules, question and record.
-            ask: A decision that applies beside the policy's, to ask or to deny.
-            fix: Remedy where no person can be asked.
-
-        Raises:
-            RefusedError: It is not allowed, or cannot be recorded.
+            ask: A decision in addition to the policy's.
+            fix: Remedy if no person can be asked.
         """
         context = self._context
         self._gate.admit()
@@ -106,13 +95,13 @@ class BridgeCalls:
         approval: Approval | None = None
         try:
             if decision.action == "deny":
-                raise denied(call, decision, fix)
+                raise denial(call, decision, fix)
             wanted = [replace(one, effect=effect) for one in found if one.action == "ask"]
             if wanted:
                 approval = await context.approver.approve(call, wanted)
         except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
-            self._tally.refuse(call, f"{decision.action}: {decision.rule}")
-            await context.audit.refused(number, call, decision, error.code)
+            self._tally.count("refused", call, f"{decision.action}: {decision.rule}")
+            await context.audit.record_refusal(number, call, decision, error.code)
             if ask is not None and fix and isinstance(error, ApprovalNeededError):
                 message = (
                     f"{call} needs a person's approval ({decision.rule}: {decision.reason}), and "
@@ -120,12 +109,59 @@ class BridgeCalls:
                 )
                 raise ApprovalNeededError(message, remedy=fix) from None
             raise
-        await context.audit.calling(number, call, decision, approval, "")
+        await context.audit.record_call(number, call, decision, approval, "")
         try:
             yield
         except BaseException as error:
             outcome: Outcome = "not-sent" if isinstance(error, BridgeError) else "unknown"
             with anyio.CancelScope(shield=True):
-                await context.audit.called(number, outcome, size=0, ms=0)
+                await context.audit.record_outcome(number, outcome, size=0, ms=0)
             raise
-        await context.audit.called(number, "ok", size=0, ms=0)
+        await context.audit.record_outcome(number, "ok", size=0, ms=0)
+
+
+class ProvenanceTracker:
+    """The provenance of the things that one run reads and keeps.
+
+    Raises `AuditError` if it cannot record a read. The program must then not get the thing.
+    """
+
+    def __init__(self, context: GateContext) -> None:
+        self._context = context
+
+    def provenance(self) -> Provenance | None:
+        """Return the provenance of things that the run keeps; None if no flow rule could apply."""
+        context = self._context
+        found = context.flow_state.provenance(context.journal.run_id)
+        if found is None or context.policy.spec.present or found.labels or found.anything:
+            return found
+        # Only labels matter without a policy: they may come from an earlier one.
+        return None
+
+    async def add(self, what: str, provenance: Provenance | None) -> None:
+        """Count a kept thing as read before the program gets it ("memory 'notes'")."""
+        if provenance is None:
+            return
+        by = f"run {provenance.run_id}" if provenance.run_id else "an unknown run"
+        # A program chooses the name. The URI of a run's output has 54 characters.
+        shown = visible(valid_text(what[:61]), keep="")
+        if len(shown) > 60:
+            shown = f"{shown[:59]}…"
+        await self._note(f"{shown} (saved by {by})", shown, provenance)
+
+    async def add_store(self, what: str, provenance: Provenance | None) -> None:
+        """Count a store's things as read, unless this run has read them."""
+        if provenance is not None and not self._context.flow_state.knows(provenance):
+            await self.add(what, provenance)
+
+    async def add_labels(self, what: str, labels: frozenset[str]) -> None:
+        if labels:
+            await self._note(what, what, Provenance(labels=labels))
+
+    async def _note(self, name: str, what: str, provenance: Provenance) -> None:
+        context = self._context
+        # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
+        # so that a second try does not return an unrecorded thing.
+        if not context.flow_state.knows(provenance):
+            await context.audit.record_read(what, provenance)
+        context.flow_state.add_provenance(name, provenance)

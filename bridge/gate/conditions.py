@@ -1,20 +1,14 @@
 """The conditions of rules on the arguments of a call. Pure.
 
-Owns the walk along a path, the tests, and what happens if a test cannot be decided. The program
-that a rule restricts makes the arguments, so a test has three outcomes: passed, not passed, and
-undecided. An undecided condition does not hold in a rule that allows, and holds in any other.
+The restricted program writes the arguments, so a test may be undecided. An undecided condition
+fails in a rule that allows, and holds in other rules. A test cannot decide on:
 
-Undecided is:
+- a value of another kind, such as "true" or 1 for a boolean: many servers convert them;
+- a text that holds JSON, unless the tool's schema says that it is a text;
+- the values beyond the limit `WORK`.
 
-- whether a value of one kind passes a test for another: "true" or 1 where it is about truth values.
-  They are not the same to the policy, but many servers make one of the other;
-- what is inside a text where an object was expected, or what a text is that holds a list or an
-  object as JSON: servers read such arguments as what they hold. Where the tool's schema says that
-  the argument is a text, it is one;
-- what is beyond `WORK`: the rest of a huge list, or the texts of a call that holds megabytes.
-
-Lists are gone through item by item wherever they stand, with "*" or without. In a rule that allows
-all values have to pass, an item without the path among them failing; in any other one is enough.
+Lists are searched item by item, with "*" or without. A rule that allows needs a match in each item,
+and fails without the path. Other rules need one item.
 """
 
 from __future__ import annotations
@@ -30,8 +24,8 @@ from bridge.model import Json, Tool
 from bridge.settings import globs, lexical
 from bridge.settings.policy import Condition
 
-WORK = 20_000  # Values looked at for one decision, which takes tens of milliseconds.
-CHARS_PER_WORK = 256  # Of a text; comparing so many takes about as long as the way to a value.
+WORK = 20_000  # Values per decision, which take tens of milliseconds.
+CHARS_PER_WORK = 256  # Characters that take as long to compare as a value takes to find.
 
 _SCALARS = (bool, int, float)
 
@@ -40,7 +34,7 @@ Judge = Callable[[Json], bool | None]
 
 
 class ConditionMark:
-    """Stands for a value that cannot be tested."""
+    """A value that cannot be tested."""
 
     def __init__(self, said: str) -> None:
         self.said: Final = said
@@ -53,7 +47,7 @@ TOO_MUCH = ConditionMark("holds more than is looked at for one decision")
 
 
 class Work:
-    """The budget of values that may still be looked at for a decision."""
+    """The number of values that a decision may still test."""
 
     def __init__(self, left: int = WORK) -> None:
         self.left = left
@@ -64,7 +58,6 @@ def is_short_text(value: Json) -> bool:
 
 
 def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
-    """Return the argument and the texts that it must be one of, if it is a short text."""
     options = (condition.value,) if condition.test == "is" else condition.value
     if condition.negated or len(condition.path) != 1 or condition.test not in ("is", "in"):
         return None
@@ -76,7 +69,7 @@ class ConditionCheck:
     """A compiled condition.
 
     Args:
-        every: Whether all values have to pass, and an undecided one does not.
+        every: Whether all values must pass. An undecided one then fails.
     """
 
     def __init__(self, condition: Condition, *, every: bool) -> None:
@@ -95,10 +88,8 @@ class ConditionCheck:
     def weigh(
         self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
     ) -> tuple[bool, Json, bool | None]:
-        """Return whether the condition holds, by which value, and what was found of that.
-
-        Where no single value decides it is the last.
-        """
+        """Return whether the condition holds, the value that decided (or the last), and its
+        verdict."""
         value: Json = MISSING
         verdict: bool | None = False
         for value in self._values(arguments, tool, work):
@@ -110,25 +101,22 @@ class ConditionCheck:
 
     def explain(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         _, value, verdict = self.weigh(arguments, tool, Work())
-        place = ".".join(self._path)
+        place, test = ".".join(self._path), f"{self.condition.test} {show(self.condition.value)}"
         if isinstance(value, ConditionMark):
             return f"{place} {value.said}"
-        shown = f"{place} is {show(value)}"
-        test = f"{self.condition.test} {show(self.condition.value)}"
-        if verdict is None:
-            return f"{shown}, which cannot be judged by `{test}`"
-        return f"{shown}, which {'passes' if verdict else 'does not pass'} `{test}`"
+        judged = "passes" if verdict else "does not pass"
+        judged = "cannot be judged by" if verdict is None else judged
+        return f"{place} is {show(value)}, which {judged} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
-        """Return why the condition is undecided; empty if it is not. Does not quote the value."""
+        """Return why the condition is undecided, without the value; empty if it is decided."""
         _, value, verdict = self.weigh(arguments, tool, Work())
-        if verdict is not None:
-            return ""
         place = ".".join(self._path)
         if isinstance(value, ConditionMark):
-            return f"{place} {value.said}"
+            return f"{place} {value.said}" if verdict is None else ""
         kind = _KINDS.get(type(value), "something")
-        return f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
+        doubt = f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
+        return doubt if verdict is None else ""
 
     def _verdict(self, value: Json) -> bool | None:
         if value is UNCLEAR or value is HOLDS_JSON or value is TOO_MUCH:
@@ -136,16 +124,16 @@ class ConditionCheck:
         if self._presence is not None:
             return (value is not MISSING) is self._presence
         if value is MISSING or value is None:
-            # Null is how a program leaves out what it may leave out.
+            # A program may send null for a missing argument.
             return False
         return self._judge(value)
 
     def _values(
         self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
     ) -> Iterator[Json]:
-        """Yield what stands at the path, or why nothing does; at least one thing."""
+        """Yield the values at the path, or a mark for a missing one."""
         path, end = self._path, len(self._path)
-        # With what leads to it: how much of the path, and the name of an argument itself.
+        # With the depth in the path and the name of the argument.
         waiting: list[tuple[Json, int, str | None]] = [(arguments, 0, None)]
         while waiting:
             value, at, name = waiting.pop()
@@ -178,7 +166,7 @@ class ConditionCheck:
             done = at == end and not names
             for index, item in enumerate(items):
                 if done and (type(item) in _SCALARS or is_short_text(item)):
-                    # Nothing of it is left to be looked into.
+                    # The path ends at a plain value.
                     yield item
                 else:
                     waiting.append((item, at, names[index] if names else None))
@@ -186,7 +174,7 @@ class ConditionCheck:
     def _leaf(
         self, value: Json, whole: bool, name: str | None, tool: Tool | None, work: Work
     ) -> Json:
-        """Return what is judged where a path ends, or can go no further."""
+        """Return the value to test where the path ends."""
         if value is MISSING:
             return MISSING
         if not whole:
@@ -201,7 +189,7 @@ class ConditionCheck:
 
 
 def _holds_json(text: str) -> bool:
-    """Return whether a text is a list or an object to a server that reads arguments as JSON."""
+    """Return whether a server may read a text as a JSON list or object."""
     if not re.match(r"[ \t\r\n]*[\[{]", text):
         return False
     if len(text) > 64 * 1024:
@@ -216,7 +204,6 @@ def _holds_json(text: str) -> bool:
 
 
 def _declared_text(tool: Tool | None, name: str) -> bool:
-    """Return whether a tool's schema says that an argument is a text and nothing else."""
     schema: Json = None if tool is None else tool.input_schema
     for key in ("properties", name, "type"):
         schema = schema.get(key) if isinstance(schema, Mapping) else None
@@ -224,7 +211,6 @@ def _declared_text(tool: Tool | None, name: str) -> bool:
 
 
 def judge_of(condition: Condition) -> Judge:
-    """Return what tells whether a value passes a condition's test."""
     wanted = condition.value
     match condition.test:
         case "is":
@@ -236,14 +222,14 @@ def judge_of(condition: Condition) -> Judge:
         case "under":
             return _on_texts(_below(wanted))
         case "lt" | "le" | "gt" | "ge" as test:
-            # Where it is found under that name.
-            return _on_numbers(getattr(operator, test), wanted)
+            compare = getattr(operator, test)
+            return lambda value: compare(value, wanted) if _is_number(value) else None
         case "present":
             return lambda value: bool(wanted)
 
 
 def _one_of(options: Sequence[Json]) -> Judge:
-    # By kind: to Python True is 1, and in one set they would be the same.
+    # By kind, because True equals 1 in Python.
     texts = frozenset(option for option in options if type(option) is str)
     flags = frozenset(option for option in options if type(option) is bool)
     numbers = frozenset(option for option in options if type(option) in (int, float))
@@ -273,13 +259,11 @@ def _on_texts(test: Callable[[str], bool | None]) -> Judge:
 
 
 def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
-    directories = [lexical.DirectoryPath(root) for root in roots]
-
     def judge(text: str) -> bool | None:
         path = lexical.normal(text)
         if path is None:
             return None
-        found = [directory.holds(path) for directory in directories]
+        found = [lexical.holds(root, path) for root in roots]
         if True in found:
             return True
         return None if None in found else False
@@ -287,21 +271,15 @@ def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
     return judge
 
 
-def _on_numbers(compare: Callable[[Json, Json], bool], wanted: Json) -> Judge:
-    def judge(value: Json) -> bool | None:
-        kind = type(value)
-        if kind is int or (kind is float and math.isfinite(value)):
-            return compare(value, wanted)
-        return None
-
-    return judge
+def _is_number(value: Json) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 _KINDS = {bool: "a boolean", str: "a text", int: "a number", float: "a number", dict: "an object"}
 
 
 def show(value: Json) -> str:
-    """Return a value as an explanation has it: one line of bounded length."""
+    """Return a value on one line of limited length."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple):

@@ -1,160 +1,131 @@
 """Flow rules: which calls may follow which. Pure.
 
-Owns what a run, or a session, has read so far, and the decisions because of that.
-
-A call counts as read from when it is sent. Its result cannot be in the arguments of a call made
-before, so a call is judged by the calls sent before it, however long it then waits for a person.
+A call counts as read when it is sent, since an earlier call cannot have its result. So the calls
+sent before a call decide on it, however long it waits for a person.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
 
 from bridge.gate.decision import Decision
 from bridge.model import Json, Provenance
 from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
 
-if TYPE_CHECKING:
-    from pydantic_core import CoreSchema
-
-_Calls = dict[str, int]
-"""Counts of calls by tool: the first tools by name, the others together under the empty name."""
+Calls = dict[str, int]
+"""Counts of calls by tool. The empty name counts further tools."""
 
 
+@dataclass(kw_only=True, eq=False)
 class FlowState:
-    """The servers called and labels read so far, by calls and by things that had been kept."""
+    """The servers called and labels read so far, by calls and by kept things.
 
-    def __init__(self) -> None:
-        self._labels: dict[str, _Calls] = {}
-        self._servers: dict[str, _Calls] = {}
-        # Kept things of unknown provenance: each may have any label, from any server.
-        self._unknown: _Calls = {}
+    Kept things of `unknown` provenance may have any label, from any server.
+    """
+
+    labels: dict[str, Calls] = field(default_factory=dict)
+    servers: dict[str, Calls] = field(default_factory=dict)
+    unknown: Calls = field(default_factory=dict)
 
     def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
-        """Record a call that is sent, or answered from a journal."""
         name = f"{server}.{tool}"
-        _add(self._servers.setdefault(server, {}), name)
+        _add(self.servers.setdefault(server, {}), name)
         for label in labels:
-            _add(self._labels.setdefault(label, {}), name)
+            _add(self.labels.setdefault(label, {}), name)
 
     def add_provenance(self, name: str, provenance: Provenance) -> bool:
-        """Record that something kept, and all that its run read, was read; return if it is new."""
+        """Record that a kept thing was read, and return whether its provenance is new."""
         new = not self.knows(provenance)
-        calls = [self._unknown] if provenance.anything else []
-        calls += [self._servers.setdefault(server, {}) for server in sorted(provenance.servers)]
-        calls += [self._labels.setdefault(label, {}) for label in sorted(provenance.labels)]
+        calls = [self.unknown] if provenance.anything else []
+        calls += [self.servers.setdefault(server, {}) for server in sorted(provenance.servers)]
+        calls += [self.labels.setdefault(label, {}) for label in sorted(provenance.labels)]
         for each in calls:
             if name not in each:
                 _add(each, name)
         return new
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether anything with a label, or of unknown provenance, was read."""
-        return bool(self._labels or self._unknown)
-
     def provenance(self, run_id: str) -> Provenance | None:
-        """Return the provenance of what a run keeps now; None if nothing was read."""
-        if not (self._labels or self._servers or self._unknown):
+        """Return the provenance of things that a run keeps now; None if it read nothing."""
+        if not (self.labels or self.servers or self.unknown):
             return None
         return Provenance(
             run_id=run_id,
-            labels=frozenset(self._labels),
-            servers=frozenset(self._servers),
-            anything=bool(self._unknown),
+            labels=frozenset(self.labels),
+            servers=frozenset(self.servers),
+            anything=bool(self.unknown),
         )
 
     def knows(self, provenance: Provenance) -> bool:
-        """Return whether all of a provenance has been read."""
         return (
-            (bool(self._unknown) or not provenance.anything)
-            and provenance.labels <= self._labels.keys()
-            and provenance.servers <= self._servers.keys()
+            (bool(self.unknown) or not provenance.anything)
+            and provenance.labels <= self.labels.keys()
+            and provenance.servers <= self.servers.keys()
         )
 
     def absorb(self, other: FlowState) -> None:
-        """Add what was noted elsewhere, such as in the run that made a plan."""
-        _absorb(self._unknown, other._unknown)
-        for mine, theirs in ((self._servers, other._servers), (self._labels, other._labels)):
+        """Add the calls of another state, such as that of the run that made a plan."""
+        _absorb(self.unknown, other.unknown)
+        for mine, theirs in ((self.servers, other.servers), (self.labels, other.labels)):
             for name, calls in theirs.items():
                 _absorb(mine.setdefault(name, {}), calls)
 
     def document(self) -> dict[str, Json]:
-        """Return it as JSON, for a session that is saved."""
-        return {
-            "labels": {name: dict(calls) for name, calls in self._labels.items()},
-            "servers": {name: dict(calls) for name, calls in self._servers.items()},
-            "unknown": dict(self._unknown),
-        }
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
-        """Return how pydantic reads and writes it, where it is part of something."""
-        from pydantic_core import core_schema
-
-        written = core_schema.plain_serializer_function_ser_schema(cls.document)
-        return core_schema.no_info_plain_validator_function(cls.of, serialization=written)
+        return asdict(self)
 
     @classmethod
     def of(cls, document: Json) -> FlowState:
-        """Return the state of a document; for an invalid one, a state in which all was read."""
+        """Return the state of a document. An invalid document means that everything was read."""
         state = cls()
         try:
-            state._labels = {str(name): _calls(calls) for name, calls in document["labels"].items()}
+            state.labels = {str(name): _calls(calls) for name, calls in document["labels"].items()}
             servers = document["servers"].items()
-            state._servers = {str(name): _calls(calls) for name, calls in servers}
-            state._unknown = _calls(document["unknown"])
+            state.servers = {str(name): _calls(calls) for name, calls in servers}
+            state.unknown = _calls(document["unknown"])
         except (AttributeError, KeyError, TypeError, ValueError):
-            state._unknown = {"an unreadable record": 1}
+            state.unknown = {"an unreadable record": 1}
         return state
 
     def read(self, labels: Iterable[str]) -> bool:
-        return bool(self._unknown) or all(label in self._labels for label in labels)
+        return bool(self.unknown) or all(label in self.labels for label in labels)
 
-    def used(self, servers: Matcher) -> bool:
-        """Return whether one of some servers has been called."""
-        return bool(self._unknown) or any(servers(server) for server in self._servers)
+    def has_used(self, servers: Matcher) -> bool:
+        return bool(self.unknown) or any(servers(server) for server in self.servers)
 
-    def led(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
-        """Return the names of calls with some labels, and of those to some servers."""
-        found = [(label, self._labels.get(label, {})) for label in labels]
+    def list_causes(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
+        found = [(label, self.labels.get(label, {})) for label in labels]
         if servers is not None:
-            found += [(server, calls) for server, calls in self._servers.items() if servers(server)]
-        # Any of these may have been the reason.
-        found.append(("of unknown origin", self._unknown))
+            found += [(server, calls) for server, calls in self.servers.items() if servers(server)]
+        # Any of these may be the reason.
+        found.append(("of unknown origin", self.unknown))
         shown: dict[str, None] = {}
         for what, calls in found:
             for name, count in calls.items():
-                if not name:
-                    shown[f"{count:,} more ({what})"] = None
-                else:
-                    shown[name if count == 1 else f"{name} ({count:,} times)"] = None
+                times = name if count == 1 else f"{name} ({count:,} times)"
+                shown[times if name else f"{count:,} more ({what})"] = None
         return tuple(shown)
 
 
-def _add(calls: _Calls, name: str, count: int = 1) -> None:
-    # A server invents names without end.
+def _add(calls: Calls, name: str, count: int = 1) -> None:
+    # A server can invent any number of names.
     if name not in calls and len(calls) >= 5:
         name = ""
     calls[name] = calls.get(name, 0) + count
 
 
-def _absorb(calls: _Calls, others: _Calls) -> None:
+def _absorb(calls: Calls, others: Calls) -> None:
     for name, count in others.items():
         _add(calls, name, count)
 
 
-def _calls(document: Json) -> _Calls:
-    calls: _Calls = {}
+def _calls(document: Json) -> Calls:
+    calls: Calls = {}
     _absorb(calls, {str(name): int(count) for name, count in document.items()})
     return calls
 
 
 class _CompiledFlowRule:
-    """A flow rule with its matchers compiled."""
-
     def __init__(self, rule: FlowRule) -> None:
         self.rule = rule
         self.after = sorted(rule.after)
@@ -166,25 +137,24 @@ class _CompiledFlowRule:
 
     def begun(self, state: FlowState) -> bool:
         return state.read(self.after) and (
-            self.after_servers is None or state.used(self.after_servers)
+            self.after_servers is None or state.has_used(self.after_servers)
         )
 
 
 class Flow:
-    """The flow rules. The first one that applies to a call decides on it."""
+    """The flow rules. The first matching rule decides."""
 
     def __init__(self, rules: Sequence[FlowRule] = ()) -> None:
         self._rules = tuple(_CompiledFlowRule(rule) for rule in rules)
 
     def watches(self, state: FlowState) -> bool:
-        """Return whether a rule counts any of what was read, alone or with more."""
-        return state.has_labels or any(
-            ready.after_servers is not None and state.used(ready.after_servers)
+        return bool(state.labels or state.unknown) or any(
+            ready.after_servers is not None and state.has_used(ready.after_servers)
             for ready in self._rules
         )
 
     def judges(self, server: str, labels: frozenset[str]) -> bool:
-        """Return whether a rule may ever apply to such a call."""
+        """Return whether a rule could apply to such a call."""
         return any(ready.about(server, labels) for ready in self._rules)
 
     def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
@@ -196,6 +166,6 @@ class Flow:
                     rule=f"flow rule '{ready.rule.name}'",
                     reason=ready.rule.reason,
                     labels=labels,
-                    led=state.led(ready.after, ready.after_servers),
+                    led=state.list_causes(ready.after, ready.after_servers),
                 )
         return None

@@ -1,16 +1,9 @@
-"""Calls and answers of runs, so that a retry need not repeat them.
+"""Calls and answers of runs in memory, so that a retry does not repeat them.
 
-Owns the records of runs while the bridge lives, their bounds, and the matching of calls. They are
-kept in memory only: a run leaves nothing on the disk but its audit trail.
-
-A call of a retry is answered with what the same call, the first, second and so on of its kind, was
-answered in the run before. Same means the same server, tool and arguments: two texts of JSON that
-differ in the order of keys alone are one to a server, while 1, 1.0 and true are three. A call that
-its server refused is made again. One of unknown outcome is made again only if it reads.
-
-A retry takes the whole record over, also what it did not get to, and so a retry of the retry, or a
-second one of the same run, repeats nothing either. Only one chain of retries may continue a run:
-two at once would each make the calls that are left.
+The retry of a run gets the recorded answers of equal calls in their order: same server, tool and
+arguments, where 1, 1.0 and true differ. The gate sends a refused call again, and a call of unknown
+outcome only if it reads. A retry takes over all records. Only one chain of retries may continue a
+run, since two would each make the remaining calls.
 """
 
 from __future__ import annotations
@@ -24,18 +17,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
+from bridge.errors import InvalidRequestError, RefusedError, UnknownError
+from bridge.gate.decision import CallFacts, Outcome
 from bridge.gate.flow import FlowState
-from bridge.gate.outcomes import Outcome
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
 from bridge.offload import estimated_size
 
 logger = logging.getLogger(__name__)
 
-MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result that is kept; a larger one is read again.
+MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result; the journal does not keep larger ones.
 
-ENTRY_BYTES = 1024  # Of an entry without its result, rounded up.
+ENTRY_BYTES = 1024  # Of an entry without its result.
 
 OWN = OWN_SERVER
 """In a server's place, for what the bridge itself was asked and keeps. It is never read again: an
@@ -57,7 +50,7 @@ _REFUSALS = {
         ),
     ),
     "uncertain": (
-        "was sent and no answer to it came, so it may or may not have happened.",
+        "was sent without an answer, so it may or may not have happened.",
         (
             "Find out with a call that reads. If it happened, leave this call out and retry; if "
             "not, run what is left in a program of its own without `retry_of`."
@@ -73,14 +66,7 @@ _REFUSALS = {
 
 @dataclass(eq=False, slots=True)
 class JournalEntry:
-    """One call.
-
-    Attributes:
-        number: The call's in its run, as messages and the audit log have it.
-        result: None if there is none, or it was too large to keep.
-        size: Bytes of the entry and its result.
-        server_definition: Digest of the server's definition at that time; empty if not known.
-    """
+    """A call. `result` is None without a result, or if it was too large."""
 
     server: str
     tool: str
@@ -95,23 +81,21 @@ class JournalEntry:
 
 
 def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
-    """Return what is equal for like calls, and only for them."""
+    """Return a key that only equal calls share."""
     try:
         text = _canonical([server, tool, arguments])
     except (RecursionError, TypeError, ValueError):
-        # Nested so deeply that most servers cannot be sent it. All of these count as one call, of
-        # which a journal keeps no result: better refused than repeated.
+        # All arguments that are nested too deeply count as one call, without a result. The retry
+        # refuses it rather than repeat it.
         return b""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 @dataclass(eq=False, slots=True)
 class RetryChain:
-    """A run and all its retries.
+    """A run and its retries.
 
-    Attributes:
-        head: The last of them that made a call of its own which changes something.
-        length: How often there was another one.
+    `head` is the last retry that made a changing call; `length` counts such retries.
     """
 
     head: str
@@ -119,20 +103,12 @@ class RetryChain:
 
 
 class RunJournal:
-    """The calls of one run, and what of an earlier one it has not used.
+    """The calls of one run, and the unused records of an earlier run.
 
     Args:
-        reserve: Takes a number of bytes from the memory of all journals; False if there are not so
-            many.
+        reserve: Takes bytes from the memory of all journals, and returns False if it is full.
         earlier: The run that this one retries, or whose plan it applies.
-        after: Whether the run's calls come after all of the earlier one's, as a plan's do, and not
-            in place of some of them.
-
-    Attributes:
-        under_way: Whether the run continues, so that there may be more to come.
-        length: Of the chain, as far as it is known here.
-        flow: What was called so far, also by the earlier run: what that read may stand in the
-            program of the retry as a text of its own.
+        after: Whether the calls follow all earlier ones, as those of a plan do, and replace none.
     """
 
     def __init__(
@@ -164,27 +140,19 @@ class RunJournal:
         finally:
             self.under_way = False
 
-    def sent(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        number: int = 0,
-        server_definition: str = "",
-    ) -> JournalEntry:
-        """Record a call that is sent next; until it is settled its outcome is unknown."""
+    def sent(self, call: CallFacts, effect: Effect, number: int = 0) -> JournalEntry:
+        """Record a call that the gate sends next. Its outcome is unknown until `settle`."""
         entry = JournalEntry(
-            # Names are cut: a program makes them up, and only messages have them.
-            server[:200],
-            tool[:200],
-            key_of(server, tool, arguments),
+            # A program invents names, which only messages need.
+            call.server[:200],
+            call.tool[:200],
+            key_of(call.server, call.tool, call.arguments),
             effect,
             number,
             run_id=self.run_id,
-            server_definition=server_definition,
+            server_definition=call.server_definition,
         )
-        # It is kept in any case: calls of a run have a bound, and older runs make room.
+        # The journal keeps every call. Their number is limited, and older runs make room.
         self._reserve(ENTRY_BYTES)
         self._size += ENTRY_BYTES
         self._entries.append(entry)
@@ -201,24 +169,18 @@ class RunJournal:
             self._size += size
 
     def entries(self) -> Iterator[JournalEntry]:
-        """Return its calls in the order of sending, and what it took over."""
+        """Return the run's calls in order, and those it took over."""
         left = () if self._earlier is None else self._earlier.left()
-        parts = (left, self._entries) if self._after else (self._entries, left)
-        yield from itertools.chain(*parts)
+        return itertools.chain(*((left, self._entries) if self._after else (self._entries, left)))
 
     @property
     def size(self) -> int:
-        """Bytes of its calls, and of what it took over and has not used."""
+        """Bytes of the run's calls and of unused calls of the earlier run."""
         return self._size + (0 if self._earlier is None else self._earlier.size)
 
 
 class Replay:
-    """The journal of an earlier run, used up call by call.
-
-    Args:
-        run_id: Of the retry.
-        mask: Takes secrets out of arguments.
-    """
+    """Answers a retry from the journal of an earlier run, one record for each call."""
 
     def __init__(
         self,
@@ -240,32 +202,24 @@ class Replay:
             if entry.outcome == "ok":
                 self._answered.setdefault(entry.key, deque()).append(entry)
             elif entry.outcome == "unknown":
-                # One unknown call of its kind is enough.
+                # One unknown call of a kind refuses all.
                 self._unknown.setdefault(entry.key, entry)
         self.size: int = sum(entry.size for entry in self.left())
 
-    def answer(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        server_definition: str = "",
-    ) -> dict[str, Json] | None:
-        """Return the recorded result of the next call like this; None if it has to be made.
+    def answer(self, call: CallFacts, effect: Effect) -> dict[str, Json] | None:
+        """Return the recorded result of an equal call; None if the gate has to make the call.
 
-        What is refused stays where it is, so that a program that tries again is refused again.
+        A refused call stays recorded, so that another try is refused too.
 
         Raises:
-            OutcomeUnknownError: It was sent, and its outcome is not known; or what it
-                returned; or another retry of the same run is making such calls; or the server has
-                another definition than it had then.
+            RefusedError: The result is unknown, another retry continued the run, or the server had
+                another definition.
         """
-        key = key_of(server, tool, arguments)
+        arguments, key = call.arguments, key_of(call.server, call.tool, call.arguments)
         reads = effect == "read"
         answered = self._answered.get(key)
         earlier = answered[0] if answered else self._unknown.get(key)
-        if earlier is not None and earlier.server_definition != server_definition:
+        if earlier is not None and earlier.server_definition != call.server_definition:
             if reads:
                 return None
             raise self._refusal("redefined", earlier, arguments)
@@ -274,37 +228,26 @@ class Replay:
                 raise self._refusal("lost", answered[0], arguments)
             entry = answered.popleft()
             self.size -= entry.size
-            # A read that is made again uses its recorded entry, too: the next one like it gets the
-            # next entry.
-            fresh = reads and self._reads == "refresh" and server != OWN
+            # A refreshed read still consumes its recorded entry.
+            fresh = reads and self._reads == "refresh" and call.server != OWN
             return None if fresh else entry.result
         if reads:
             return None
         if key in self._unknown:
             raise self._refusal("uncertain", self._unknown[key], arguments)
-        self.claim_retry(f"{server[:200]}.{tool[:200]}")
+        self.claim_retry(f"{call.server[:200]}.{call.tool[:200]}")
         return None
 
     def left(self) -> Iterator[JournalEntry]:
-        for answered in self._answered.values():
-            yield from answered
-        yield from self._unknown.values()
+        return itertools.chain(*self._answered.values(), self._unknown.values())
 
-    def unused(self) -> tuple[CallCount, ...]:
-        """Return the recorded calls that change something and that the retry did not make."""
-        counts = Counter(
-            (entry.server, entry.tool)
-            for answered in self._answered.values()
-            for entry in answered
-            if entry.effect != "read"
-        )
-        return tuple(
-            CallCount(server=server, tool=tool, count=count)
-            for (server, tool), count in counts.items()
-        )
+    def count_unused(self) -> tuple[CallCount, ...]:
+        entries = itertools.chain(*self._answered.values())
+        changing = (entry for entry in entries if entry.effect != "read")
+        counts = Counter((entry.server, entry.tool) for entry in changing)
+        return tuple(CallCount(server=s, tool=t, count=n) for (s, t), n in counts.items())
 
     def claim_retry(self, call: str) -> None:
-        """Claim the right to continue the earlier run."""
         chain = self.chain
         if chain.head == self._run_id:
             return
@@ -313,14 +256,14 @@ class Replay:
                 f"{call} is not made: another retry of the same run, {chain.head}, makes calls of "
                 "its own, perhaps this one."
             )
-            remedy = f"Wait for that one, then go on from it: retry_of={chain.head!r}."
-            raise OutcomeUnknownError(message, remedy=remedy)
+            remedy = f"Wait for that run, then retry it: retry_of={chain.head!r}."
+            raise RefusedError(message, remedy=remedy, code="outcome_unknown")
         chain.head = self._run_id
         chain.length += 1
 
     def _refusal(
         self, why: str, entry: JournalEntry, arguments: Mapping[str, Json]
-    ) -> OutcomeUnknownError:
+    ) -> RefusedError:
         try:
             shown = json.dumps(self._mask(dict(arguments)), ensure_ascii=False)
         except (RecursionError, TypeError, ValueError):
@@ -329,15 +272,14 @@ class Replay:
             shown = f"{shown[:500]}…"
         became, remedy = _REFUSALS[why]
         call = f"{entry.server}.{entry.tool}({shown}), call {entry.number} of run {entry.run_id},"
-        return OutcomeUnknownError(f"{call} {became} It is not made again.", remedy=remedy)
+        message = f"{call} {became} It is not made again."
+        return RefusedError(message, remedy=remedy, code="outcome_unknown")
 
 
 class Journals:
-    """The journals of the last runs, by run and owner; a retry follows within a few runs.
+    """The journals of recent runs, by run and owner.
 
-    Args:
-        max_runs, max_bytes: Bounds on all of them: results are a server's. The oldest make room.
-        replica: This bridge's name among several, which have journals of their own.
+    Callers and servers fill them, so that the limits hold for all together. The oldest make room.
     """
 
     def __init__(
@@ -345,61 +287,46 @@ class Journals:
     ) -> None:
         self._max_runs = max_runs
         self._max_bytes = max_bytes
-        self._elsewhere = (
-            f" This is replica {replica!r}, and another one's runs are known there alone."
-            if replica
-            else ""
-        )
+        others = f" This is replica {replica!r}, and another one's runs are known there alone."
+        self._elsewhere = others if replica else ""
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
-        # At least what the journals have: what they gave back shows when this is computed again.
+        # An upper bound: freed bytes count until the next recount.
         self._used = 0
 
     @property
     def used(self) -> int:
         return sum(journal.size for _, journal in self._runs.values())
 
-    def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:
-        """Return a new run's journal.
+    def begin(
+        self, run_id: str, owner: str, earlier: Replay | None = None, *, planned_by: str = ""
+    ) -> RunJournal:
+        """Return the journal of a new run.
 
         Args:
-            earlier: What it retries; what it does not use is taken over.
+            earlier: The run that it retries.
+            planned_by: The run that made the applied plan. Its calls come first, so that
+                a retry of either run knows all calls.
         """
-        return self._keep(owner, RunJournal(run_id, self._reserve, earlier))
-
-    def begin_plan(self, run_id: str, owner: str, made_by: str) -> RunJournal:
-        """Return the journal of a run that makes a plan's calls, after what was called for it.
-
-        A retry of that run, or of the one that made the plan, then knows of all of them.
-
-        Args:
-            made_by: The run that made the plan.
-        """
-        earlier = None
-        try:
-            earlier = Replay(self.find(made_by, owner), run_id=run_id)
-            earlier.claim_retry("the plan")
-        except (InvalidRequestError, UnknownError) as error:
-            # The plan can be applied all the same; only a retry is not possible.
-            logger.info("the journal of a plan stands alone: %s", error.message)
-        return self._keep(owner, RunJournal(run_id, self._reserve, earlier, after=True))
-
-    def _keep(self, owner: str, journal: RunJournal) -> RunJournal:
+        if planned_by:
+            try:
+                earlier = Replay(self.find(planned_by, owner), run_id=run_id)
+                earlier.claim_retry("the plan")
+            except (InvalidRequestError, UnknownError) as error:
+                # The plan can be applied, but not retried.
+                earlier = None
+                logger.info("the journal of a plan stands alone: %s", error.message)
+        journal = RunJournal(run_id, self._reserve, earlier, after=bool(planned_by))
         while len(self._runs) >= self._max_runs and self._evict():
             pass
         self._reserve(journal.size)
-        self._runs[journal.run_id] = (owner, journal)
+        self._runs[run_id] = (owner, journal)
         return journal
 
     def knows(self, run_id: str, owner: str) -> bool:
         return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:
-        """Return the journal of a run, or of a retry that continued it.
-
-        Raises:
-            UnknownError: There is none for this owner.
-            InvalidRequestError: The run continues.
-        """
+        """Return the journal of a run, or of the retry that continued it."""
         found, journal = self._runs.get(run_id, ("", None))
         if journal is None or found != owner:
             message = (
@@ -412,7 +339,7 @@ class Journals:
             last = chain.head
             journal = self._runs.get(last, ("", None))[1]
         if journal is None:
-            message = f"Run {run_id} was retried by {last}, whose journal is not kept any more."
+            message = f"Run {run_id} was retried by {last}, whose journal is gone."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
         if journal.under_way:
             message = f"Run {last} still runs; what it calls is not known yet."
@@ -421,7 +348,7 @@ class Journals:
         return journal
 
     def _reserve(self, size: int) -> bool:
-        """Take memory, if need be that of the oldest runs; return whether there is enough."""
+        """Take memory, from the oldest runs if needed, and return whether there is enough."""
         self._used += size
         if self._used > self._max_bytes:
             self._used = self.used + size

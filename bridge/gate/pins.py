@@ -1,15 +1,9 @@
-"""Tools as they were when they were first allowed, and servers when they were first started.
+"""Remembers tools and servers as they were first allowed, and describes changes.
 
-Owns the digests of definitions, and the document that they are kept in from one bridge to the next.
-A tool belongs to its server's definition, and not to the name that a configuration gives it.
-
-A tool is its schemas and annotations. Its texts (titles and descriptions, also of parameters) are
-compared as words without an order, and a change of them is only noted: some servers write a set, or
-the local time zone, into them. Where the policy says `pin = "full"`, every change counts.
-
-What cannot be read is not taken for empty: where the document is damaged, every tool counts as
-changed until a person removes it. Nor is a full one emptied: tools without room are asked about.
-It holds digests, names of parameters and hints, and no text that a server wrote.
+A tool belongs to its server's definition. Its schemas and annotations are compared exactly. Changed
+texts are only recorded unless the policy says `pin = "full"`: some servers write a time zone or a
+set into them. The document has digests and names, but no text of a server. If it is damaged, every
+tool counts as changed until a person removes it.
 """
 
 from __future__ import annotations
@@ -20,38 +14,33 @@ import logging
 import re
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio.to_thread
 
 from bridge.model import Json, Tool, short_digest
 from bridge.store import Store
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 logger = logging.getLogger(__name__)
 
-MAX_TOOLS = 3000  # Remembered in all: a server can list tools without end.
+MAX_TOOLS = 3000  # A server can list any number of tools.
 
 MAX_DEFINITIONS = 4
-"""Remembered of one tool, the last ones: two projects may use two versions of one server, and a
-server can describe a tool in other words for each call."""
+"""The latest definitions of one tool. Two projects may use two versions of a server."""
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
-
-_FORM = 2  # Of the document. One of another number is none that this bridge can read.
 
 _KIND = "pins"
 
 
 class Digests(NamedTuple):
-    """Digests of a tool.
-
-    Attributes:
-        schema: Of its schemas and annotations, without texts and the order of what has none.
-        text: Of the words of its texts, without their order.
-        whole: Of all that its server says of it.
-    """
+    """Digests of a tool's schemas without texts, of the words of its texts, and of both."""
 
     schema: str
     text: str
@@ -59,12 +48,12 @@ class Digests(NamedTuple):
 
 
 def tool_digest(tool: Tool) -> str:
-    """Return what changes when a tool's schemas or annotations do."""
+    """Return a digest of a tool's schemas and annotations."""
     return _digests(tool).schema
 
 
 def whole_digest(tool: Tool) -> str:
-    """Return what changes when anything does that a tool's server says of it."""
+    """Return a digest of a tool's whole definition."""
     return _digests(tool).whole
 
 
@@ -95,7 +84,7 @@ _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 
 
 def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
-    """Return a schema without its texts, which are added to `texts`, and without false order."""
+    """Return a schema without its texts, which go to `texts`, and with sorted sets."""
     if isinstance(schema, list):
         return [_bare(part, texts) for part in schema]
     if not isinstance(schema, Mapping):
@@ -107,7 +96,7 @@ def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
         elif key in _TEXTS:
             texts.append(value)
         elif key == "default" or key == "const":
-            # Some servers join a set to a text here, too.
+            # Some servers join a set to a text here.
             found[key] = _words([value]) if isinstance(value, str) else value
         elif key in {"required", "enum", "type"} and isinstance(value, list):
             found[key] = sorted(value, key=repr)
@@ -126,23 +115,17 @@ def _hash(value: Json) -> str:
 
 
 def _short_hash(value: Json) -> str:
-    # Nothing depends on it but what is said to have changed.
+    # Only descriptions of changes need it.
     return _hash(value)[:10]
 
 
 _Facts = Mapping[str, tuple[str, str]]
-"""Names of a tool's parts to what is said of them (a type, a hint's value) and their digests."""
+"""Names of a tool's parts to a description (a type, a hint's value) and a digest."""
 
 
 @dataclass(frozen=True)
 class _Pin:
-    """One definition, as far as it takes to say what of it changed.
-
-    Attributes:
-        digest: Of the whole.
-        schema: Of schemas and annotations.
-        texts: Digests of the texts that it had, the last one last.
-    """
+    """A tool's definition, with the facts that describe a change of it."""
 
     digest: str
     schema: str
@@ -152,52 +135,53 @@ class _Pin:
 
 @dataclass(frozen=True)
 class _New:
-    """A definition that is allowed; `always` if it may be stored next to others of its tool."""
+    """An allowed definition. `always` allows it next to other definitions of the tool."""
 
     pin: _Pin
     always: bool
 
 
-_Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
-"""Digest of a server's definition and tool, to the definitions of the tool that were allowed, the
-last one last."""
-
-_Servers = dict[str, dict[str, bool]]
-"""Names of servers to digests of definitions, the last one last, and whether a person said "always"
-to them."""
+_Starts = dict[str, dict[str, bool]]
 
 
 @dataclass(frozen=True)
 class _Stored:
-    tools: _Pinned = field(default_factory=dict)
-    servers: _Servers = field(default_factory=dict)
+    """The stored document.
+
+    Attributes:
+        servers: Allowed definitions, latest last, by digest of the server's definition and by tool.
+        starts: Server names to digests of definitions, and whether a person always allows them.
+    """
+
+    form: Literal[2]
+    servers: dict[str, dict[str, tuple[_Pin, ...]]]
+    starts: _Starts
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.servers.values()))
+
+
+_EMPTY = _Stored(2, {}, {})
 
 
 class Pins:
-    """What is remembered of tools.
-
-    Args:
-        store: None remembers nothing.
-        fully: Whether a change of a text counts, too, of a server's tools.
-    """
+    """The remembered tools and servers. `fully` returns whether changed texts count."""
 
     def __init__(
         self, store: Store | None = None, fully: Callable[[str], bool] = lambda _: False
     ) -> None:
         self._kept = store
         self.fully = fully
-        # Of a server's store only that it was read is known: see `refresh`.
+        # A shared store has one state: see `refresh`.
         self._state: tuple[int, ...] | None = None
-        self._stored = _Stored()
+        self._stored = _EMPTY
         self._damage = ""
         self._unstored: dict[tuple[str, str], _New] = {}
-        self._unstored_servers: _Servers = {}
+        self._unstored_servers: _Starts = {}
 
     def change(self, tool: Tool, server_definition: str = "") -> str:
-        """Return what has changed of a tool since it was first allowed; empty if nothing has.
-
-        Looks at the store only if the tool is not known as it is now; see `refresh`.
-        """
+        """Describe the change of a tool since it was first allowed; empty if there is none."""
         if self._kept is None or self._known(tool, server_definition):
             return ""
         self._refresh_now()
@@ -208,22 +192,12 @@ class Pins:
         before = self._before(tool, server_definition)
         if before:
             return _difference(before[-1].facts, _facts(tool))
-        if len(self._stored.tools) >= MAX_TOOLS:
-            return (
-                f"{MAX_TOOLS:,} tools are remembered, which is all there is room for, and this is "
-                "none of them"
-            )
+        if self._stored.count >= MAX_TOOLS:
+            return f"the limit of {MAX_TOOLS:,} remembered tools does not include this one"
         return ""
 
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
-        """Remember a tool's definition, as it is being allowed; return what is noted about it.
-
-        Args:
-            always: Whether it is allowed permanently, even if an earlier definition was allowed.
-
-        Returns:
-            That only its texts changed since it was last allowed; empty if they did not.
-        """
+        """Remember an allowed definition, and return a note on a changed text."""
         pin = self._known(tool, server_definition)
         text = _digests(tool).text
         if self._kept is None or (pin is not None and text in pin.texts):
@@ -232,13 +206,13 @@ class Pins:
             return ""
         pin = self._known(tool, server_definition)
         texts = () if pin is None else pin.texts
-        # Known from here on, so that the calls that come meanwhile do not wait for the disk.
+        # Set before the disk is written, so that other calls do not wait.
         schema, _, whole = _digests(tool)
         texts_now = (*texts, text)[-MAX_DEFINITIONS:]
         new = _Pin(whole, schema, texts_now, _facts(tool))
         key = server_definition or tool.server, tool.name
         unstored = self._unstored.get(key)
-        # What another bridge would ask about is not stored because a text changed here.
+        # A changed text must not store a definition that another bridge asks about.
         always = always or pin in self._before(tool, server_definition)
         always = always or (unstored is not None and unstored.pin is pin and unstored.always)
         self._unstored[key] = _New(new, always)
@@ -246,11 +220,8 @@ class Pins:
             await self._store()
         return "its description changed" if texts and text not in texts else ""
 
-    def redefined(self, server: str, definition: str) -> str:
-        """Return how a server's definition differs from the allowed ones; empty if it does not.
-
-        An unknown server does not differ.
-        """
+    def server_change(self, server: str, definition: str) -> str:
+        """Describe how a server's definition differs from allowed ones; empty if it does not."""
         if self._kept is None:
             return ""
         self._refresh_now()
@@ -258,37 +229,32 @@ class Pins:
             return ""
         if self._damage:
             return self._damage
-        known = self._stored.servers.get(server)
+        known = self._stored.starts.get(server)
         if known is None or definition in known:
             return ""
         were = ", ".join(short_digest(digest) for digest in list(known)[-5:])
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
-    def approved(self, server: str, definition: str) -> bool:
-        """Return whether a person answered "always" for a server's definition."""
+    def is_approved(self, server: str, definition: str) -> bool:
         if self._kept is None:
             return False
         self._refresh_now()
-        known = self._stored.servers.get(server, {}) | self._unstored_servers.get(server, {})
+        known = self._stored.starts.get(server, {}) | self._unstored_servers.get(server, {})
         return known.get(definition, False)
 
     async def keep_server(self, server: str, definition: str, *, always: bool = False) -> None:
-        """Remember a server's definition: it is being started.
-
-        Args:
-            always: Whether a person approved it permanently, beside others of its name.
-        """
-        if self._kept is None or self.approved(server, definition):
+        """Remember the definition of a starting server, or a person's permanent approval."""
+        if self._kept is None or self.is_approved(server, definition):
             return
-        known = server in self._stored.servers or server in self._unstored_servers
-        if not always and (known or self.redefined(server, definition)):
+        known = server in self._stored.starts or server in self._unstored_servers
+        if not always and (known or self.server_change(server, definition)):
             return
         self._unstored_servers.setdefault(server, {})[definition] = always
         if not self._damage:
             await self._store()
 
     def _before(self, tool: Tool, server_definition: str) -> tuple[_Pin, ...]:
-        return self._stored.tools.get((server_definition or tool.server, tool.name), ())
+        return self._stored.servers.get(server_definition or tool.server, {}).get(tool.name, ())
 
     def _known(self, tool: Tool, server_definition: str) -> _Pin | None:
         digests, full = _digests(tool), self.fully(tool.server)
@@ -300,12 +266,9 @@ class Pins:
         return None
 
     async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
-        """Read what is stored, in a thread, if it may have changed.
+        """Read the store in a thread if it may have changed and the tool is not known.
 
-        A server is asked here and nowhere else, since other methods are called on the event loop.
-
-        Args:
-            tool: The tool to be asked about; nothing is read if its definition is known.
+        Other methods run on the event loop, so that only this one reads a shared store.
         """
         if self._kept is None or (tool is not None and self._known(tool, server_definition)):
             return
@@ -315,7 +278,6 @@ class Pins:
             self._state = state
 
     def _refresh_now(self) -> None:
-        """Read what is stored, if it may have changed."""
         assert self._kept is not None
         state = self._kept.state()
         if state != self._state:
@@ -323,7 +285,7 @@ class Pins:
             self._state = state
 
     async def _store(self) -> None:
-        """Store what is not stored yet; what cannot be written is written with the next."""
+        """Store the new definitions. The next call retries after an error."""
         assert self._kept is not None
         news = dict(self._unstored)
         servers = {name: dict(found) for name, found in self._unstored_servers.items()}
@@ -339,16 +301,14 @@ class Pins:
                 del self._unstored[key]
 
 
-def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
-    """Add to the stored pins, and return all of them; None if they cannot be stored.
-
-    Blocks; for threads.
-    """
+def _add(store: Store, news: Mapping[tuple[str, str], _New], starts: _Starts) -> _Stored | None:
+    """Add to the stored pins and return all, or None after an error. Blocks."""
     try:
-        # What is lost after a power cut would let any tool pass for new.
+        # A loss after a power cut would make every tool new.
         with store.writing(durable=True) as kept:
-            stored = _added(_parsed(kept.get(_KIND, "", "")), news, servers)
-            kept.put(_KIND, "", "", _document(stored))
+            stored = _merge(_parse_document(kept.get(_KIND, "", "")), news, starts)
+            # pydantic cannot write lone surrogates, which a server may put into a tool's name.
+            kept.put(_KIND, "", "", json.dumps(asdict(stored), separators=(",", ":")).encode())
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("tools that are allowed cannot be remembered: %s", error)
         return None
@@ -369,7 +329,7 @@ def _facts(tool: Tool) -> _Facts:
     for name in HINTS:
         hint = parts[name] = tool.annotations.get(name)
         said[name] = "not given" if hint is None else json.dumps(hint)[:100]
-    # Of a tool with more parameters it is only known that something about them changed.
+    # A tool with more parameters has one digest for all.
     if not isinstance(properties, dict) or len(properties) > 60:
         parts["its list of parameters"] = properties
     else:
@@ -401,13 +361,13 @@ def _difference(before: _Facts, now: _Facts) -> str:
 
 
 def _read(store: Store) -> tuple[_Stored, str]:
-    """Return what is remembered, and what to say where that is not known. Blocks."""
+    """Return the stored pins, and an explanation if they cannot be read. Blocks."""
     try:
         with store.reading() as kept:
-            return _parsed(kept.get(_KIND, "", "")), ""
+            return _parse_document(kept.get(_KIND, "", "")), ""
     except (OSError, ValueError, RecursionError) as error:
         logger.warning(
-            "what is remembered of tools in %s cannot be read (%s): every tool counts as changed",
+            "the allowed tools in %s cannot be read (%s): every tool counts as changed",
             store.place,
             error,
         )
@@ -417,73 +377,46 @@ def _read(store: Store) -> tuple[_Stored, str]:
         else "store.db in the bridge's state directory cannot be read; once that file is removed "
         "all tools count as new"
     )
-    return _Stored(), f"what it was when it was allowed is not known, because {place}"
+    return _EMPTY, f"its allowed definition is unknown, because {place}"
 
 
-def _parsed(data: bytes | None) -> _Stored:
-    """Return what a document remembers; nothing if there is none."""
-    if data is None:
-        return _Stored()
-    document = json.loads(data)
-    try:
-        if document["form"] != _FORM:
-            raise ValueError("it is of another version")
-        tools = {
-            (server, tool): tuple(map(_read_pin, pins))
-            for server, tools in document["servers"].items()
-            for tool, pins in tools.items()
-        }
-        servers = {
-            name: {str(digest): always is True for digest, always in known.items()}
-            for name, known in document["starts"].items()
-        }
-        return _Stored(tools, servers)
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise ValueError(f"it is not what a bridge writes: {error}") from None
+@cache
+def _adapter() -> TypeAdapter[_Stored]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(_Stored)
 
 
-def _read_pin(entry: Mapping[str, Any]) -> _Pin:
-    facts = {name: (str(said), str(digest)) for name, (said, digest) in entry["facts"].items()}
-    texts = tuple(map(str, entry["texts"]))
-    return _Pin(str(entry["digest"]), str(entry["schema"]), texts, facts)
+def _parse_document(data: bytes | None) -> _Stored:
+    return _EMPTY if data is None else _adapter().validate_python(json.loads(data))
 
 
-def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
-    """Return what there is with what is new, as far as that may be and there is room.
-
-    Where another bridge was first, perhaps with another definition, only permanent approvals are
-    added.
-    """
-    tools, known = dict(stored.tools), dict(stored.servers)
-    for name, definitions in servers.items():
+def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], starts: _Starts) -> _Stored:
+    """Return both. Where another bridge was first, only permanent approvals are added."""
+    servers = {name: dict(tools) for name, tools in stored.servers.items()}
+    merged = replace(stored, servers=servers, starts=dict(stored.starts))
+    for name, definitions in starts.items():
         for definition, always in definitions.items():
-            before = known.get(name, {})
+            before = merged.starts.get(name, {})
             if before and not always:
                 continue
             others = {digest: said for digest, said in before.items() if digest != definition}
-            # The last twenty: projects name their directories in a server's arguments.
-            known[name] = dict(list({**others, definition: always}.items())[-20:])
-    for key, new in news.items():
-        pins = tools.get(key, ())
+            # Projects put their directories into a server's arguments.
+            merged.starts[name] = dict(list({**others, definition: always}.items())[-20:])
+    for (server, tool), new in news.items():
+        pins = servers.get(server, {}).get(tool, ())
         if pins and not new.always:
             continue
-        if not pins and len(tools) >= MAX_TOOLS:
-            logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
+        if not pins and merged.count >= MAX_TOOLS:
+            logger.warning("%d tools are remembered; no room for %s.%s", MAX_TOOLS, server, tool)
             continue
-        others_of_it = [old for old in pins if not _replaces(new.pin, old)]
-        tools[key] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
-    return _Stored(tools, known)
-
-
-def _replaces(new: _Pin, old: _Pin) -> bool:
-    if new.schema == old.schema and new.texts[:-1] == old.texts[1 - MAX_DEFINITIONS :]:
-        return True
-    return new.digest == old.digest
-
-
-def _document(stored: _Stored) -> bytes:
-    servers: dict[str, dict[str, Json]] = {}
-    for (server, tool), pins in sorted(stored.tools.items()):
-        servers.setdefault(server, {})[tool] = [vars(pin) for pin in pins]
-    document = {"form": _FORM, "servers": servers, "starts": stored.servers}
-    return json.dumps(document, separators=(",", ":")).encode()
+        # Replaces the definition that differs in its texts only.
+        earlier = new.pin.schema, new.pin.texts[:-1]
+        others_of_it = [
+            old
+            for old in pins
+            if old.digest != new.pin.digest
+            and (old.schema, old.texts[1 - MAX_DEFINITIONS :]) != earlier
+        ]
+        servers.setdefault(server, {})[tool] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
+    return merged

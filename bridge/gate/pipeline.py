@@ -1,8 +1,7 @@
-"""The steps that every request of a program to a server goes through.
+"""The steps of every request of a program to a server: see `Gate._process`.
 
-Owns their order: `Gate._process` lists them. Each run has its own `Gate`, made with what that run
-may do; nothing that a guest sends can widen it. What decides, asks and records is passed in as a
-`bridge.gate.context.GateContext`.
+Each run has its own `Gate`. A guest cannot change what its run may do. A `GateContext` has the
+parts that decide, ask and record.
 """
 
 from __future__ import annotations
@@ -22,21 +21,27 @@ from bridge.errors import (
     ApprovalRefusedError,
     AuditError,
     BridgeError,
-    CallBudgetError,
     CallDeniedError,
     InvalidRequestError,
-    OutcomeUnknownError,
+    RefusedError,
     UpstreamError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.context import GateContext
-from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
-from bridge.gate.journal import OWN, JournalEntry
-from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
+from bridge.gate.decision import (
+    CHANGED,
+    UNLISTED,
+    CallFacts,
+    Decision,
+    outcome_after,
+    outcome_of,
+    strictest,
+)
+from bridge.gate.journal import OWN
 from bridge.gate.question import led_by
+from bridge.gate.services import GateContext, RunContext
 from bridge.gate.tally import Tally
 from bridge.large_text import LargeText, with_plain_text
-from bridge.model import Effect, Json, Tool
+from bridge.model import Effect, Json, Receipt, RunResult, Tool
 from bridge.offload import offload
 from bridge.settings.policy import SECRET
 
@@ -45,7 +50,7 @@ GET_PROMPT = "prompts/get"
 LIST_TOOLS = "tools/list"
 """Names under which rules match requests that are not tool calls. All three only read."""
 
-# JSON values have no cycles, and looking for them is half of the work.
+# JSON values have no cycles, and the check takes half of the time.
 _TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
@@ -53,84 +58,66 @@ _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 Send = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 """Sends a request with the arguments given, and returns the server's answer."""
 
+Measure = Callable[[RunResult], int]  # Returns the bytes of a result that the model gets.
+
+BYTES_PER_TOKEN = 4  # The average of English and JSON for public tokenisers.
+
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grant:
-    """What one run may do. `servers` is None when it may use every discovered server."""
+    """What one run may do. `servers` None allows all discovered servers."""
 
     servers: frozenset[str] | None
     calls: int
 
 
-class PendingCall(NamedTuple):
-    """A request that has not been sent.
+class _PendingCall(NamedTuple):
+    """A request that is allowed and not sent yet.
 
     Attributes:
-        number: Of the request in its run.
-        call: As the program made it, with tokens of personal data and marks of secrets.
-        real: As the server gets it.
-        sends_secret: Whether a secret was put in.
+        call: The program's version, with tokens for personal data and marks for secrets.
+        real: The server's version.
+        decisions: All decisions; `decision` is the strictest.
+        own: The policy's decision, with the call's effect and labels.
     """
 
     number: int
     call: CallFacts
     real: CallFacts
-    sends_secret: bool = False
-
-
-class _Decided(NamedTuple):
-    """The decisions on a call that is not denied.
-
-    Attributes:
-        all: Every decision.
-        policy: The policy's own, which has the call's effect and labels.
-        strictest: The one that counts.
-    """
-
-    all: Sequence[Decision]
-    policy: Decision
-    strictest: Decision
-
-
-class _Sent(NamedTuple):
-    """A call that has been sent: its entry in the journal, and when it was sent."""
-
-    entry: JournalEntry
-    started: float
-
-    @property
-    def milliseconds(self) -> float:
-        return (time.monotonic() - self.started) * 1000
+    decisions: Sequence[Decision]
+    own: Decision
+    decision: Decision
 
 
 class Gate:
-    """Decides on the calls of one run, records, counts and makes them."""
+    """Decides on one run's calls, counts and records them, and makes them.
+
+    `context` can be replaced between calls. The counts stay.
+    """
 
     def __init__(
         self, grant: Grant, call_tool: CallTool, context: GateContext | None = None
     ) -> None:
         self._grant = grant
         self._call_tool = call_tool
-        self._context = context or GateContext()
-        self.asked = 0  # Requests of the program, refused ones included.
-        self.tally = Tally(self._context.now)
-        self.calls = 0
+        self.context = context or GateContext()
+        self.asked = 0  # Including refused requests.
+        self.tally = Tally(self.context.now)
         self.result_bytes = 0
 
-    def switch_context(self, context: GateContext) -> None:
-        """Judge and record further calls with another context; the counts stay."""
-        self._context = context
+    @property
+    def calls(self) -> int:
+        return self.tally.made.total()
 
     @property
     def is_watched(self) -> bool:
-        """Whether the run has read anything that has a label or that a flow rule counts."""
-        return self._context.flow.watches(self._context.flow_state)
+        return self.context.flow.watches(self.context.flow_state)
 
     def stop(self, server: str, tool: str = LIST_TOOLS) -> Decision | None:
-        """Return the flow rule that stops such a call now, whatever its server says of the tool."""
-        context = self._context
+        """Return the flow rule that stops such a call now, whatever the tool's definition."""
+        context = self.context
         labels = context.policy.labels(server, tool, None)
         found = context.flow.decide(context.flow_state, server, labels)
         return None if found is None or found.action == "allow" else found
@@ -139,16 +126,11 @@ class Gate:
         return self._grant.servers is None or server in self._grant.servers
 
     def admit(self, server: str | None = None) -> None:
-        """Count one request of the program, to a server if it names one.
-
-        Raises:
-            CallDeniedError: The run may not use this server.
-            CallBudgetError: The run has made all the requests that it may make.
-        """
+        """Count a request of the program, to a server if it names one, or refuse it."""
         if self.asked >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
-            raise CallBudgetError(message)
-        # Refused requests count too, so that a run cannot fill a log with refusals.
+            raise RefusedError(message, code="call_budget")
+        # Refused requests count too, so that they cannot fill a log.
         self.asked += 1
         if server == OWN:
             message = f"{OWN!r} is the bridge itself, and no server can be called so."
@@ -159,170 +141,152 @@ class Gate:
             raise CallDeniedError(message)
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        """Make a call, and return the raw `CallToolResult` or the shape of a placeholder.
+        """Make a call, and return the raw `CallToolResult` or a placeholder.
 
         A text in the result may be a `LargeText`.
-
-        Raises:
-            RefusedError: The call is not allowed, or cannot be recorded.
-            UpstreamError: The server could not do it.
         """
         number = await self._admit(server, tool, arguments)
         flow = self.stop(server, tool) if self.is_watched else None
         if flow is not None and flow.action == "deny":
-            # Before its server is asked how it describes the tool: that request tells it something.
+            # First, because the request for the tool's definition gives its server information.
             call = CallFacts(server=server, tool=tool, arguments=arguments)
-            raise await self._refused(number, call, flow, denied(call, flow))
-        call = await self._resolve(server, tool, arguments)
+            raise await self._record_refusal(number, call, flow, denial(call, flow))
+        # First: a redefinition during the next step must count as a change.
+        server_definition = self.context.identify(server)
+        call = CallFacts(
+            server=server,
+            tool=tool,
+            arguments=arguments,
+            definition=await self._define(server, tool),
+            server_definition=server_definition,
+            own=self.context.is_own(server),
+        )
         return await self._process(number, call, partial(self._call_tool, server, tool), "content")
 
     async def request(
         self, server: str, method: str, params: Mapping[str, Json], send: Send, part: str
     ) -> dict[str, Json]:
-        """Make a request that is not a tool call; it is counted and judged like a read.
+        """Make a request that is not a tool call. It is judged and counted like a read.
 
         Args:
             method: `READ_RESOURCE` or `GET_PROMPT`, which rules match like a tool's name.
-            params: Of the request, which rules match like a tool's arguments.
-            part: Key of the answer's content, which is what a conversation would have got.
-
-        Raises:
-            RefusedError: It is not allowed, or cannot be recorded.
-            UpstreamError: The server could not do it.
+            part: Key of the content in the answer.
         """
         number = await self._admit(server, method, params)
-        definition = self._context.identify(server)
+        definition = self.context.identify(server)
         call = CallFacts(server=server, tool=method, arguments=params, server_definition=definition)
         return await self._process(number, call, send, part, effect="read")
 
     async def _process(
         self, number: int, call: CallFacts, send: Send, part: str, effect: Effect | None = None
     ) -> dict[str, Json]:
-        """Take a request through all steps; one that stops it raises, after that is recorded.
+        """Take a request through all steps. A step that stops it records this and raises.
 
-        Args:
-            effect: Of a request that is not a tool call; None lets the policy say what a tool does.
+        `effect` is that of a request which is not a tool call. For tool calls the policy has it.
         """
-        pending = await self._reveal(number, call)
-        decided = await self._decide(pending, effect)
-        recorded = await self._replay(pending, decided)
-        if recorded is not None:
-            return recorded
-        placeholder = await self._hold(pending, decided)
-        if placeholder is not None:
-            return placeholder
-        approval = await self._ask(pending, decided)
-        await self._spend(pending, decided)
-        self._context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
-        note = await self._pin(call, approval)
+        real, sends_secret = await self._reveal(number, call)
+        pending = await self._decide(number, call, real, effect, sends_secret=sends_secret)
+        for step in (self._replay, self._hold):
+            answer = await step(pending)
+            if answer is not None:
+                return answer
+        context, approval = self.context, await self._ask(pending)
         try:
-            await self._context.audit.calling(number, call, decided.strictest, approval, note)
+            context.budget.spend(call.server)
+        except RefusedError as error:
+            raise await self._record_refusal(number, call, pending.decision, error) from None
+        context.flow_state.add_call(call.server, call.tool, pending.own.labels)
+        note = ""
+        if context.policy.spec.present and call.definition is not None:
+            always = approval is not None and approval.holds == "always"
+            note = await context.pins.keep(call.definition, call.server_definition, always=always)
+        try:
+            await context.audit.record_call(number, call, pending.decision, approval, note)
         except AuditError:
-            self.tally.refuse(call, "it could not be recorded")
+            self.tally.count("refused", call, "it could not be recorded")
             raise
-        sent = self._journal(pending, decided)
-        result = await self._send(pending, decided, sent, send)
-        size, outcome = self._count(sent, result, part)
-        await self._context.audit.called(number, outcome, size=size, ms=sent.milliseconds)
-        return await self._hide(call.server, result)
+        return await self._hide(call.server, await self._send(pending, send, part))
 
     async def list_offers(
         self, server: str, method: str, ask: Callable[[], Awaitable[Sequence[dict[str, Json]]]]
     ) -> Sequence[dict[str, Json]]:
-        """Return what a server offers; the names count as read, for they can be data (of mails).
+        """Return a server's resources or prompts, unless policy or flow rules forbid it.
 
-        No person is asked, and only a refusal is recorded. Flow rules that stop reading stop it.
-
-        Args:
-            method: `READ_RESOURCE` or `GET_PROMPT`: the request that reads one of them.
-
-        Raises:
-            CallDeniedError: The policy denies every such request.
-            UpstreamError: The server could not do it.
+        Their names can be data, such as subjects of mails, so they count as read. No person is
+        asked.
         """
-        context, call = self._context, CallFacts(server=server, tool=method)
+        context, call = self.context, CallFacts(server=server, tool=method)
         decision = context.policy.decide(call, "read")
         denial = decision if decision.action == "deny" else self.stop(server, method)
         if denial is not None:
             message = f"What {server} offers is not listed: {call} is not allowed ({denial.rule})."
-            raise await self._refused(self.asked, call, denial, CallDeniedError(message))
+            raise await self._record_refusal(self.asked, call, denial, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
-            # Also an empty list: whether there is anything is data too.
+            # An empty list is information too.
             context.flow_state.add_call(server, method, decision.labels)
-        return await offload(offers, partial(context.vault.hidden, server, list(offers)))
+        return await offload(offers, partial(context.vault.hide, server, list(offers)))
 
     @asynccontextmanager
     async def noting_errors(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
-        """Count a server's error as read, like a result, before the program gets it.
-
-        Args:
-            tool: Name of the request in rules, which has the labels of the error's text.
-        """
+        """Count a server's error as read before the program gets it."""
         try:
             yield
         except UpstreamError as error:
-            context = self._context
+            context = self.context
             context.flow_state.add_call(server, tool, context.policy.labels(server, tool, None))
             await self._hide_error(server, error)
             raise
 
     async def _admit(self, server: str, tool: str, arguments: Mapping[str, Json]) -> int:
-        """Count a request, and return its number; record one that is refused."""
+        """Count a request and return its number, or record its refusal."""
         try:
             self.admit(server)
-        except CallBudgetError:
-            # Only counted: there is no limit to what a program can ask for.
-            self.tally.refuse(call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule)
-            self._context.audit.count_refused(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
-            raise
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
-            raise await self._refused(self.asked, call, decision, error) from None
+            raise await self._record_refusal(self.asked, call, decision, error) from None
+        except RefusedError as error:
+            # A program can repeat such requests without limit, so they are only counted.
+            call = CallFacts(server=server, tool=tool)
+            self.tally.count("refused", call, _OVER_LIMIT.rule)
+            self.context.audit.count_refusal(self.asked, call, _OVER_LIMIT, error.code)
+            raise
         return self.asked
 
-    async def _resolve(self, server: str, tool: str, arguments: Mapping[str, Json]) -> CallFacts:
-        """Return a call with the definitions of its tool and its server."""
-        # Read first: a redefinition during the next step has to count as a change.
-        server_definition = self._context.identify(server)
-        return CallFacts(
-            server=server,
-            tool=tool,
-            arguments=arguments,
-            definition=await self._define(server, tool),
-            server_definition=server_definition,
-            own=self._context.is_own(server),
-        )
-
-    async def _reveal(self, number: int, call: CallFacts) -> PendingCall:
-        """Return a call with what tokens and marks stand for, for those who may see it."""
-        marks, vault = self._context.marks, self._context.vault
+    async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
+        marks, vault = self.context.marks, self.context.vault
         arguments, rule = dict(call.arguments), "secrets go back only to their server"
         try:
             real = await offload(arguments, partial(marks.reveal, call.server, arguments))
-            secret, rule = real is not arguments, "privacy.reveal_to"
+            sends_secret, rule = real is not arguments, "privacy.reveal_to"
             if not vault.idle:
                 real = await offload(real, partial(vault.reveal, call.server, real))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule=rule)
-            raise await self._refused(number, call, decision, error) from None
-        return PendingCall(number, call, replace(call, arguments=real), secret)
+            raise await self._record_refusal(number, call, decision, error) from None
+        return replace(call, arguments=real), sends_secret
 
-    async def _decide(self, pending: PendingCall, effect: Effect | None) -> _Decided:
-        """Return the decisions of policy, flow rules and pins."""
-        context, call, real = self._context, pending.call, pending.real
+    async def _decide(
+        self,
+        number: int,
+        call: CallFacts,
+        real: CallFacts,
+        effect: Effect | None,
+        *,
+        sends_secret: bool,
+    ) -> _PendingCall:
+        context = self.context
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
-        if pending.sends_secret:
+        if sends_secret:
             own = replace(own, labels=own.labels | {SECRET})
-        spec = context.policy.spec
         decisions = [own]
-        if spec.present:
-            # Without a policy there are no labels, and nothing was ever allowed by one.
+        # Without a policy there are no labels and no earlier approvals.
+        if context.policy.spec.present:
             if effect is None:
                 decisions = [own := self._deny_unlisted(call, own)]
-            pinned = call.definition if spec.pin else None
+            pinned = call.definition if context.policy.spec.pin else None
             if pinned is not None:
                 await context.pins.refresh(pinned, call.server_definition)
             flow = context.flow.decide(context.flow_state, call.server, own.labels)
@@ -334,139 +298,125 @@ class Gate:
                     decisions.append(Decision(action="ask", rule=CHANGED, reason=change))
         decision = strictest(*decisions)
         if decision.action == "deny":
-            raise await self._refused(pending.number, call, decision, denied(call, decision))
-        return _Decided(decisions, own, decision)
+            raise await self._record_refusal(number, call, decision, denial(call, decision))
+        return _PendingCall(number, call, real, decisions, own, decision)
 
-    async def _replay(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
-        """Return the answer that a call got in the run that this one retries; None if none.
+    async def _replay(self, pending: _PendingCall) -> dict[str, Json] | None:
+        """Return the call's answer from the run that this one retries, or None.
 
-        Comes before holding: a plan must not do again what was done.
+        Runs before `_hold`, so that a plan does not repeat calls.
         """
-        context, call, own = self._context, pending.call, decided.policy
+        context, call, own = self.context, pending.call, pending.own
         if context.replay is None:
             return None
         try:
-            result = context.replay.answer(
-                call.server, call.tool, call.arguments, own.effect, call.server_definition
-            )
-        except OutcomeUnknownError as error:
-            self.tally.lose(call, "not repeated")
-            await context.audit.refused(pending.number, call, own, error.code)
+            result = context.replay.answer(call, own.effect)
+        except RefusedError as error:
+            self.tally.count("unknown", call, "not repeated")
+            await context.audit.record_refusal(pending.number, call, own, error.code)
             raise
         if result is None:
             return None
         context.flow_state.add_call(call.server, call.tool, own.labels)
-        context.journal.settle(self._entry(pending, own.effect), "ok", result)
-        self.tally.replay(call)
-        await context.audit.unsent("replayed", pending.number, call)
+        entry = context.journal.sent(call, own.effect, pending.number)
+        context.journal.settle(entry, "ok", result)
+        self.tally.count("replayed", call)
+        await context.audit.record_unsent("replayed", pending.number, call)
         return await self._hide(call.server, result)
 
-    async def _hold(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
-        """Hold a call back for a plan, and return its placeholder; None if it is to be made."""
-        context, call = self._context, pending.call
+    async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
+        """Hold a call back for a plan and return its placeholder, or None for a call to make."""
+        context, call = self.context, pending.call
         holding = context.held_calls
         if holding is None:
             return None
-        if decided.policy.effect == "read":
+        if pending.own.effect == "read":
             if holding.refers(call.arguments):
                 raise InvalidRequestError(
-                    f"{call} would read something now, with what a held call is going to return. "
+                    f"{call} would read something now, with the future result of a held call. "
                     "A plan can use that only in other held calls.",
                     code="held_result",
                 )
-            holding.reading(call)
+            holding.record_read(call)
             return None
-        placeholder = holding.hold(call, decided.strictest, decided.all, context.flow_state)
-        # Noted as if it had been made, so that the plan shows what the calls after it need.
-        context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
+        placeholder = holding.hold(call, pending.decision, pending.decisions, context.flow_state)
+        # Counts as made, so that the plan shows the approvals of later calls.
+        context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         try:
-            await context.audit.unsent("held", pending.number, call, decided.strictest)
+            await context.audit.record_unsent("held", pending.number, call, pending.decision)
         except AuditError as error:
             holding.spoil(error.message)
             raise
         return placeholder
 
-    async def _ask(self, pending: PendingCall, decided: _Decided) -> Approval | None:
-        """Return a person's approval of a call; None if it needs none."""
-        if decided.strictest.action != "ask":
+    async def _ask(self, pending: _PendingCall) -> Approval | None:
+        if pending.decision.action != "ask":
             return None
-        effect, call = decided.policy.effect, pending.call
-        # Only the policy knows the effect.
-        asks = [replace(ask, effect=effect) for ask in decided.all if ask.action == "ask"]
+        effect = pending.own.effect
+        asks = [replace(ask, effect=effect) for ask in pending.decisions if ask.action == "ask"]
         asked = time.monotonic()
         try:
-            approval = await self._context.approver.approve(pending.real, asks)
-            await self._check_unchanged(call)
+            approval = await self.context.approver.approve(pending.real, asks)
+            await self._check_unchanged(pending.call)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             error.waited_ms = round((time.monotonic() - asked) * 1000)
-            raise await self._refused(pending.number, call, decided.strictest, error) from None
+            decision = pending.decision
+            raise await self._record_refusal(
+                pending.number, pending.call, decision, error
+            ) from None
         return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
-    async def _spend(self, pending: PendingCall, decided: _Decided) -> None:
-        """Count a call against the run's budget, or raise `CallBudgetError`."""
+    async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
+        """Send a call, and record and count it and its outcome."""
+        context, number, call = self.context, pending.number, pending.call
+        self.tally.count("sent", call)
+        # The outcome is unknown until `settle`.
+        entry = context.journal.sent(call, pending.own.effect, number)
+        started = time.monotonic()
+        sending = partial(send, pending.real.arguments)
         try:
-            self._context.budget.spend(pending.call.server)
-        except CallBudgetError as error:
-            decision = decided.strictest
-            raise await self._refused(pending.number, pending.call, decision, error) from None
-
-    async def _pin(self, call: CallFacts, approval: Approval | None) -> str:
-        """Remember the definition of a tool that is allowed; return a note for its record."""
-        context = self._context
-        if not context.policy.spec.present or call.definition is None:
-            return ""
-        always = approval is not None and approval.holds == "always"
-        return await context.pins.keep(call.definition, call.server_definition, always=always)
-
-    def _journal(self, pending: PendingCall, decided: _Decided) -> _Sent:
-        """Count and journal a call that is sent next; until it is settled it counts as unknown."""
-        self.tally.send(pending.call)
-        entry = self._entry(pending, decided.policy.effect)
-        self.calls += 1
-        self.tally.made[pending.call.server] += 1
-        return _Sent(entry, time.monotonic())
-
-    async def _send(
-        self, pending: PendingCall, decided: _Decided, sent: _Sent, send: Send
-    ) -> dict[str, Json]:
-        call = partial(send, pending.real.arguments)
-        with self.tally.under_way():
-            try:
-                return await self._context.send(call, pending.call.server, decided.policy.labels)
-            except BaseException as error:
-                await self._record_failure(pending, sent, outcome_after(error))
-                if isinstance(error, UpstreamError):
-                    await self._hide_error(pending.call.server, error)
-                raise
-
-    def _count(self, sent: _Sent, result: dict[str, Json], part: str) -> tuple[int, Outcome]:
-        """Count an answer and settle its entry in the journal; return its bytes and outcome."""
-        size = result_size(result, part)
+            with self.tally.under_way():
+                result = await context.send(sending, call.server, pending.own.labels)
+        except BaseException as error:
+            outcome = outcome_after(error)
+            context.journal.settle(entry, outcome, None)
+            reads = call.definition is not None and call.definition.says_it_reads
+            if outcome == "unknown" and not (reads or entry.effect == "read"):
+                self.tally.count("unknown", call, "no answer came")
+                self.tally.changing += 1
+            ms = (time.monotonic() - started) * 1000
+            with anyio.CancelScope(shield=True):
+                await context.audit.record_outcome(number, outcome, size=0, ms=ms)
+            if isinstance(error, UpstreamError):
+                await self._hide_error(call.server, error)
+            raise
+        ms = (time.monotonic() - started) * 1000
+        size, outcome = result_size(result, part), outcome_of(result)
         self.result_bytes += size
-        self._context.budget.took_in(size)
-        outcome = outcome_of(result)
-        self._context.journal.settle(sent.entry, outcome, result)
-        # A failed call is made again, whether or not the run is retried with its journal.
-        self.tally.changing += sent.entry.effect != "read" and outcome == "ok"
-        return size, outcome
+        context.budget.took_in(size)
+        context.journal.settle(entry, outcome, result)
+        # A retry makes a failed call again.
+        self.tally.changing += entry.effect != "read" and outcome == "ok"
+        await context.audit.record_outcome(number, outcome, size=size, ms=ms)
+        return result
 
     async def _hide(self, server: str, result: dict[str, Json]) -> dict[str, Json]:
-        vault = self._context.vault
+        vault = self.context.vault
         if vault.idle:
             return result
-        return await offload(result, lambda: vault.hidden(server, with_plain_text(result)))
+        return await offload(result, lambda: vault.hide(server, with_plain_text(result)))
 
     async def _define(self, server: str, tool: str) -> Tool | None:
         async with self.noting_errors(server, tool):
-            return await self._context.define(server, tool)
+            return await self.context.define(server, tool)
 
     def _deny_unlisted(self, call: CallFacts, own: Decision) -> Decision:
-        """Return a decision that denies a tool which rules may know by another name."""
+        """Deny a tool whose name rules may not match."""
         if call.tool in (READ_RESOURCE, GET_PROMPT):
-            # In rules these are the names of requests that are not tool calls.
+            # Rules use these names for requests that are not tool calls.
             reason = "a tool of that name cannot be told from the request of the protocol"
-        elif call.definition is None and self._context.lists(call.server):
-            # A server may accept other names for a tool than the one that it lists.
+        elif call.definition is None and self.context.lists(call.server):
+            # A server may accept other names for a listed tool.
             reason = f"{call.server} lists no such tool"
         else:
             return own
@@ -474,7 +424,7 @@ class Gate:
 
     async def _check_unchanged(self, call: CallFacts) -> None:
         """Raise `ApprovalRefusedError` if a tool or server was redefined during the question."""
-        if self._context.identify(call.server) != call.server_definition:
+        if self.context.identify(call.server) != call.server_definition:
             message = f"{call.server} became another server while a person was asked about {call}."
         elif (
             call.definition is not None
@@ -485,51 +435,33 @@ class Gate:
             return
         raise ApprovalRefusedError(message, remedy="Make the call again.")
 
-    async def _refused(
+    async def _record_refusal(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
-        # The decision was made before the budget was checked: "allow" would be no reason.
-        spent = isinstance(error, CallBudgetError)
-        self.tally.refuse(call, "budget" if spent else f"{decision.action}: {decision.rule}")
+        # A decision to allow is not the reason of this refusal.
+        spent = error.code == "call_budget"
+        self.tally.count(
+            "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
+        )
         waited = getattr(error, "waited_ms", 0)
-        await self._context.audit.refused(number, call, decision, error.code, waited_ms=waited)
+        await self.context.audit.record_refusal(
+            number, call, decision, error.code, waited_ms=waited
+        )
         return error
 
-    def _entry(self, pending: PendingCall, effect: Effect) -> JournalEntry:
-        """Return the journal's entry for a call that is made, or was made in the run before."""
-        call, number = pending.call, pending.number
-        return self._context.journal.sent(
-            call.server, call.tool, call.arguments, effect, number, call.server_definition
-        )
-
-    async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
-        self._context.journal.settle(sent.entry, outcome, None)
-        tool = pending.call.definition
-        reads = sent.entry.effect == "read" or (tool is not None and tool.says_it_reads)
-        if outcome == "unknown" and not reads:
-            self.tally.lose(pending.call, "no answer came")
-            self.tally.changing += 1
-        with anyio.CancelScope(shield=True):
-            await self._context.audit.called(pending.number, outcome, size=0, ms=sent.milliseconds)
-
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
-        """Put tokens in place of personal data in a server's error."""
         texts = [error.message, error.host_detail, getattr(error, "data", None)]
-        await offload(texts, partial(self._context.vault.hide_error, server, error))
+        await offload(texts, partial(self.context.vault.hide_error, server, error))
 
 
-def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:
+def denial(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:
     reason = f": {decision.reason}" if decision.reason else ""
     message = f"{call} is not allowed ({decision.rule}{reason}).{led_by([decision])}"
     return CallDeniedError(message, remedy=fix)
 
 
 def result_size(result: Mapping[str, Json], part: str = "content") -> int:
-    """Return the bytes of text that a conversation would have got of a result.
-
-    Args:
-        part: Key of its content. Structured data is counted if there is no content.
-    """
+    """Return the bytes of a result's content, or else of its structured data."""
     content = result.get(part) or result.get("structuredContent") or []
     large = 0
     if isinstance(content, list):
@@ -537,7 +469,7 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
             if isinstance(text, str) and len(text) >= 64 * 1024:
-                # Writing it as JSON only to count it takes as long as moving it.
+                # Encoding a result takes as long as sending it.
                 text = LargeText([text.encode("utf-8", "replace")])
             if isinstance(text, LargeText):
                 large += len(text)
@@ -545,3 +477,37 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
             small.append(block)
         content = small
     return large + len(_TEXT.encode(content).encode("utf-8", "replace"))
+
+
+def add_receipt(
+    result: RunResult, gate: Gate | None, run: RunContext, measure: Measure
+) -> RunResult:
+    context, tally = run.context, Tally() if gate is None else gate.tally
+    waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, tally.busy_seconds * 1000
+    # Encoding takes time, so that this runs once.
+    returned = measure(result)
+    receipt = Receipt(
+        calls=dict(tally.made),
+        changing=tally.changing,
+        held=0 if context.held_calls is None else context.held_calls.count,
+        replayed=sum(each.count for each in tally.replayed),
+        refused=sum(each.count for each in tally.refused),
+        unknown=sum(each.count for each in tally.unknown),
+        result_bytes=0 if gate is None else gate.result_bytes,
+        returned_bytes=returned,
+        tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
+        code_ms=max(0, round(result.usage.wall_ms - max(0.0, calls_ms) - waiting)),
+        calls_ms=round(max(0.0, calls_ms)),
+        waiting_ms=round(waiting),
+        audit=context.audit.head,
+        masked=tuple(context.marks.names),
+        unsent=result.unsent,
+    )
+    return replace(
+        result,
+        receipt=receipt,
+        unused=() if context.replay is None else context.replay.count_unused(),
+        replayed=tally.replayed,
+        refused=tally.refused,
+        unknown=tally.unknown,
+    )

@@ -1,23 +1,26 @@
-"""Which calls a policy allows. Pure.
+"""Decides by the policy which calls are allowed, and reads the policy file again when it changes.
 
-Owns the matching of rules, the defaults if none matches, and the effect and labels of a tool.
-Conditions on arguments are `bridge.gate.conditions`'.
-
-Names of servers and tools are compared character by character: a tool whose name only looks like
-another's is a different tool.
+Names are compared character by character. While the file cannot be read, nothing runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import json
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from bridge.errors import SettingsError
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.decision import CallFacts, Decision, digest
+from bridge.gate.flow import Flow, FlowState
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Tool
+from bridge.settings import Settings, reload_policy
 from bridge.settings.globs import any_matcher, matcher
 from bridge.settings.policy import (
     EXFILTRATION,
@@ -28,8 +31,11 @@ from bridge.settings.policy import (
     ServerPolicy,
     ToolPolicy,
 )
+from bridge.text import without_values
 
-OPEN = "no policy"  # The rule if there is no policy.
+logger = logging.getLogger(__name__)
+
+OPEN = "no policy"
 
 DEFAULTS: Mapping[DefaultFor, str] = {
     "read": "default for reads",
@@ -48,23 +54,19 @@ NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
 
-Origin = Literal["policy", "annotations", "hint", "protocol", "nobody"]
-"""Source of a tool's effect: the policy, annotations of a trusted server, a hint of a server of the
-user's, MCP itself, or none."""
+# The reason for a tool's effect.
+BY_POLICY = "the policy says so"
+BY_SERVER = "the server's annotations say so, and it is trusted"
+BY_HINT = "a server of yours says so, which counts in plans and in the audit log"
+BY_PROTOCOL = "the protocol says so"
+UNKNOWN = "unknown: neither your policy nor a trusted server classifies it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step of how a decision comes about.
+    """A step of an explained decision. `place` is the position of a rule in the file.
 
-    Attributes:
-        about: What the step is about; there is one "effect", one "default", and any number of
-            the others.
-        name: The effect, the label, or the name of the rule or default.
-        applies: Whether it matched; of a default, whether it decided.
-        action: Of a rule or default.
-        why: Why it matched or not; of an effect or label, where it comes from.
-        place: Where a rule stands.
+    `applies` means that the step matched; for a default, that it decided.
     """
 
     about: Literal["effect", "label", "rule", "default"]
@@ -76,8 +78,6 @@ class Step:
 
 
 class _CompiledRule:
-    """A rule with its matchers compiled."""
-
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.title = f"rule '{rule.name}'"
@@ -87,12 +87,12 @@ class _CompiledRule:
         self.digest = rule.digest
         self.allows = rule.action == "allow"
         self.checks = tuple(ConditionCheck(condition, every=self.allows) for condition in rule.when)
-        # A top-level argument that has to be one of these texts: quick to rule out.
+        # A top-level argument that must equal one of these texts is quick to check.
         self.key, self.texts = next(filter(None, map(texts_wanted, rule.when)), ("", NOTHING))
 
 
 class _ToolRules:
-    """What a policy says about one tool, whatever its arguments."""
+    """The rules of a policy on one tool."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class _ToolRules:
         tool: ToolPolicy | None,
         definition: Tool | None,
     ) -> None:
-        # By place in the policy, those with a text that an argument has to be apart by that text.
+        # In order. Rules that need a text in an argument are indexed by that text.
         self._rules: list[tuple[int, _CompiledRule]] = []
         self._by_text: dict[str, dict[str, list[tuple[int, _CompiledRule]]]] = {}
         self._with_text: dict[str, list[tuple[int, _CompiledRule]]] = {}
@@ -122,7 +122,7 @@ class _ToolRules:
         self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
 
     def rules(self, arguments: Mapping[str, Json]) -> Iterator[_CompiledRule]:
-        """Yield the rules in order, without those of which a text argument is another."""
+        """Yield the rules in order, without those that need another text in an argument."""
         found = list(self._rules)
         for key, every in self._with_text.items():
             value = arguments.get(key)
@@ -131,21 +131,20 @@ class _ToolRules:
             yield rule
 
     def sources(self) -> list[tuple[frozenset[str], str]]:
-        """Return the tool's labels, each set with its source."""
         found = []
         if self.server is not None and self.server.labels:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
         if self.tool is not None and self.tool.labels:
             found.append((self.tool.labels, f"the policy, of tools {self.tool.tools!r}"))
-        if (_believed(self.server, self.definition) or {}).get("openWorldHint") is True:
+        if (_trusted_annotations(self.server, self.definition) or {}).get("openWorldHint") is True:
             label = UNTRUSTED_INPUT if self.effect == "read" else EXFILTRATION
             found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
         return found
 
     def differs(self, ready: _CompiledRule) -> bool:
-        """Return whether a rule is about another definition of the tool; then it does not apply.
+        """Return whether a rule is for another definition of the tool, and so does not apply.
 
-        Of a tool without a definition, a rule that allows counts as one about another.
+        If the tool has no definition, a rule that allows does not apply.
         """
         if self.definition is None:
             return ready.allows
@@ -153,34 +152,33 @@ class _ToolRules:
             try:
                 self._digest = tool_digest(self.definition)
             except (RecursionError, TypeError, ValueError):
-                # No server sends this; certainly not what was allowed.
+                # A definition without JSON form is never the allowed one.
                 self._digest = ""
         return self._digest != ready.digest and (ready.allows or self._digest != "")
 
 
-def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json] | None:
-    """Return a tool's annotations if its server is trusted."""
+def _trusted_annotations(
+    server: ServerPolicy | None, definition: Tool | None
+) -> Mapping[str, Json] | None:
     trusted = server is not None and server.trust
     return definition.annotations if trusted and definition is not None else None
 
 
 def _effect(
     server: ServerPolicy | None, tool: ToolPolicy | None, definition: Tool | None
-) -> tuple[Effect, Origin]:
+) -> tuple[Effect, str]:
     if tool is not None and tool.effect is not None:
-        return tool.effect, "policy"
-    hints = _believed(server, definition)
+        return tool.effect, BY_POLICY
+    hints = _trusted_annotations(server, definition)
     if hints is None:
-        return "write", "nobody"
-    # Only booleans are hints, and without hints the protocol assumes the worst.
+        return "write", UNKNOWN
+    # The protocol assumes the worst without hints.
     if hints.get("readOnlyHint") is True:
-        return "read", "annotations"
-    return ("write" if hints.get("destructiveHint") is False else "destructive"), "annotations"
+        return "read", BY_SERVER
+    return ("write" if hints.get("destructiveHint") is False else "destructive"), BY_SERVER
 
 
 class Policy:
-    """A compiled policy."""
-
     def __init__(self, spec: PolicySpec | None = None) -> None:
         self.spec = spec or PolicySpec()
         self._rules = tuple(_CompiledRule(rule) for rule in self.spec.rules)
@@ -195,11 +193,7 @@ class Policy:
         self._known: dict[tuple[str, str, bool], _ToolRules] = {}
 
     def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
-        """Decide on a call by the rules and defaults alone.
-
-        Args:
-            effect: Overrides the effect that the policy and annotations give the tool.
-        """
+        """Decide on a call by rules and defaults alone. `effect` overrides the policy's own."""
         if not self.spec.present:
             said: Effect = "read" if call.says_it_reads else "write"
             return Decision(action="allow", rule=OPEN, effect=effect or said)
@@ -208,7 +202,7 @@ class Policy:
             return Decision(action="deny", rule=LONG_NAME, reason=reason, effect=effect or "write")
         known = self._about(call.server, call.tool, call.definition)
         taken = effect or known.effect
-        # For plans and the audit log only: no rule and no default takes a server's word.
+        # For plans and the audit log only. Rules and defaults do not trust servers.
         hinted = effect is None and known.server is None and call.says_it_reads
         shown: Effect = "read" if hinted else taken
         ready = self._match(known, call, taken)
@@ -221,7 +215,7 @@ class Policy:
                 effect=shown,
                 labels=known.labels,
             )
-        default: DefaultFor = taken if effect or known.origin != "nobody" else "untrusted"
+        default: DefaultFor = taken if effect or known.origin != UNKNOWN else "untrusted"
         return Decision(
             action=self.spec.defaults[default],
             rule=DEFAULTS[default],
@@ -230,7 +224,6 @@ class Policy:
         )
 
     def start(self, server: str) -> Decision:
-        """Decide whether a server is started, or connected to, by its name alone."""
         if not self.spec.present:
             return Decision(action="allow", rule=OPEN)
         policy, _ = self._server(server)
@@ -239,7 +232,6 @@ class Policy:
         return Decision(action=policy.start, rule=f"start of servers '{policy.servers}'")
 
     def pins_fully(self, server: str) -> bool:
-        """Return whether a change of a tool's texts counts like one of its schemas."""
         policy, _ = self._server(server)
         return policy is not None and policy.pin == "full"
 
@@ -249,50 +241,33 @@ class Policy:
         return self._about(server, tool, definition).labels
 
     def explain(self, call: CallFacts, effect: Effect | None = None) -> tuple[Step, ...]:
-        """Return the steps of a decision: the effect, the labels, each rule, the default.
-
-        Args:
-            effect: As for `decide`.
-        """
+        """Return the steps of a decision: effect, labels, rules, default."""
         if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
             found = self.decide(call, effect)
             why = found.reason or "there is no [policy] in the configuration"
-            said: Origin = "protocol" if effect else "hint" if call.says_it_reads else "nobody"
+            said = BY_PROTOCOL if effect else BY_HINT if call.says_it_reads else UNKNOWN
             return (
-                Step(about="effect", name=found.effect, why=ORIGINS[said]),
+                Step(about="effect", name=found.effect, why=said),
                 Step(about="default", name=found.rule, action=found.action, why=why),
             )
         known = self._about(call.server, call.tool, call.definition)
-        taken, origin = effect or known.effect, "protocol" if effect else known.origin
-        steps = [Step(about="effect", name=taken, why=ORIGINS[origin])]
+        taken, origin = effect or known.effect, BY_PROTOCOL if effect else known.origin
+        steps = [Step(about="effect", name=taken, why=origin)]
         for labels, source in known.sources():
             steps += [Step(about="label", name=label, why=source) for label in sorted(labels)]
-        # One budget for all rules, as in `decide`, so that the explanation fits the decision.
+        # All rules share one budget, as in `decide`.
         work, decided = Work(), ""
         for ready in self._rules:
             why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
-            steps.append(
-                Step(
-                    about="rule",
-                    name=ready.rule.name,
-                    applies=not why,
-                    action=ready.rule.action,
-                    why=why or _match_of(ready, call),
-                    place=ready.rule.place,
-                )
-            )
+            tests = [check.explain(call.arguments, call.definition) for check in ready.checks]
+            rule, text = ready.rule, why or "; ".join(tests) or "it has no conditions"
+            step = Step(about="rule", name=rule.name, applies=not why, action=rule.action)
+            steps.append(replace(step, why=text, place=rule.place))
             decided = decided or ("" if why else ready.title)
-        default: DefaultFor = "untrusted" if origin == "nobody" else taken
-        steps.append(
-            Step(
-                about="default",
-                name=DEFAULTS[default],
-                applies=not decided,
-                action=self.spec.defaults[default],
-                why=f"{decided} decided" if decided else "no rule matched",
-            )
-        )
-        return tuple(steps)
+        default: DefaultFor = "untrusted" if origin == UNKNOWN else taken
+        action, why = self.spec.defaults[default], f"{decided} decided" if decided else ""
+        last = Step(about="default", name=DEFAULTS[default], applies=not decided, action=action)
+        return (*steps, replace(last, why=why or "no rule matched"))
 
     def _match(self, known: _ToolRules, call: CallFacts, effect: Effect) -> _CompiledRule | None:
         work, arguments, definition = Work(), call.arguments, call.definition
@@ -309,12 +284,12 @@ class Policy:
         return None
 
     def _about(self, server: str, tool: str, definition: Tool | None) -> _ToolRules:
-        # What flow rules ask about a tool is asked without its definition.
+        # Flow rules need labels without a definition.
         key = server, tool, definition is None
         known = self._known.get(key)
         if known is None or known.definition is not definition:
             if len(self._known) >= 1024:
-                # Only a program that makes names up gets here, and pays for the lookups.
+                # Only a program that invents names gets here.
                 self._known.clear()
             rules = (rule for rule in self._rules if rule.servers(server) and rule.tools(tool))
             policy, tools = self._server(server)
@@ -327,20 +302,8 @@ class Policy:
         return next(found, (None, []))
 
 
-ORIGINS: Mapping[Origin, str] = {
-    "policy": "the policy says so",
-    "annotations": "the server's annotations say so, and it is trusted",
-    "hint": "a server of yours says so, which counts in plans and in the audit log",
-    "protocol": "the protocol says so",
-    "nobody": "unknown: neither your policy nor a trusted server classifies it",
-}
-
-
 def _reason(ready: _CompiledRule, call: CallFacts) -> str:
-    """Return a rule's reason, and which argument could not be decided on, if any.
-
-    The program may be able to send something else.
-    """
+    """Return a rule's reason, and the argument that could not be judged."""
     doubts = (check.doubt(call.arguments, call.definition) for check in ready.checks)
     return "; ".join(filter(None, (ready.rule.reason, next(filter(None, doubts), ""))))
 
@@ -348,7 +311,6 @@ def _reason(ready: _CompiledRule, call: CallFacts) -> str:
 def _mismatch(
     ready: _CompiledRule, known: _ToolRules, call: CallFacts, effect: Effect, work: Work
 ) -> str:
-    """Return why a rule does not match; empty if it does."""
     if not ready.servers(call.server):
         return f"it is about servers {', '.join(ready.rule.servers)}"
     if not ready.tools(call.tool):
@@ -363,6 +325,136 @@ def _mismatch(
     return ""
 
 
-def _match_of(ready: _CompiledRule, call: CallFacts) -> str:
-    found = [check.explain(call.arguments, call.definition) for check in ready.checks]
-    return "; ".join(found) or "it has no conditions"
+class Possibility(NamedTuple):
+    """A decision that unseen arguments could cause, and the names of those arguments."""
+
+    decision: Decision
+    on: tuple[str, ...]
+
+
+class Outlook(NamedTuple):
+    """The forecast for a call: the decision without unseen arguments, and the possibilities."""
+
+    decision: Decision
+    possible: tuple[Possibility, ...] = ()
+
+
+_SUPPOSED = "(supposed to match)"
+
+
+def outlook(
+    policy: Policy,
+    call: CallFacts,
+    *,
+    unseen: Collection[str] = (),
+    open: bool = False,
+    effect: Effect | None = None,
+) -> Outlook:
+    """Forecast the policy's decision on a call that a program makes when it runs.
+
+    Args:
+        unseen: Names of arguments whose values are not known.
+        open: Whether the call may have arguments of other names.
+    """
+    possible: list[Possibility] = []
+    certain: list[Rule] = []
+    for rule in policy.spec.rules:
+        doubts = [
+            condition
+            for condition in rule.when
+            if open or (unseen if condition.path[0] == "*" else condition.path[0] in unseen)
+        ]
+        if not doubts:
+            certain.append(rule)
+            continue
+        # Assume that unseen arguments match this rule, and no rule before it.
+        kept = tuple(condition for condition in rule.when if condition not in doubts)
+        supposed = replace(rule, name=_SUPPOSED, when=kept)
+        found = Policy(replace(policy.spec, rules=(*certain, supposed))).decide(call, effect)
+        if _SUPPOSED in found.rule:
+            on = dict.fromkeys(".".join(condition.path) for condition in doubts)
+            possible.append(Possibility(replace(found, rule=f"rule '{rule.name}'"), tuple(on)))
+    base = Policy(replace(policy.spec, rules=tuple(certain))).decide(call, effect)
+    return Outlook(base, tuple(possible))
+
+
+def flow_decision(
+    flow: Flow,
+    call: CallFacts,
+    labels: frozenset[str],
+    before: Sequence[tuple[CallFacts, frozenset[str]]],
+) -> Decision | None:
+    """Return the decision of the flow rules on a call after all these other calls."""
+    state = FlowState()
+    for earlier, its in before:
+        state.add_call(earlier.server, earlier.tool, its)
+    return flow.decide(state, call.server, labels)
+
+
+class PolicyFile:
+    """The policy of a file, which is read again when the file changes.
+
+    `changed` receives the audit record of a change. `digest` is that of the active policy.
+    """
+
+    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
+        self._settings = settings
+        self._changed = changed
+        # Read at the first run, since the file may have changed.
+        self._state: tuple[int, ...] | None = None
+        self._policy = Policy(settings.policy)
+        self._flow = Flow(settings.policy.flows)
+        self._error: SettingsError | None = None
+        self.digest = policy_digest(settings.policy)
+
+    def now(self) -> tuple[Policy, Flow]:
+        """Return the policy and its flow rules. Raise `SettingsError` while the file is invalid."""
+        state = _state(self._settings.policy.path)
+        if state != self._state:
+            self._state = state
+            try:
+                self._reload(state)
+                self._error = None
+            except SettingsError as error:
+                logger.warning("the policy cannot be read: %s", error)
+                # Models read this error, so it has no host paths.
+                message, remedy = without_values(error.message), without_values(error.remedy)
+                self._error = SettingsError(message, remedy=remedy)
+        if self._error is not None:
+            raise self._error
+        return self._policy, self._flow
+
+    def _reload(self, state: tuple[int, ...] | None) -> None:
+        """Activate the file's policy and report a change."""
+        # Some editors empty or remove the file while they save.
+        if self._policy.spec.present and not (state and state[1] > 0):
+            message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
+            remedy = "Restore it. To continue without a policy, remove [policy] or restart."
+            raise SettingsError(message, remedy=remedy)
+        spec = reload_policy(self._settings)
+        if spec == self._policy.spec:
+            return
+        logger.info("the policy was read again")
+        self._policy, self._flow = Policy(spec), Flow(spec.flows)
+        was, self.digest = self.digest, policy_digest(spec)
+        self._changed({"kind": "policy", "policy": self.digest, "was": was})
+
+
+def policy_digest(spec: PolicySpec) -> str:
+    if not spec.present:
+        return ""
+    # Positions do not change the meaning.
+    rules = tuple(replace(rule, place="") for rule in spec.rules)
+    meant = asdict(replace(spec, path=None, rules=rules))
+    return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
+
+
+def _state(path: Path | None) -> tuple[int, ...] | None:
+    """Return a value that changes with the file; empty if unreadable, None without a file."""
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116 - ten times as fast as Path.stat
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino

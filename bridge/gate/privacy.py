@@ -1,8 +1,5 @@
-"""Personal data replaced by tokens on its way into a sandbox, and put back on its way out.
-
-Owns which token stands for what, whose it is, how many are remembered and for how long, and which
-server gets what is behind one. What personal data looks like is `privacy_data`'s affair.
-"""
+"""Replaces personal data by tokens before it enters a sandbox, and puts it back for allowed
+servers."""
 
 from __future__ import annotations
 
@@ -27,9 +24,9 @@ from bridge.gate.privacy_data import (
     DetectedData,
     Kind,
     find,
+    find_in_portions,
+    make_token,
     plain_token,
-    portioned,
-    token,
 )
 from bridge.model import Json
 from bridge.offload import estimated_size
@@ -37,35 +34,30 @@ from bridge.settings.globs import any_matcher
 from bridge.settings.policy import Privacy
 
 MAX_VALUES = 100_000
-"""Tokens remembered for one owner; the least recently used ones are forgotten first. A server can
-return any number of addresses."""
+"""Tokens of one owner, since a server can return any number of addresses. The least recently used
+tokens are evicted first."""
 
-MAX_OWNERS = 1000  # Callers over HTTP make them up.
+MAX_OWNERS = 1000  # Callers over HTTP invent them.
 
-MAX_SECONDS = 24 * 3600.0  # For which a token is good after its last use.
+MAX_SECONDS = 24 * 3600.0  # The life of a token after its last use.
 
-MAX_DEPTH = 200  # Of a server's result; what is nested more deeply is not passed on.
+MAX_DEPTH = 200  # Levels of a server's result; deeper parts are left out.
 
 MAX_SEARCHED = 24 * 1024 * 1024
-"""Of a server's result, or of the arguments of one call: characters, and 64 for each object. To
-look through as much takes seconds, beside the event loop. What is larger is not passed on."""
+"""Characters of a server's result or of a call's arguments, where an object counts as 64. To search
+that many takes seconds in a thread. Larger values are refused."""
 
 _TOO_LARGE = "[too large to be searched for personal data]"
 
 _DEEPER = "[nested too deeply to be searched for personal data]"
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
-_PORTION = 64 * 1024  # Characters that are looked at in one go, in which nothing else has its turn.
+_PORTION = 64 * 1024  # Characters in one search, which blocks other threads.
 
 
 @dataclass
 class _Value:
-    """What a token stands for.
-
-    Attributes:
-        text: As it was first written.
-        sources: Servers that told it.
-    """
+    """A value that a token stands for: its first spelling, and the servers that returned it."""
 
     kind: Kind
     same: str
@@ -78,8 +70,7 @@ class _Value:
 class Kept:
     """The tokens of one owner.
 
-    Attributes:
-        told: Servers that got something back: what they say of it is looked through as well.
+    The bridge also scans the results of `receivers`: servers that received real values.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -87,14 +78,14 @@ class Kept:
         self._key = secrets.token_bytes(32)
         self._by_same: OrderedDict[tuple[Kind, str], _Value] = OrderedDict()
         self._by_token: dict[str, _Value] = {}
-        # Large results are looked through in threads.
+        # Threads search large results.
         self._lock = threading.Lock()
-        self.told: set[str] = set()
+        self.receivers: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._by_same)
 
-    def token(self, found: DetectedData, text: str, server: str) -> str:
+    def make_token(self, found: DetectedData, text: str, server: str) -> str:
         with self._lock:
             value = self._by_same.get((found.kind, found.same))
             if value is None:
@@ -124,11 +115,11 @@ class Kept:
             self._by_same.popitem(last=False)
             del self._by_token[oldest.token]
         attempt, made = 0, ""
-        # Short tokens may meet by chance; then the next number is as good.
+        # Short tokens may collide. Then the next number is used.
         while not made or made in self._by_token:
             told = f"{found.kind}\0{found.same}\0{attempt}".encode("utf-8", "surrogatepass")
             digest = hmac.digest(self._key, told, hashlib.sha256)
-            made = token(found.kind, int.from_bytes(digest[:16], "big"))
+            made = make_token(found.kind, int.from_bytes(digest[:16], "big"))
             attempt += 1
         value = _Value(kind=found.kind, same=found.same, text=text, token=made, used=self._now())
         self._by_same[found.kind, found.same] = value
@@ -137,13 +128,10 @@ class Kept:
 
 
 class Vaults:
-    """The tokens of all owners."""
-
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
 
     def of(self, owner: str, privacy: Privacy) -> Vault:
-        """Return one owner's vault under the policy of this moment."""
         kept = self._kept.get(owner)
         if kept is None:
             if not privacy.detect:
@@ -166,16 +154,15 @@ class Vault:
         self._kinds = frozenset(self._privacy.detect)
         self._hides = any_matcher(self._privacy.servers)
         self._reveals = any_matcher(self._privacy.reveal_to)
-        # What the run's program itself has written to each server.
+        # The texts that the program itself wrote to each server.
         self._written: dict[str, set[tuple[Kind, str]]] = {}
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to hide and nothing to reveal."""
         return not self._kinds and not len(self._kept)
 
-    def hidden(self, server: str, value: Json) -> Json:
-        """Return anything that a server said with tokens in place of personal data."""
+    def hide(self, server: str, value: Json) -> Json:
+        """Return a server's value with tokens in place of personal data."""
         if not self._is_private(server):
             return value
         if estimated_size(value, MAX_SEARCHED) > MAX_SEARCHED:
@@ -190,10 +177,9 @@ class Vault:
         return self._hide(server, value, 0)
 
     def _is_private(self, server: str) -> bool:
-        return bool(self._kinds) and (self._hides(server) or server in self._kept.told)
+        return bool(self._kinds) and (self._hides(server) or server in self._kept.receivers)
 
     def conceal(self, text: str) -> str:
-        """Return a text of the bridge's own with tokens in place of what it may quote."""
         return self._hide_plain("", text) if self._kinds else text
 
     def hide_error(self, server: str, error: UpstreamError) -> None:
@@ -227,7 +213,7 @@ class Vault:
 
     def _hide_text(self, server: str, text: str) -> str:
         if "\\u" in text and text.lstrip()[:1] in ("{", "["):
-            # An escaped @ is none to a detector, and one to a reader of the JSON.
+            # A detector does not see an escaped @, but a JSON reader does.
             try:
                 document = json.loads(text)
             except (ValueError, RecursionError):
@@ -244,31 +230,25 @@ class Vault:
             if (found.kind, found.same) in written:
                 continue
             told = text[found.start : found.end]
-            parts += [text[kept : found.start], self._kept.token(found, told, server)]
+            parts += [text[kept : found.start], self._kept.make_token(found, told, server)]
             kept = found.end
         return "".join([*parts, text[kept:]]) if parts else text
 
     def _hide_number(self, server: str, number: int) -> int:
-        """Return a number, or the token of the card that it is."""
         if "card" not in self._kinds or not 10**12 <= number < 10**19:
             return number
         text = str(number)
         for found in find(text, ("card",)):
             if (found.kind, found.same) in self._written.get(server, ()):
                 return number
-            return int(self._kept.token(found, text, server))
+            return int(self._kept.make_token(found, text, server))
         return number
 
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
-        """Return arguments with the data in place of tokens, where the server may have it.
+        """Return arguments with data in place of tokens, if the server may have it.
 
-        Data that the program wrote itself is not hidden when this server says it in this run: of
-        many guesses, the token would tell which is right.
-
-        Raises:
-            InvalidRequestError: A token is none of this owner's, or was changed; or there is more
-                data than can be remembered.
-            CallDeniedError: The server may not have what it stands for.
+        Data that the program wrote itself stays visible in this server's results. Otherwise the
+        program could guess values and learn from the tokens which guess is right.
         """
         if self.idle:
             return arguments
@@ -299,7 +279,10 @@ class Vault:
             return self._reveal_text(server, value)
         if isinstance(value, int) and value >= 10**18:
             known = self._kept.find(str(value))
-            return value if known is None else _number(self._told(server, known))
+            if known is None:
+                return value
+            # The first text may have had separators between the digits.
+            return int("".join(filter(str.isdigit, self._reveal_value(server, known))))
         if not isinstance(value, (dict, list)):
             return value
         if depth >= MAX_DEPTH:
@@ -316,62 +299,49 @@ class Vault:
     def _reveal_text(self, server: str, text: str) -> str:
         if not any(sign in text for sign in SIGNS):
             return text
-        parts, kept = [], 0
-        for match in portioned(TOKENS, text):
+        parts: list[str] = []
+        kept = 0
+        for match in find_in_portions(TOKENS, text):
             kind = match.lastgroup or ""
             written = match[0]
             known = self._kept.find(plain_token(kind, written))
             if known is None:
                 if kind == "phone" and written[0] == "9":
-                    # Some other number, such as a time in milliseconds.
+                    # Another number, such as a time in milliseconds.
                     continue
-                raise _unknown(kind, written)
-            told = self._told(server, known)
+                message = (
+                    f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing "
+                    "that is known here: it was made up, or changed, or comes from another caller, "
+                    "or from before the bridge was started, or is more than a day old."
+                )
+                remedy = "Read the data again, and use the token as it is."
+                raise InvalidRequestError(message, remedy=remedy)
+            told = self._reveal_value(server, known)
             if "%" in written:
                 told = quote(told, safe="")
             parts += [text[kept : match.start()], told]
             kept = match.end()
-        if parts:
-            parts.append(text[kept:])
-        for part in parts[::2] if parts else (text,):
-            left = next(portioned(REMAINS, part), None)
-            if left is not None:
-                raise _changed(left[0])
-        return "".join(parts) if parts else text
+        parts.append(text[kept:])
+        for part in parts[::2]:
+            for left in find_in_portions(REMAINS, part):
+                message = (
+                    f"{left[0][:80]!r} is a part of a token that stands for personal data; nothing "
+                    "can be put in the place of a part."
+                )
+                raise InvalidRequestError(message, remedy="Pass the token on whole.")
+        return "".join(parts)
 
-    def _told(self, server: str, known: _Value) -> str:
-        """Return what a token stands for, if the server may know or has said so itself."""
+    def _reveal_value(self, server: str, known: _Value) -> str:
+        """Return the value of a token, if the server may receive it or returned it."""
         if server in known.sources or self._reveals(server):
-            if len(self._kept.told) < MAX_OWNERS:
-                self._kept.told.add(server)
+            if len(self._kept.receivers) < MAX_OWNERS:
+                self._kept.receivers.add(server)
             return known.text
         message = (
             f"{known.token} stands for {SHOWN[known.kind]} that the server {server!r} may not have."
         )
         remedy = "The user can name the server in policy.privacy.reveal_to."
         raise CallDeniedError(message, remedy=remedy)
-
-
-def _number(card: str) -> int:
-    """Return a card's number, however the text that it was first met in wrote it."""
-    return int("".join(filter(str.isdigit, card)))
-
-
-def _unknown(kind: Kind, written: str) -> InvalidRequestError:
-    message = (
-        f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing that is "
-        "known here: it was made up, or changed, or comes from another caller, or from before "
-        "the bridge was started, or is more than a day old."
-    )
-    return InvalidRequestError(message, remedy="Read the data again, and use the token as it is.")
-
-
-def _changed(left: str) -> InvalidRequestError:
-    message = (
-        f"{left[:80]!r} is a part of a token that stands for personal data; nothing can be put "
-        "in the place of a part."
-    )
-    return InvalidRequestError(message, remedy="Pass the token on whole.")
 
 
 def _is_encoded(key: Json, value: Json) -> bool:

@@ -1,8 +1,7 @@
-"""Personal data in texts, and the tokens that stand for it. Pure.
+"""Finds personal data in texts, and makes the tokens for it. Pure.
 
-Owns the detectors, what makes two ways to write a thing the same thing, and what tokens look like:
-like the thing, since programs and servers check that, in ranges that are reserved so that no one
-has one for real. Which token stands for what is `bridge.gate.privacy`'s affair.
+A token has the format of the data, since programs and servers check that. It comes from a reserved
+range, so that it belongs to no person.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from dataclasses import dataclass
 Kind = str
 
 EMAIL_PREFIX = "hidden-"
-EMAIL_DOMAIN = "private.invalid"  # The last label is reserved for names that never exist.
+EMAIL_DOMAIN = "private.invalid"  # The last label is reserved.
 
-PHONE_PREFIX = "999"  # A country code that is not assigned.
+PHONE_PREFIX = "999"  # The country code is not assigned.
 
 IBAN_COUNTRY = "XP"
-IBAN_BANK = "PRIV"  # A country code that the standard leaves to private use.
+IBAN_BANK = "PRIV"  # The country code is for private use.
 
 CARD_PREFIX = "9999"
 """Of no issuer: numbers that begin with 9 are for national use, and there is no country 999."""
@@ -28,10 +27,10 @@ CARD_PREFIX = "9999"
 
 @dataclass(frozen=True)
 class DetectedData:
-    """One piece of personal data in a text.
+    """Personal data in a text.
 
     Attributes:
-        same: Equal for all ways to write it.
+        same: A key that all spellings of the value share.
     """
 
     start: int
@@ -43,11 +42,11 @@ class DetectedData:
 _PORTION = 64 * 1024
 """Characters in which a pattern is looked for in one go, in which nothing else has its turn."""
 
-_LONGEST = 256  # Characters that no match of a pattern here has, with what is looked at after it.
+_LONGEST = 256  # More than a match and its lookahead have.
 
 
-def portioned(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield what `finditer` of a pattern without long matches does, a portion at a time."""
+def find_in_portions(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield the matches of a pattern without long matches, one portion of the text at a time."""
     least = 0
     for start in range(0, len(text), _PORTION):
         stop = start + _PORTION
@@ -75,13 +74,13 @@ _NO_DOMAIN = re.compile(r"v?[0-9]+\.[0-9]|[0-9]+x\.", re.IGNORECASE)
 
 
 def emails(text: str) -> Iterator[DetectedData]:
-    """Yield addresses of people, from each @ on to both sides."""
+    """Yield addresses of people."""
     at, least = text.find("@"), 0
     while at >= 0:
         after = _AFTER_AT.match(text, at + 1) if at else None
-        # Read backwards, so that a long word before it is looked at once.
+        # The reversed text needs one look at a long word.
         before = (
-            # the most characters before an @, by the mail standards
+            # The limit of the mail standards.
             _BEFORE_AT.match(text[max(least, at - 64) : at][::-1]) if after is not None else None
         )
         if after is not None and before is not None:
@@ -96,9 +95,9 @@ def emails(text: str) -> Iterator[DetectedData]:
 
 
 def _is_person(local: str, domain: str, before: str) -> bool:
-    """Return whether an address is one for mail, by its parts and the text before it."""
+    """Return whether the parts of an address and the text before it are those of a mail address."""
     return (
-        # Such as the sign of a diff before a decorator.
+        # The sign of a diff before a decorator.
         any(map(str.isalnum, local))
         and local not in {"git", "hg", "svn", "root", "ubuntu", "ec2-user", "vagrant", "www-data"}
         and domain.rpartition(".")[2] not in _FILE_ENDINGS
@@ -123,10 +122,10 @@ _BESIDE_DIGITS = re.compile(r"[0-9]\s*$"), re.compile(r"\s*[0-9]")
 
 
 def phones(text: str) -> Iterator[DetectedData]:
-    """Yield telephone numbers: international ones, and those of North America with separators."""
+    """Yield telephone numbers in international form, and North American ones with separators."""
     if "+" in text or "00" in text:
         is_diff = re.search(r"^(?:@@ -|diff --git )", text, flags=re.MULTILINE) is not None
-        for found in portioned(_INTERNATIONAL, text):
+        for found in find_in_portions(_INTERNATIONAL, text):
             start = found.start()
             if (start and text[start - 1].isalnum()) or _NO_PHONE.match(found[0]):
                 continue
@@ -136,17 +135,15 @@ def phones(text: str) -> Iterator[DetectedData]:
             same = digits.removeprefix("00") if found[0][0] == "0" else digits
             if not same.startswith(PHONE_PREFIX) and 8 <= len(same) <= 15:
                 yield DetectedData(start, found.end(), "phone", same)
-    for found in portioned(_AMERICAN, text):
-        if found[0].replace(" ", "").isdigit() and _in_numbers(text, *found.span()):
+    for found in find_in_portions(_AMERICAN, text):
+        start, end = found.span()
+        before, after = _BESIDE_DIGITS
+        if found[0].replace(" ", "").isdigit() and (
+            before.search(text, max(0, start - 9), start) or after.match(text, end, end + 9)
+        ):
             continue
         same = _NO_DIGITS.sub("", found[0])[-10:]
-        yield DetectedData(found.start(), found.end(), "phone", f"1{same}")
-
-
-def _in_numbers(text: str, start: int, end: int) -> bool:
-    """Return whether other numbers stand beside one, as in a table."""
-    before, after = _BESIDE_DIGITS
-    return bool(before.search(text, max(0, start - 9), start) or after.match(text, end, end + 9))
+        yield DetectedData(start, end, "phone", f"1{same}")
 
 
 _IBAN_LENGTHS: Mapping[str, int] = {
@@ -165,9 +162,9 @@ _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9]{2})"
 
 
 def ibans(text: str) -> Iterator[DetectedData]:
-    """Yield account numbers: of a country's length, and with the right check digits."""
+    """Yield account numbers with a country's length and valid check digits."""
     least = 0
-    for head in portioned(_IBAN, text):
+    for head in find_in_portions(_IBAN, text):
         length = _IBAN_LENGTHS.get(head[0][:2].upper())
         if length is None or head.start() < least:
             continue
@@ -181,7 +178,6 @@ def ibans(text: str) -> Iterator[DetectedData]:
 
 
 def _after(text: str, start: int, count: int) -> int | None:
-    """Return where so many letters and digits end, with single blanks between them."""
     position, blank = start, False
     while count:
         character = text[position : position + 1]
@@ -211,8 +207,8 @@ _CARD = re.compile(
 
 
 def cards(text: str) -> Iterator[DetectedData]:
-    """Yield numbers of payment cards: of a usual length and issuer, the last digit being right."""
-    for found in portioned(_CARD, text):
+    """Yield numbers of payment cards with a known length and issuer and a valid last digit."""
+    for found in find_in_portions(_CARD, text):
         same = _NO_DIGITS.sub("", found[0])
         if 13 <= len(same) <= 19 and luhn_is_valid(same):
             yield DetectedData(found.start(), found.end(), "card", same)
@@ -223,7 +219,7 @@ def luhn_is_valid(digits: str) -> bool:
 
 
 def luhn_sum(digits: str) -> int:
-    """Return the sum that the last digit is to make a multiple of ten."""
+    """Return the sum that the last digit completes to a multiple of ten."""
     total = 0
     for place, digit in enumerate(reversed(digits)):
         value = int(digit)
@@ -252,16 +248,16 @@ _LISTED = re.compile(r"\s*\S+\s+[0-9]+(?:\.[0-9]+){1,2}(?![.0-9])")
 
 
 def addresses(text: str) -> Iterator[DetectedData]:
-    """Yield addresses of machines on the internet; those that many networks have say nothing."""
+    """Yield public addresses of machines."""
     for pattern in (_IP4, _IP6):
-        for found in portioned(pattern, text):
+        for found in find_in_portions(pattern, text):
             try:
                 address = ipaddress.ip_address(found[0])
             except ValueError:
                 continue
             if address.version == 4 and _is_version(text, *found.span()):
                 continue
-            # What is not in there is no machine's, such as the letters around `::` in code.
+            # Other text is no address, such as `::` between words of code.
             if address.is_global and (address.version == 4 or address in _UNICAST):
                 yield DetectedData(found.start(), found.end(), "ip", address.compressed)
 
@@ -270,7 +266,7 @@ _UNICAST = ipaddress.ip_network("2000::/3")
 
 
 def _is_version(text: str, start: int, end: int) -> bool:
-    """Return whether four numbers are a version, by the text before them and the next lines."""
+    """Return whether four numbers are a version, by the text around them."""
     head, tail = text[max(0, start - _LONGEST) : start], text[end : end + _LONGEST]
     near = head[-24:].rstrip()
     word = _LAST_WORD.search(near.rstrip(" :=.\"'(["))
@@ -282,7 +278,7 @@ def _is_version(text: str, start: int, end: int) -> bool:
 
 
 DETECTORS: Mapping[Kind, Callable[[str], Iterator[DetectedData]]] = {
-    # Of two things found in one place, that of the kind named first counts.
+    # For two matches in one place, the first kind counts.
     "email": emails,
     "iban": ibans,
     "card": cards,
@@ -300,7 +296,7 @@ SHOWN: Mapping[Kind, str] = {
 
 
 def find(text: str, kinds: Iterable[Kind]) -> list[DetectedData]:
-    """Return what there is of some kinds, in the order of the text; nothing overlaps."""
+    """Return the personal data of some kinds in the order of the text, without overlaps."""
     wanted = frozenset(kinds)
     found: list[DetectedData] = []
     for kind, detect in DETECTORS.items():
@@ -319,24 +315,19 @@ def find(text: str, kinds: Iterable[Kind]) -> list[DetectedData]:
     return kept
 
 
-def token(kind: Kind, number: int) -> str:
-    """Return the token of a number that was drawn at random."""
+def make_token(kind: Kind, number: int) -> str:
     if kind == "email":
         return f"{EMAIL_PREFIX}{number % 16**24:024x}@{EMAIL_DOMAIN}"
     if kind == "phone":
         return f"+{PHONE_PREFIX}{number % 10**11:011d}"
     if kind == "iban":
-        return _iban(f"{number % 10**18:018d}")
+        rest = f"{IBAN_BANK}{number % 10**18:018d}"
+        return f"{IBAN_COUNTRY}{98 - _remainder(f'{rest}{IBAN_COUNTRY}00'):02d}{rest}"
     if kind == "card":
         body = f"{CARD_PREFIX}{number % 10**14:014d}"
         return f"{body}{-luhn_sum(f'{body}0') % 10}"
     first = 241 + number % 7
     return f"{first}.{number >> 3 & 255}.{number >> 11 & 255}.{number >> 19 & 255}"
-
-
-def _iban(digits: str) -> str:
-    rest = f"{IBAN_BANK}{digits}"
-    return f"{IBAN_COUNTRY}{98 - _remainder(f'{rest}{IBAN_COUNTRY}00'):02d}{rest}"
 
 
 _ESCAPED = r"(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})"
@@ -363,7 +354,7 @@ SIGNS = ("nvalid", "NVALID", "idden-", "IDDEN-", "999", "PRIV", "priv", "24")
 
 
 def plain_token(kind: Kind, text: str) -> str:
-    """Return a token as it was given out, however a text writes it."""
+    """Return a token in its original spelling."""
     if kind == "email":
         return text.lower().replace("%40", "@")
     if kind == "phone":

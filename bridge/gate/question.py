@@ -1,8 +1,7 @@
-"""The questions that ask a person for an approval, and the reading of their answers. Pure.
+"""Writes approval questions and reads their answers. Pure.
 
-Owns the wording and the form. The first line is the call and the second the reason,
-because clients show few lines. What comes from a program or a server cannot pass for anything else:
-names and values are quoted and cut, with characters that hide, reverse or break text written out.
+The first line has the call and the second the reason, because clients show few lines. Names and
+values from programs and servers are quoted and cut, with hidden and reversing characters escaped.
 """
 
 from __future__ import annotations
@@ -16,25 +15,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from bridge.gate.canonical import arguments_digest
-from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.decision import CHANGED, CallFacts, Decision, arguments_digest
 from bridge.gate.policy import DEFAULTS
 from bridge.model import Effect, HeldCall, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes
 
-Holds = Literal["call", "run", "session", "always"]  # What an approval applies to.
+Holds = Literal["call", "run", "session", "always"]  # The scope of an approval.
 
-# What a program, a server or a plan puts into a question has these bounds: a person reads no more.
-MAX_NAME_CHARS = 80  # Characters of the name of a server, tool or argument.
+# Limits on texts of a program, a server or a plan in a question.
+MAX_NAME_CHARS = 80  # Of a server, tool or argument.
 MAX_PLAN_LINES = 60
-MAX_PLAN_CHARS = 6000  # Of a plan's list; the run that made the plan returned all of it.
-MAX_DEPTH = 6  # Levels of an argument that are shown.
-MAX_ITEMS = 30  # Items of each list and object that are shown.
+MAX_PLAN_CHARS = 6000  # Of a plan's list.
+MAX_DEPTH = 6  # Levels of an argument.
+MAX_ITEMS = 30  # Items of each list and object.
 
 UNLISTED = " (the tool describes no such argument)"
 
 WIDTH = 72
-"""Columns of a line: a terminal has 80, and clients indent, as questions with Markdown do."""
+"""Columns of a line: a terminal has 80, and clients indent questions."""
 
 EFFECTS: Mapping[Effect, str] = {
     "read": "read",
@@ -48,7 +46,7 @@ ASKED: Mapping[str, str] = {
     DEFAULTS["destructive"]: "your policy asks before calls that may overwrite or delete data",
     DEFAULTS["untrusted"]: "your policy asks before calls with an unknown effect",
 }
-"""The defaults of a policy, as a person reads them."""
+"""The defaults of a policy in words for the user."""
 
 TITLES: Mapping[str, str] = {
     "call": "Once",
@@ -57,60 +55,53 @@ TITLES: Mapping[str, str] = {
     "always": "Always (adds a rule)",
     "no": "No",
 }
-"""The choices. The difference comes first, because clients cut them after some 40 characters."""
-
-ACCEPTS_DEFINITION = "Always (accepts this definition)"
+"""The choices. Clients cut them after some 40 characters."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
 _MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
-"""What Markdown shows otherwise than it is."""
+"""Characters that Markdown does not show as they are."""
 
 
 def question(
     call: CallFacts, asks: Sequence[Decision], choices: Sequence[Holds], arguments: Json
 ) -> dict[str, Json]:
-    """Return the parameters of the question whether a call may be made.
-
-    Args:
-        asks: The decisions that ask, the policy's own first.
-        choices: What an approval may apply to.
-        arguments: Without secrets.
-    """
-    name = named(call)
+    """Return the question about a call. `arguments` have no secrets."""
+    name = call_name(call)
     lines = [f"Reason: {_reasons(asks)}"]
     if any(ask.rule == CHANGED for ask in asks) and name == str(call):
-        # Not in the question: it is the server's text, and long.
+        # The definition itself is the server's text, and long.
         lines.append(f"`mcp-code-bridge tools {name}` shows its definition")
     values = arguments if isinstance(arguments, Mapping) else {}
     names, unlisted = _names(call, values)
     inline = [(_argument(key, unlisted), values[key]) for key in names]
     if unlisted:
-        lines.append(f"The tool does not describe: {_listed(unlisted)}")
+        lines.append(f"The tool does not describe: {_list_names(unlisted)}")
     lines.insert(
         0, f"Allow {name}({', '.join(f'{key}={shown(v, WIDTH * 4)}' for key, v in inline)})?"
     )
     if _is_whole({call.server: {call.tool: values}}) and fits(lines):
         text = _block([*lines, *_digest(call)])
     else:
-        # A person must not allow more than they see.
+        # The user must not allow more than the question shows.
         choices = [each for each in choices if each == "call"]
         lines[0] = f"Allow {name}({_heads(inline)})?"
         text = _block([*lines, *argument_lines(call, arguments)], code=True)
-    titles = {**TITLES, **({} if writes_rule(asks) else {"always": ACCEPTS_DEFINITION})}
+    changed = all(ask.rule == CHANGED for ask in asks)
+    titles = {**TITLES, **({"always": "Always (accepts this definition)"} if changed else {})}
     return form(text, {key: titles[key] for key in (*choices, "no")})
 
 
 def _block(lines: Sequence[str], *, code: bool = False) -> str:
-    # Lines that Markdown would alter become its code.
+    # Markdown does not change indented code.
     indent = "    " if code or any(map(_MARKDOWN.search, lines)) else ""
     return "\n".join(f"{indent}{line}" for line in lines)
 
 
 def fits(lines: Sequence[str]) -> bool:
-    """Return whether a client shows all of these lines in a terminal of 80 columns.
+    """Return whether a client shows all lines in a terminal of 80 columns.
 
-    Claude Code shows three lines of a question and folds the rest, and nothing unfolds it.
+    Claude Code shows three lines of a question and hides the others.
     """
     columns = (
         "".join("xx" if unicodedata.east_asian_width(each) in "WF" else each for each in line)
@@ -120,11 +111,10 @@ def fits(lines: Sequence[str]) -> bool:
 
 
 def _reasons(asks: Sequence[Decision]) -> str:
-    found = [ASKED.get(ask.rule) or because(ask) for ask in asks]
-    found = [
-        f"{text}, after {_led(ask)}" if ask.led else text
-        for text, ask in zip(found, asks, strict=True)
-    ]
+    found = []
+    for ask in asks:
+        text = ASKED.get(ask.rule) or because(ask)
+        found.append(f"{text}, after {_list_led(ask)}" if ask.led else text)
     effect = "" if asks[0].rule in ASKED else f". Effect: {EFFECTS[asks[0].effect]}"
     return f"{'; '.join(found)}{effect}"
 
@@ -139,7 +129,6 @@ def _heads(arguments: Sequence[tuple[str, Json]]) -> str:
 
 
 def _is_whole(value: Json, depth: int = -2) -> bool:
-    """Return whether `shown` leaves out nothing of a value that has room."""
     if not isinstance(value, Mapping | list | tuple):
         return True
     names = value if isinstance(value, Mapping) else ()
@@ -155,13 +144,9 @@ def _is_whole(value: Json, depth: int = -2) -> bool:
 def start_question(
     spec: ServerSpec, decision: Decision, choices: Sequence[str]
 ) -> dict[str, Json] | None:
-    """Return the parameters of the question whether a server may be started or connected to.
+    """Return the question about the start of a server, or None if it is too long to show whole.
 
-    None if it is too long to be shown whole: a person must see all that they approve. The values
-    of variables and headers are not shown: they are not part of a definition.
-
-    Args:
-        choices: "once", and "always" if the person may choose that.
+    The values of variables and headers are not part of a definition.
     """
     name = safe_name(spec.name)
     facts = server_lines(spec)
@@ -178,7 +163,7 @@ def start_question(
 
 
 def server_lines(spec: ServerSpec) -> list[str]:
-    """Return a server's whole definition, one fact a line, with hidden characters written out."""
+    """Return a server's definition, one fact a line, with hidden characters escaped."""
     facts: Mapping[str, Sequence[str]] = {
         "command": [spec.command],
         "arguments": spec.args,
@@ -195,16 +180,14 @@ def server_lines(spec: ServerSpec) -> list[str]:
 
 
 def _whole(text: str) -> str:
-    # What is written out takes ten characters at most, and twice the room is what there is.
-    return f'"{_written(text, 5 * len(text) + 1)}"'
+    # An escape has at most ten characters, and the limit is twice the room.
+    return f'"{_write_out(text, 5 * len(text) + 1)}"'
 
 
 def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Json]:
-    """Return the parameters of the question whether a plan may be carried out.
+    """Return the question about a plan.
 
-    Args:
-        shown: The list of its calls; where it has to be cut, the calls are counted by tool as well.
-        whole: For each call of which nothing is cut there, the number of its last line.
+    `whole` has, for each call that the list shows whole, the number of its last line.
     """
     total = len(plan.calls)
     listed, more = visible_lines(shown, MAX_PLAN_LINES, MAX_PLAN_CHARS)
@@ -226,8 +209,6 @@ def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Jso
 
 
 def _subject(plan: Plan) -> str:
-    """Return what a plan calls, for its first line: the call itself if there is one."""
-
     def name(held: HeldCall) -> str:
         return f"{safe_name(held.server)}.{safe_name(held.tool)}"
 
@@ -249,8 +230,7 @@ def _subject(plan: Plan) -> str:
 def _common_directory(arguments: Sequence[Json]) -> str:
     """Return the directory that holds every path among arguments; empty unless that is certain.
 
-    It is uncertain if a text with a slash is not a plain absolute path, or a text names the result
-    of a held call, which may be any path.
+    A text with a slash may be a relative path, or have the result of a held call in it.
     """
     paths: list[str] = []
     pending: list[Json] = list(arguments)
@@ -268,16 +248,15 @@ def _common_directory(arguments: Sequence[Json]) -> str:
     return "" if directory in ("/", "//") or len(directory) > MAX_NAME_CHARS else directory
 
 
-def offered(asked: Mapping[str, Json]) -> Sequence[str]:
+def list_offered(asked: Mapping[str, Json]) -> Sequence[str]:
     schema: Json = asked["requestedSchema"]
     return list(schema["properties"]["decision"]["enum"])
 
 
 def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) -> str:
-    """Return the decision in an `ElicitResult`: one of those offered, "no", or "" for none.
+    """Return the decision in an `ElicitResult`: an offered one, "no", or "" for none.
 
-    Args:
-        alone: What it means to accept without a decision, as clients let people who show no forms.
+    Clients without forms let users accept without a decision, which means `alone`.
     """
     action = answer.get("action")
     if action == "decline":
@@ -291,43 +270,37 @@ def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) 
     return decision if isinstance(decision, str) and decision in offered else "no"
 
 
-def named(call: CallFacts) -> str:
-    """Return a call's server and tool, so that they can be shown."""
+def call_name(call: CallFacts) -> str:
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 
 
 def safe_name(name: str, *, listed: bool = True, room: int = MAX_NAME_CHARS) -> str:
-    """Return a name that can be shown: as it is if it is plain, or else quoted and cut.
+    """Return a name that a question can show: unchanged if plain, else quoted and cut.
 
-    Letters that may pass for others are written out.
-
-    Args:
-        listed: Whether a server lists it, so that it may be in any one script.
-        room: Characters of a quoted name.
+    Look-alike letters are escaped. A name that a server lists may be in one script.
     """
     if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name):
         return name
-    # After that: in quotes a backslash would be doubled.
-    return escape_look_alikes(quoted(name, room), all_letters=not listed)
+    # After quoting, which would double the backslashes.
+    return escape_look_alikes(quote_text(name, room), all_letters=not listed)
 
 
 def because(ask: Decision) -> str:
-    """Return what asks and why, on one line."""
     rule = one_line(ask.rule, 400)
     return f"{rule} ({one_line(ask.reason, 400)})" if ask.reason else rule
 
 
 def led_by(asks: Sequence[Decision]) -> str:
-    """Return what led to decisions, as a sentence to continue with; empty if nothing did."""
-    return "".join(f" Earlier: {_led(ask)}." for ask in asks if ask.led)
+    """Return a sentence on the calls that led to decisions; empty if there are none."""
+    return "".join(f" Earlier: {_list_led(ask)}." for ask in asks if ask.led)
 
 
-def _led(ask: Decision) -> str:
-    return _listed(ask.led, room=160)
+def _list_led(ask: Decision) -> str:
+    return _list_names(ask.led, room=160)
 
 
 def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
-    """Return a call's arguments, one on each line; those that the tool describes first."""
+    """Return a call's arguments, one a line. Arguments that the tool describes come first."""
     if not isinstance(arguments, Mapping) or not arguments:
         return ["  without arguments"]
     names, unlisted = _names(call, arguments)
@@ -340,15 +313,16 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
     ]
     if len(names) > len(listed):
         rest = names[len(listed) :]
-        lines.append(f"  and {len(rest)} more arguments: {_listed(rest)}")
+        lines.append(f"  and {len(rest)} more arguments: {_list_names(rest)}")
     return [*lines, *_digest(call)]
 
 
 def _names(call: CallFacts, arguments: Mapping[str, Json]) -> tuple[list[str], Sequence[str]]:
-    """Return the names of arguments, those that the tool describes first, and the others again."""
+    """Return all argument names, described ones first, and the names that the tool does not
+    describe."""
     known = call.schema.get("properties")
     described = [name for name in known if name in arguments] if isinstance(known, Mapping) else []
-    return list(dict.fromkeys([*described, *arguments])), call.unlisted(arguments)
+    return list(dict.fromkeys([*described, *arguments])), call.find_unlisted(arguments)
 
 
 def _argument(name: str, unlisted: Sequence[str]) -> str:
@@ -363,9 +337,9 @@ def _digest(call: CallFacts) -> list[str]:
 
 
 def shown(value: Json, room: int, depth: int = 0) -> str:
-    """Return a value on one line, cut to about `room` characters, with what was left out."""
+    """Return a value on one line, cut to about `room` characters, with the size of the cut part."""
     if isinstance(value, str):
-        return quoted(value, room)
+        return quote_text(value, room)
     if isinstance(value, Mapping):
         if not value or depth >= MAX_DEPTH:
             return f"{{{len(value)} keys}}" if value else "{}"
@@ -378,31 +352,31 @@ def shown(value: Json, room: int, depth: int = 0) -> str:
     return _cut(json.dumps(value, default=str), room)
 
 
-def quoted(text: str, room: int) -> str:
-    """Return a text in quotes on one line, with its beginning and end if it is long."""
+def quote_text(text: str, room: int) -> str:
+    """Return a text in quotes on one line. A long text keeps its beginning and end."""
     if len(text) <= room:
-        return f'"{_written(text, room)}"'
+        return f'"{_write_out(text, room)}"'
     tail = room // 4
     lines = text.count("\n") + 1
     size = f"{len(text):,} characters" + (f" in {lines:,} lines" if lines > 1 else "")
-    head = _written(text[: room - tail], room - tail)
-    return f'"{head}" … "{_written(text[-tail:], tail)}" ({size}, shortened)'
+    head = _write_out(text[: room - tail], room - tail)
+    return f'"{head}" … "{_write_out(text[-tail:], tail)}" ({size}, shortened)'
 
 
 def one_line(text: str, room: int) -> str:
-    """Return a text on one line and not much longer, with nothing hidden in it."""
+    """Return a text on one line of about `room` characters, with hidden characters escaped."""
     cut = "" if len(text) <= room else "…"
-    return f"{_written(text[:room], room, quotes=False)}{cut}"
+    return f"{_write_out(text[:room], room, quotes=False)}{cut}"
 
 
 def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], int]:
-    """Return a text's first lines, with nothing hidden in them, and how many more there are."""
+    """Return a text's first lines, with hidden characters escaped, and the count of others."""
     split = text.split("\n")
     found: list[str] = []
     for line in split[:lines]:
-        # All of it: what is written out takes ten characters at most.
-        written = _written(line, 5 * len(line), quotes=False, gaps=False)
-        # Text behind a wide gap might not be seen.
+        # The whole line: an escape has at most ten characters.
+        written = _write_out(line, 5 * len(line), quotes=False, gaps=False)
+        # A reader may overlook text behind a wide gap.
         written = re.sub(r" {60,}", lambda gap: f"[{len(gap.group())} spaces]", written)
         characters -= len(written)
         if characters < 0:
@@ -411,8 +385,8 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     return found, len(split) - len(found)
 
 
-def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
-    """Return a text with what hides, turns, breaks or stacks written out; at most twice `room`."""
+def _write_out(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
+    """Return a text with hidden, reversing or stacking characters escaped; at most 2 × `room`."""
     found: list[str] = []
     marks, alike = 0, look_alikes(text)
     for place, character in enumerate(text):
@@ -428,15 +402,14 @@ def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) ->
             found.append(character)
     written = "".join(found)
     if gaps:
-        # Else what stands behind them would begin another line where lines are wrapped.
+        # Otherwise a client could wrap the text behind them to a new line.
         written = _GAP.sub(lambda gap: f"[{len(gap.group())} spaces]", written)
     return written if len(written) <= 2 * room else f"{written[: 2 * room]}…"
 
 
 def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
-    """Return the parameters of a question with a choice of answers, each with its title."""
-    # Titles stand in `enumNames`: clients of either era take them, and older ones no `oneOf`.
-    # There is no default, so that nothing is allowed by only pressing a key.
+    # All clients know `enumNames`, and older ones no `oneOf`. Without a default, one key does not
+    # allow a call.
     decision = {
         "type": "string",
         "title": "Decision",
@@ -447,12 +420,7 @@ def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
     return {"mode": "form", "message": message.rstrip("\n"), "requestedSchema": schema}
 
 
-def writes_rule(asks: Sequence[Decision]) -> bool:
-    """Return whether "always" needs a rule, or only the tool's new definition to be remembered."""
-    return any(ask.rule != CHANGED for ask in asks)
-
-
-def _listed(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:
+def _list_names(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:
     found = ", ".join(safe_name(name, room=room) for name in names[:8])
     return found if len(names) <= 8 else f"{found} and {len(names) - 8:,} more"
 

@@ -1,36 +1,42 @@
-"""Takes secrets out of what reaches a sandbox, a model or a log.
+"""Removes secrets from what reaches a sandbox, a model or a log, and keeps the shape of JSON.
 
-Owns the encoded forms in which a secret is looked for, the mark that replaces it, and that JSON
-keeps its shape. `bridge.servers.secrets` provides the secrets; values that only look like one are
-`redaction_shapes`'.
+`redaction_shapes` finds values that only look like secrets.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
 import ahocorasick  # type: ignore[import-not-found]
 
-from bridge.gate.redaction_forms import Form, json_forms, mark_forms, text_forms
-from bridge.gate.redaction_shapes import MASK_BEGINS, could_be_password, mask, masked, names_secret
+from bridge.gate.redaction_shapes import (
+    MASK_BEGINS,
+    could_be_password,
+    mask,
+    mask_secrets,
+    names_secret,
+)
 from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.text import distinct_key
 
-MAX_SECRETS = 1000  # A file of somebody else's environment can have any number.
-MAX_SECRET_CHARS = 64 * 1024  # Of one that is looked for; keys and certificates have some thousand.
-_PORTION = 64 * 1024  # Bytes that are searched without a pause.
+MAX_SECRETS = 1000  # Another user's environment file can have any number.
+MAX_SECRET_CHARS = 64 * 1024  # Keys and certificates have some thousand.
+_PORTION = 64 * 1024  # Bytes of one search.
 
 _WORD = 8
 """Bytes that are looked up at once, where a text is asked quickly whether it has a long form."""
 
 _LONG = 2 * _WORD - 1  # Bytes of which a word at a multiple of eight is part, wherever they stand.
-MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")  # What reads like a mark, whole.
+MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")  # A whole mark.
 
 _OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
 
@@ -39,16 +45,16 @@ _DEEPER = "[nested too deeply to be shown]"
 _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
 """What a text has, where it is shown, that only reads like a mask."""
 
-_UNSAFE = re.compile(r"[^ !#-Z^-~]")  # What would have to be escaped in JSON.
+_UNSAFE = re.compile(r"[^ !#-Z^-~]")  # Characters that JSON escapes.
 
 _as_json = json_text.encoder(allow_nan=True)
 
 
-Note = Callable[[str, str], None]  # Takes a mark and the text that it replaced.
+Note = Callable[[str, str], None]
 
 
 class _Span(NamedTuple):
-    """Where a secret is, or several that overlap; the mark is that of the first, or longest."""
+    """The place of a secret, or of several that overlap, with the mark of the first or longest."""
 
     start: int
     end: int
@@ -56,17 +62,13 @@ class _Span(NamedTuple):
 
 
 class Redactor:
-    """Takes known values out of texts, JSON and frames.
+    """Removes known values from texts, JSON and frames.
 
-    There is one for a bridge. Its secrets may change; keep `revision` beside redacted data.
+    A bridge has one. Its secrets may change, which changes `revision`.
 
     Args:
-        known: Secret to its name in marks ("GITHUB_TOKEN of github").
-        words: Those of them that are found only as whole words.
-
-    Attributes:
-        revision: Changes with the secrets.
-        marks: Each mark that was ever made, and the name in it.
+        known: Secrets to their names in marks ("GITHUB_TOKEN of github").
+        words: The secrets that match only as whole words.
     """
 
     def __init__(self, known: Mapping[str, str] | None = None, words: Collection[str] = ()) -> None:
@@ -100,8 +102,7 @@ class Redactor:
         self._marks = _Needles(mark_forms(self.marks, wanted), escaped=True)
         self.revision += 1
 
-    def noting(self, note: Note) -> Redactor:
-        """Return one for the secrets of this moment that reports each text that it replaces."""
+    def with_note(self, note: Note) -> Redactor:
         return self._with(_note=note)
 
     def _with(self, **changes: object) -> Redactor:
@@ -110,74 +111,47 @@ class Redactor:
         return view
 
     def find_marks(self, line: bytes) -> list[_Span]:
-        """Return where marks are in a line of JSON; changed and cut ones have an empty mark."""
+        """Return the places of marks in a line of JSON. A changed mark has an empty one."""
         return self._marks.spans(line)
 
     def text(self, text: str) -> str:
-        """Return a text without known secrets; the very same if there are none in it."""
         if not self._known or not text:
             return text
         data = text.encode("utf-8", "surrogatepass")
-        cleared = self.encoded(data)
+        cleared = self.redact_bytes(data)
         return text if cleared is data else cleared.decode("utf-8", "surrogatepass")
 
-    def encoded(self, data: bytes) -> bytes:
-        """Return the bytes of a text without known secrets; the very same if there are none."""
-        return self._texts.replaced(data, note=self._note) if self._known and data else data
+    def redact_bytes(self, data: bytes) -> bytes:
+        return self._texts.replace_secrets(data, note=self._note) if self._known and data else data
 
     def stream(self) -> ClearedStream:
-        """Return what clears a text that comes in pieces."""
         return ClearedStream(self)
 
-    def so_far(self, data: bytes, skip: int, *, ends: bool = False) -> tuple[bytes, int]:
-        """Return what is certain of a text, cleared, and how much of `data` it was.
-
-        Args:
-            skip: Bytes at the beginning that were returned before.
-            ends: Whether nothing follows.
-        """
-        end = len(data) if ends else self._texts.first_beginning(data)
-        return self._texts.replaced_so_far(data, max(skip, end), skip, self._note)
-
     def frame(self, line: bytes) -> bytes:
-        """Return a line of JSON without known secrets in its texts and keys.
-
-        Raises:
-            ValueError: It has some, and is no JSON, or is nested too deeply.
-        """
-        cleared = self._frames.replaced(line, note=self._note) if self._known else line
+        """Return a line of JSON without known secrets. Raise `ValueError` for other text."""
+        cleared = self._frames.replace_secrets(line, note=self._note) if self._known else line
         if cleared is line:
             return line
         try:
-            json.loads(cleared)
+            try:
+                json.loads(cleared)
+            except ValueError:
+                # It is also outside of texts, as a number or between values.
+                text = json.dumps(self._clear_texts(json.loads(line)), separators=(",", ":"))
+                cleared = text.encode("ascii") + (b"\n" if line.endswith(b"\n") else b"")
         except RecursionError:
             raise ValueError(_DEEPER) from None
-        except ValueError:
-            # It also stands outside of texts, as a number or as marks between values.
-            return self._texts_only(line)
         return cleared
 
-    def _texts_only(self, line: bytes) -> bytes:
-        try:
-            cleared = json.dumps(self._cleared(json.loads(line)), separators=(",", ":"))
-        except RecursionError:
-            raise ValueError(_DEEPER) from None
-        return cleared.encode("ascii") + (b"\n" if line.endswith(b"\n") else b"")
-
-    def _cleared(self, value: Json) -> Json:
+    def _clear_texts(self, value: Json) -> Json:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(key): self._cleared(item) for key, item in value.items()}
-        return [self._cleared(item) for item in value] if isinstance(value, list) else value
+            return {self.text(key): self._clear_texts(item) for key, item in value.items()}
+        return [self._clear_texts(item) for item in value] if isinstance(value, list) else value
 
     def value(self, value: Json) -> Json:
-        """Return a value without known secrets, keys included; the very same if there are none.
-
-        Raises:
-            ValueError: It is not JSON.
-            TypeError: It is a type that JSON does not have.
-        """
+        """Return a value without known secrets, also in keys; the same object if it has none."""
         if not self._known or value is None or value is True or value is False:
             return value
         if isinstance(value, str):
@@ -192,40 +166,34 @@ class Redactor:
         return json.loads(cleared.decode("utf-8", "surrogatepass"))
 
     def arguments(self, value: Json, schema: Json = None, *, marks: bool = False) -> Json:
-        """Return arguments as questions, plans and the audit log show them.
+        """Return arguments for questions, plans and the audit log.
 
-        Known secrets are left out, and nothing else is: what has the format of a secret, and the
-        value of a parameter that names one, have a mask with their ends, length and digest.
+        Known secrets are removed. Texts in the format of a secret, and values of parameters that
+        name one, have a mask with their ends, length and digest. Everything else is shown.
 
         Args:
-            schema: Of the tool's arguments. A name that it does not have masks nothing: a program
-                could hide what it likes under one.
-            marks: Whether known marks are shown as such: the gate replaces or refuses those.
+            schema: Of the tool's arguments. Other names mask nothing: a program could use one to
+                hide a value.
+            marks: Whether known marks stay, because the gate replaces or refuses them.
         """
         if marks:
             return self._with(_plain=self.marks).arguments(value, schema)
         texts = _texts(value)
         if texts is not None:
-            # To search them all at once takes a fifth of the time, and this is done for each call.
-            # A line feed is in none of the formats, and whatever precedes or follows one of them
-            # may be a line feed. What seems to reach over two texts is looked at again.
+            # One search of all texts takes a fifth of the time, for each call.
+            # No format has a line feed, and each may stand next to one. Matches over two texts are
+            # checked again.
             together = "\n".join(texts)
             if self.shown(together) is together:
                 return value
         return self._shown(value, _Schema(schema), 0)
 
     def shown(self, text: str) -> str:
-        """Return text with secrets masked, for logs and prompts."""
         if MASK_BEGINS in text:
             text = _OTHER.sub(
                 lambda m: m[0] if m[0] in self._plain else _NO_MASK + m[0][len(MASK_BEGINS) :], text
             )
-        return masked(self.text(text))
-
-    def _password(self, text: str) -> str:
-        # A known secret has no mask that shows some of it.
-        whole = could_be_password(text) and self.text(text) is text
-        return mask(text) if whole else self.shown(text)
+        return mask_secrets(self.text(text))
 
     def _shown(self, value: Json, schema: _Schema, depth: int) -> Json:
         if isinstance(value, str):
@@ -238,8 +206,10 @@ class Redactor:
             found: dict[Json, Json] = {}
             for key, item in value.items():
                 shown = distinct_key(self.shown(key), found) if isinstance(key, str) else key
-                if isinstance(item, str) and schema.names_secret(key):
-                    found[shown] = self._password(item)
+                secret = isinstance(item, str) and schema.names_secret(key)
+                # A mask would show the ends of a known secret.
+                if secret and could_be_password(item) and self.text(item) is item:
+                    found[shown] = mask(item)
                 else:
                     found[shown] = self._shown(item, schema.below(key), depth + 1)
             return found
@@ -248,7 +218,7 @@ class Redactor:
 
 
 class _Schema:
-    """The part of a tool's schema that describes one value: nothing where that is not plain."""
+    """The schema of one value; empty if it is not plain."""
 
     def __init__(self, schema: Json, root: Json = None) -> None:
         self._root = schema if root is None else root
@@ -261,12 +231,10 @@ class _Schema:
             self._here = found if isinstance(found, Mapping) else {}
 
     def names_secret(self, key: str) -> bool:
-        """Return whether this is a parameter, and one for a secret."""
         properties = self._here.get("properties")
         return isinstance(properties, Mapping) and key in properties and names_secret(key)
 
     def below(self, key: str | None) -> _Schema:
-        """Return what describes the value of a key, or the items of a list."""
         if key is None:
             return _Schema(self._here.get("items"), self._root)
         properties = self._here.get("properties")
@@ -275,10 +243,9 @@ class _Schema:
 
 
 class ClearedStream:
-    """Takes secrets out of a text that comes in pieces, and also those that two pieces share.
+    """Removes secrets from a text that arrives in pieces, also those that span pieces.
 
-    Holds back what could be the beginning of one, and nothing else: the reader sees a
-    line when it is written.
+    It holds back only the possible start of a secret, so that a reader sees each line at once.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -286,26 +253,26 @@ class ClearedStream:
         self._before = self._held = b""
 
     def feed(self, data: bytes, *, ends: bool = False) -> bytes:
-        """Return what is certain so far."""
+        """Return the text that is certain now."""
         if not (self._held or self._redactor._known):
-            # Large results pass without a copy.
             self._before = (self._before + data[-_CONTEXT:])[-_CONTEXT:]
             return data
         text, skip = self._before + self._held + data, len(self._before)
-        cleared, end = self._redactor.so_far(text, skip, ends=ends)
+        needles, note = self._redactor._texts, self._redactor._note
+        end = len(text) if ends else max(skip, needles.first_beginning(text))
+        cleared, end = needles.replaced_so_far(text, end, skip, note)
         self._before, self._held = text[max(0, end - _CONTEXT) : end], text[end:]
         if len(self._held) > 8 * MAX_SECRET_CHARS:
-            # Nothing but secrets that overlap, or the beginning of an enormous one.
+            # Overlapping secrets, or the start of a huge one.
             return cleared + self.finish()
         return cleared
 
     def finish(self) -> bytes:
-        """Return what was held back, when nothing follows."""
         return self.feed(b"", ends=True)
 
 
 def _texts(value: Json) -> list[str] | None:
-    """Return all texts in arguments; None if some may be masked by their name alone."""
+    """Return all texts in arguments; None if a key may name a secret."""
     found: list[str] = []
     level = [value]
     for _ in range(100):
@@ -328,24 +295,21 @@ def _texts(value: Json) -> list[str] | None:
 
 
 def _mark(name: str) -> str:
-    """Return what stands in a secret's place. It needs no escape in JSON."""
+    """Return the mark of a secret's name. JSON does not escape it."""
     return f"{MASK_BEGINS}{_UNSAFE.sub('?', name)[:100]}]"
 
 
 class _Needles:
-    """Looks for all forms of all secrets at once.
+    """Searches for all forms of all secrets at once.
 
-    Args:
-        forms: Of one that several secrets have the first counts.
-        escaped: Whether they are looked for in JSON, where what only seems to be one may begin in
-            the middle of an escape.
+    In `escaped` JSON, a match may begin in the middle of an escape, and then does not count.
     """
 
     def __init__(self, forms: Iterable[Form], *, escaped: bool) -> None:
         self._escaped = escaped
         self._automaton = ahocorasick.Automaton()
         every: set[bytes] = set()
-        for form, mark, whole in itertools.islice(forms, 100_000):  # A thousand secrets have fewer.
+        for form, mark, whole in itertools.islice(forms, 100_000):
             if form not in every:
                 self._automaton.add_word(_key(form), (len(form), mark, whole))
                 every.add(form)
@@ -358,17 +322,16 @@ class _Needles:
         words = (form[at : at + _WORD] for form in long for at in range(self._stride))
         self._words = frozenset(int.from_bytes(word, sys.byteorder) for word in words)
 
-    def replaced(self, data: bytes, *, note: Note | None = None) -> bytes:
-        """Return `data` with the marks in place of secrets; `data` itself if there are none."""
+    def replace_secrets(self, data: bytes, *, note: Note | None = None) -> bytes:
         return self.replaced_so_far(data, len(data), 0, note)[0]
 
     def replaced_so_far(
         self, data: bytes, end: int, skip: int, note: Note | None
     ) -> tuple[bytes, int]:
-        """Return `data` from `skip` on with marks in place of secrets, and how far it is certain.
+        """Return `data` from `skip` on with marks for secrets, and the offset up to which it is
+        certain.
 
-        Args:
-            end: Where a secret could begin that continues; one that reaches there is not certain.
+        A secret that continues could begin at `end`.
         """
         spans = self.spans(data, skip)
         while spans and spans[-1].end > end:
@@ -387,16 +350,17 @@ class _Needles:
         for start, end, mark in spans:
             text = data[start:end].decode("utf-8", "surrogatepass")
             note(mark.decode(), json.loads(f'"{text}"') if self._escaped else text)
-        # A text that only reads like a mark replaces itself.
+        # A text that only looks like a mark replaces itself.
         for match in MARK.findall(data) if MASK_BEGINS.encode() in data else ():
             note(match.decode(), match.decode())
 
     def _possible(self, data: bytes) -> bool:
-        """Return whether there may be any: twenty times as fast as the automaton for a large text.
+        """Return whether there may be secrets, twenty times as fast as the automaton for large
+        texts.
 
-        Wherever a long form stands, one of the words that are looked up lies within it.
+        Each long form contains one of the words that this looks up.
         """
-        # Many short forms, or few bytes: the automaton is as fast.
+        # Here the automaton is as fast.
         if len(data) < 4096 or len(self._short) > 32:
             return True
         whole = memoryview(data)[: len(data) // _WORD * _WORD]
@@ -404,12 +368,12 @@ class _Needles:
         return not self._words.isdisjoint(looked_up) or any(form in data for form in self._short)
 
     def spans(self, data: bytes, skip: int = 0) -> list[_Span]:
-        """Return where secrets are; those that overlap as one, so that no rest of them is left."""
+        """Return the places of secrets. Overlapping secrets are one span."""
         found: list[_Span] = []
         if not self._longest or not self._possible(data):
             return found
         portion = max(_PORTION, self._longest)
-        # A search lets no other thread in before its end.
+        # A search blocks other threads.
         for done in range(0, len(data), portion):
             first = max(0, done - self._longest + 1)
             matches = self._automaton.iter(_key(data[first : done + portion]))
@@ -428,9 +392,9 @@ class _Needles:
         return found
 
     def first_beginning(self, data: bytes) -> int:
-        """Return the first place from which on `data` is the beginning of a longer form.
+        """Return the first offset from which `data` is the start of a longer form.
 
-        A whole word at the end is one too: what follows may continue the word.
+        A whole word at the end is one, since the next piece may continue it.
         """
         total, automaton = len(data), self._automaton
         text = _key(data[-self._longest :])
@@ -445,20 +409,19 @@ class _Needles:
 
 
 def _key(data: bytes) -> str | bytes:
-    """Return bytes as the automaton takes them: most are built for texts."""
+    """Return bytes in the type that the automaton was built for."""
     return data.decode("latin-1") if ahocorasick.unicode else data
 
 
 _ESCAPE = re.compile(
     rb"(?:\\[a-z]|\\u[0-9a-fA-F]{4}|(?:\\x|%)[0-9a-fA-F]{2}|(?:\x1b|\\u001b)\[[0-9;]{0,12}m)\Z"
 )
-"""What ends in a letter or a digit, and is neither: an escape in JSON, addresses or terminals."""
+"""An escape in JSON, addresses or terminals that ends in a letter or digit."""
 
 _CONTEXT = 20  # Bytes before a form that decide whether it is a whole word.
 
 
 def _is_whole(data: bytes, start: int, end: int) -> bool:
-    """Return whether no letter or digit continues a form at either end."""
     if data[end - 1 : end].isalnum() and data[end : end + 1].isalnum():
         return False
     glued = data[start : start + 1].isalnum() and data[max(0, start - 1) : start].isalnum()
@@ -466,7 +429,7 @@ def _is_whole(data: bytes, start: int, end: int) -> bool:
 
 
 def _begins_a_character(data: bytes, start: int) -> bool:
-    """Return whether a character of a JSON text begins at `start`, not half an escape."""
+    """Return whether a character of JSON text begins at `start`, and not the rest of an escape."""
     if b"\\" not in data[max(0, start - 5) : start]:
         return True
     if _odd_backslashes(data, start):
@@ -482,10 +445,111 @@ def _begins_a_character(data: bytes, start: int) -> bool:
 def _odd_backslashes(data: bytes, end: int) -> bool:
     before = end
     while before:
-        # Piece by piece: a server may put millions of them before what it knows to be a secret.
+        # Piece by piece: a server may send millions of backslashes.
         piece = data[max(0, before - 4096) : before]
         kept = piece.rstrip(b"\\")
         before -= len(piece) - len(kept)
         if kept:
             break
     return (end - before) % 2 == 1
+
+
+LEAST_ENCODED = 7
+"""The minimum length of an encoded form. Shorter ones occur by chance."""
+
+Form = tuple[bytes, bytes, bool]
+"""The searched bytes, the mark, and whether only whole words match."""
+
+
+def text_forms(known: Mapping[str, str], words: Collection[str] = ()) -> Iterator[Form]:
+    """Yield the forms of secrets, with their marks, in a text that may hold JSON."""
+    yield from _forms(known, words)
+    for secret, mark in known.items():
+        with suppress(UnicodeEncodeError):
+            # A variable may have bytes that are no text, which Python writes as surrogates.
+            raw = secret.encode("utf-8", "surrogateescape")
+            if raw != secret.encode("utf-8", "surrogatepass"):
+                shown = mark.encode("ascii", "replace")
+                yield (raw, shown, False)
+                yield (quote(raw, safe="").encode("ascii"), shown, False)
+                yield from _encode_forms(raw, shown)
+
+
+def _forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
+    for secret, mark in known.items():
+        whole, shown = secret in words, mark.encode("ascii", "replace")
+        data = secret.encode("utf-8", "surrogatepass")
+        yield (data, shown, whole)
+        # A separate mark for each, so that a mark stands for one text.
+        for number, form in enumerate(sorted(_write_forms(secret)), 2):
+            other = f"{mark[:-1]}, form {number}]".encode("ascii", "replace")
+            yield (form.encode("utf-8", "surrogatepass"), other, whole)
+        yield from _encode_forms(data, shown)
+
+
+def json_forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
+    for data, mark, whole in _forms(known, words):
+        text = data.decode("utf-8", "surrogatepass")
+        for form in _escape_forms(text):
+            yield (form.encode("utf-8", "surrogatepass"), mark, whole)
+
+
+def mark_forms(marks: Iterable[str], known: Mapping[str, str]) -> Iterator[Form]:
+    """Yield marks, and parts of marks that were cut, encoded or decoded."""
+    yield from ((mark.encode(), mark.encode(), False) for mark in marks)
+    for secret, mark in known.items():
+        shown = mark.encode("ascii", "replace")
+        filled = _fill_mark(secret.encode("utf-8", "surrogatepass"), shown)
+        # One half of a cut mark has its first 15 characters, or these last ones.
+        tail = shown[-min(12, max(1, len(shown) - 14)) :]
+        left = {part for part in (shown[:15], shown[1:-1], filled, filled[1:-1]) if len(part) > 14}
+        left |= {tail} if len(tail) > LEAST_ENCODED else set()
+        left |= {form.encode() for form in _write_forms(mark)}
+        left |= {form for form, _, _ in _encode_forms(shown, shown)}
+        yield from ((part, b"", False) for part in left)
+
+
+def _write_forms(secret: str) -> set[str]:
+    """Return a secret in JSON, in JSON within JSON, and in addresses."""
+    once = _escape_forms(secret)
+    twice = {again for form in once for again in _escape_forms(form)}
+    percent = {quote(secret, safe="", errors="replace"), quote(secret, errors="replace")}
+    percent.add(quote_plus(secret, errors="replace"))
+    lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in percent}
+    # Browsers do not escape these in a query.
+    percent.add(quote(secret, safe="/:@!$'()*,;~", errors="replace"))
+    return {*once, *twice, *percent, *lower} - {secret}
+
+
+def _escape_forms(text: str) -> set[str]:
+    """Return the ways in which encoders write a text into JSON."""
+    forms = set()
+    for ascii_only in (True, False):
+        form = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        # Some encoders escape every slash.
+        forms |= {form, form.replace("/", "\\/")}
+    return forms
+
+
+def _fill_mark(data: bytes, mark: bytes) -> bytes:
+    return mark[: len(data)].ljust(min(len(data), 4096), b"*").ljust(len(data), b"*")
+
+
+def _encode_forms(data: bytes, mark: bytes) -> Iterator[Form]:
+    """Yield hexadecimal forms, and the Base64 forms at each of the three offsets.
+
+    The Base64 of a mark is as long as that of the secret, so that the following text stays
+    decodable.
+    """
+    filled = _fill_mark(data, mark)
+    for before in range(3):
+        lost = (0, 2, 3)[before]
+        full = (before + len(data)) * 8 // 6
+        if full - lost < LEAST_ENCODED:
+            continue
+        ways = (base64.b64encode, base64.urlsafe_b64encode)
+        for encode in ways:
+            text = encode(bytes(before) + data)[lost:full]
+            yield (text, encode(bytes(before) + filled)[lost:full], False)
+    for digits in (data.hex(), data.hex().upper()):
+        yield (digits.encode(), filled.hex().encode(), False)

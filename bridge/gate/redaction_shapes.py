@@ -1,12 +1,7 @@
 """Finds texts that look like secrets, without a list of them. Pure.
 
-Owns the names that secrets stand under, the formats of well-known tokens, and the rule by which a
-value of the configuration counts as a secret. Each search takes time linear in the text, whatever
-the text is: it goes from one fixed beginning to the next, and what does not fit is left at once.
-
-A program must not be able to use masks to hide something from a reader. So it covers
-characters that tokens consist of and nothing else, has an end, and leaves what is before and after
-it; it shows some of what it covers, with its length and a digest.
+Each search is linear in the text. A program must not hide text from a reader behind a mask. So a
+mask covers only characters of tokens, and has their ends, length and digest.
 """
 
 from __future__ import annotations
@@ -19,18 +14,18 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 MASK_BEGINS = "[redacted: "
-"""How each mask begins, of known secrets as well; a text that has it is marked as a text."""
+"""The start of each mask. A text that has it is marked as text."""
 
 LEAST_NAMED = 6
 """Characters of a value that counts as a secret for its name. What is shorter is in every text."""
 
-LEAST_SHAPED = 20  # Least characters of a text that counts as random. Known formats are longer.
+LEAST_SHAPED = 20  # Minimum length of random text. Known formats are longer.
 
 LEAST_WORDS = 15
 """Letters from which on a value without digits is a secret for its name: "postgres" is none, and a
 pass phrase is."""
 
-MAX_MASKED = 16 * 1024  # Characters that one mask covers. What is longer is no token, and is shown.
+MAX_MASKED = 16 * 1024  # Characters of one mask. A longer text is no token, and is shown.
 
 
 def words_in(text: str) -> frozenset[str]:
@@ -52,7 +47,7 @@ _PAIRS = frozenset(
         "consumer hmac"
     )
 ) | frozenset({("pass", "phrase"), ("auth", "code"), ("connection", "string"), ("session", "id")})
-# Packed copies of the variables that a shell's hook has set, tokens among them.
+# Packed copies of variables that a shell's hook has set.
 _PAIRS |= {("direnv", "diff"), ("mise", "diff")}
 
 _LAST = words_in("auth pass key dsn signature session")
@@ -87,13 +82,13 @@ _JOINED = re.compile(
 
 @lru_cache(maxsize=4096)
 def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name in snake, kebab, camel or any other case, in lower case."""
+    """Return the words of a name in lower case, whatever its style."""
     return tuple(word.lower() for word in _WORD.findall(_JOINED.sub(r"_\1", name[:200])))
 
 
 @lru_cache(maxsize=4096)
 def names_secret(name: str) -> bool:
-    """Return whether what stands under this key of some arguments is a secret."""
+    """Return whether the value of this argument is a secret."""
     words = words_of(name)
     if not words or words[-1] in _ABOUT - {"id"}:
         return False
@@ -108,7 +103,7 @@ def names_secret(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def names_setting(name: str) -> bool:
-    """Return whether a variable, a header or an option of this name holds a secret."""
+    """Return whether a variable, header or option of this name holds a secret."""
     words = words_of(name)
     return names_secret(name) or (bool(words) and words[-1] in _LAST)
 
@@ -142,7 +137,7 @@ of several parts is longer than any top-level domain."""
 _Match = Callable[[str, int], re.Match[str] | None]
 
 _COMPILED: tuple[tuple[str, _Match], ...] = tuple(
-    # Only where a word begins: in a long run each other place would be looked at in vain.
+    # Only at the start of a word, so that a long run takes linear time.
     (begins, re.compile(rf"(?<![A-Za-z0-9_-]){re.escape(begins)}{rest}").match)
     for begins, rest in _FORMATS
 )
@@ -166,8 +161,8 @@ _PEM_LINES = re.compile(r"[A-Za-z0-9+/=]{40,}(?:(?:\s|\\[rn]){1,4}[A-Za-z0-9+/=]
 _TOKEN = re.compile(r"[A-Za-z0-9_.~+=@%!-]+")
 
 
-def masked(text: str) -> str:
-    if len(text) < 14:  # No pattern matches a shorter text.
+def mask_secrets(text: str) -> str:
+    if len(text) < 14:
         return text
     spans = sorted(_spans(text))
     if not spans:
@@ -181,19 +176,18 @@ def masked(text: str) -> str:
 
 
 def mask(secret: str) -> str:
-    """Return what is shown in place of a value: its ends if it is long, its length and a digest."""
+    """Return the mask of a value: its ends if it is long, its length and a digest."""
     size = len(secret)
-    # Of a shorter one too little stays secret.
+    # Too little of a shorter value would stay secret.
     ends = f"{secret[:4]}…{secret[-2:]}, " if size >= 20 else ""
     digest = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{MASK_BEGINS}{ends}{size:,} characters, sha256 {digest}]"
 
 
 def could_be_password(text: str) -> bool:
-    """Return whether the text given for a parameter that names a secret can be one.
+    """Return whether a text can be a secret that its parameter names.
 
-    None is what has a space, a line's end or a character that a shell or an address obeys, unless
-    it looks drawn at random.
+    Text with spaces or with characters that a shell or an address obeys is none, unless random.
     """
     if not 0 < len(text) <= 512:
         return False
@@ -201,7 +195,7 @@ def could_be_password(text: str) -> bool:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    # Each of these has a digit, or it would be something to read.
+    # Each has a digit, unlike words.
     for begins, match in _COMPILED if _DIGIT.search(text) else ():
         at = text.find(begins)
         while at >= 0:
@@ -221,7 +215,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     at = text.find("://")
     while at >= 0:
         found = _USER.match(text, at + 3)
-        # A user's name stays readable, unless it is a token that stands alone.
+        # A user's name stays visible, unless it is a token without a password.
         if found is not None and (found[1] or looks_random(found[2])):
             yield found.span(2)
         at = text.find("://", at + 3 if found is None else found.end())
@@ -230,7 +224,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _keys(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where the lines of private keys stand; one without an end is none."""
+    """Yield the lines of private keys. A key without an end is none."""
     start = _PEM_BEGIN.search(text)
     while start is not None:
         end = _PEM_END.search(text, start.end())
@@ -244,13 +238,13 @@ def _keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 def has_known_format(value: str) -> bool:
-    """Return whether a value is a token of a well-known format, or a private key."""
+    """Return whether a value is a token of a known format, or a private key."""
     if _PEM_BEGIN.match(value.lstrip()):
         return True
     return any(
         value.startswith(begins)
         and (found := match(value, 0)) is not None
-        # Signs at the end do not make it another thing.
+        # Signs at the end do not matter.
         and found.end() >= len(value) - 2
         for begins, match in _COMPILED
     )
@@ -280,9 +274,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://")
 def is_secret(value: str, name: str) -> bool:
     """Return whether the configuration's value under `name` is a secret.
 
-    Known formats always are. Otherwise the name has to speak of a secret, and the value must not be
-    what texts are full of: a word, a number, a path, an address. Under any name but those that
-    speak of public things a value is that looks random.
+    Known formats are. Otherwise the name must speak of a secret, and the value must not be a word,
+    number, path or address. A random value is one unless the name speaks of public things.
     """
     if has_known_format(value) or _PLACEHOLDER.fullmatch(value):
         return not _PLACEHOLDER.fullmatch(value)
@@ -296,10 +289,10 @@ def is_secret(value: str, name: str) -> bool:
 
 
 def could_be_secret(value: str) -> bool:
-    """Return whether a value that stands under a secret's name can be searched for."""
+    """Return whether the value of a secret's name is specific enough to search for."""
     if len(value) < LEAST_NAMED or _URL.match(value) or _PLACEHOLDER.fullmatch(value):
         return False
-    # Bits: less has a row of one character, such as "xxxxxxxx" or "111-111".
+    # Bits. Repeated characters, such as "xxxxxxxx", have less.
     if entropy(value) * len(value) < 15:
         return False
     if _PATH.match(value) and not looks_random(value.replace("/", "")):
@@ -316,9 +309,9 @@ _HEX = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
 
 
 def looks_random(value: str, *, least: int = LEAST_SHAPED) -> bool:
-    """Return whether a value looks drawn at random: one long piece with letters and digits mixed.
+    """Return whether a value is one long piece of mixed letters and digits.
 
-    Names of models, packages and dates have many short pieces; a path has words.
+    Names of models, packages and dates have short pieces; a path has words.
     """
     value = value[: 16 * 1024]
     if len(value) < least or not _RANDOM.fullmatch(value):
@@ -340,6 +333,6 @@ def looks_random(value: str, *, least: int = LEAST_SHAPED) -> bool:
 
 
 def entropy(text: str) -> float:
-    """Return the bits that each character of a text tells, by how often each occurs in it."""
+    """Return the bits of information of a character, by the counts of all characters."""
     size = len(text)
     return -sum(n / size * math.log2(n / size) for n in Counter(text).values())

@@ -1,22 +1,21 @@
-"""What a server may ask the user or the user's model in a run, and how that is passed on.
+"""The questions of servers to the user or the user's model, and the form in which clients get them.
 
-Owns the policy's word on it, the bounds on a question, its attribution, and that no text in it can
-look like anything else: the words of a server stand on lines that begin with its name, with what
-hides, turns or breaks text written out. What must go back to the server as it is (names of fields,
-choices, defaults) is not rewritten; with such characters in it the question is refused.
+Each line of a server's words begins with its name, with hidden characters escaped. Field names,
+choices and defaults return to the server unchanged, so a question with hidden ones is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from bridge.errors import AuditError, CannotAskError
 from bridge.gate.audit.run import RunAudit
-from bridge.gate.canonical import canonical, digest
+from bridge.gate.decision import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
 from bridge.offload import offload
@@ -24,36 +23,25 @@ from bridge.settings.globs import matcher
 from bridge.settings.policy import Asking, PolicySpec
 from bridge.text import visible
 
-# Bounds on what a server asks.
+# Limits on a server's question.
 MAX_NAME_CHARS = 100  # Of a field's name.
-MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
+MAX_TEXT_CHARS = 1000  # Of a title, description, choice or default.
 
 _SHOWN = frozenset({"title", "description"})
-"""What is only shown of a form, and so may be rewritten."""
+"""Parts of a form that clients only show."""
 
 
+@dataclass(eq=False)
 class ServerQuestions:
-    """What the servers of one run may ask.
+    """The policy on questions of one run's servers, and the count of refused ones."""
 
-    Args:
-        audit: None for no records.
-        run_id: Named in what a person reads.
-
-    Attributes:
-        refused: How many questions were refused.
-    """
-
-    def __init__(
-        self, policy: PolicySpec | None = None, audit: RunAudit | None = None, run_id: str = ""
-    ) -> None:
-        self._policy = policy or PolicySpec()
-        self._audit = audit
-        self._run_id = run_id
-        self.refused = 0
+    policy: PolicySpec = field(default_factory=PolicySpec)
+    audit: RunAudit | None = None
+    run_id: str = ""
+    refused: int = 0
 
     def decide(self, server: str, asking: Asking) -> Action:
-        """Return what the policy says of a server's questions of one kind."""
-        policy = self._policy
+        policy = self.policy
         own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
         said = None if own is None else getattr(own, asking)
         action: Action = said or getattr(policy, asking)
@@ -65,29 +53,18 @@ class ServerQuestions:
     async def passed_on(
         self, server: str, asking: Asking, params: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Return a question as its client gets it.
-
-        Raises:
-            CannotAskError: It is out of bounds, or holds what cannot be shown.
-        """
-        change = elicitation if asking == "elicitation" else sampling
-        return await offload(params, partial(change, server, self._run_id, params))
+        """Return a question as its client gets it."""
+        change = elicitation if asking == "elicitation" else sampling_request
+        return await offload(params, partial(change, server, self.run_id, params))
 
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
     ) -> None:
-        """Record a question and its outcome, before its server gets the answer.
-
-        Args:
-            params: The question; empty if it is not worth to be looked at.
-
-        Raises:
-            CannotAskError: It cannot be recorded, so that the server must not get an answer.
-        """
+        """Record a question and its outcome, before its server gets the answer."""
         if outcome == "refused":
             self.refused += 1
-        # Of refused ones twenty are recorded; the run's last record has the count.
-        if self._audit is None or self.refused > 20:
+        # The log has twenty refused questions, and their number in the run's last record.
+        if self.audit is None or self.refused > 20:
             return
         whole = await offload(params, lambda: digest(canonical(params).encode("ascii")))
         facts: dict[str, Json] = {
@@ -99,14 +76,13 @@ class ServerQuestions:
             "why": one_line(why, MAX_TEXT_CHARS),
         }
         try:
-            await self._audit.event("question", facts)
+            await self.audit.record_event("question", facts)
         except AuditError as error:
             message = f"The question cannot be recorded: {error.message}"
             raise CannotAskError(message, server=server) from None
 
 
 def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the question to a person whether a server may ask the model. Pure."""
     listed = params.get("messages")
     name = safe_name(server)
     lines = [
@@ -119,11 +95,7 @@ def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a server's question to the user as the user may read it. Pure.
-
-    Raises:
-        CannotAskError: It is out of bounds, or holds what cannot be shown.
-    """
+    """Return a server's question to the user, safe to show. Pure."""
     name = safe_name(server)
     lines = _lines(server, str(params.get("message") or ""))
     shown = [f"[{name}] {line}" for line in lines or ["(no text)"]]
@@ -133,18 +105,17 @@ def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[st
         shown.append(f"It is about an address of the host {host}: {url}")
         asked["url"] = url
     elif "requestedSchema" in params:
-        asked["requestedSchema"] = _form(server, params["requestedSchema"])
+        schema = params["requestedSchema"]
+        fields = schema.get("properties") if isinstance(schema, Mapping) else None
+        _bound(server, "The form", len(fields) if isinstance(fields, Mapping) else 0, "fields", 50)
+        asked["requestedSchema"] = _part(server, schema, "", 8)
     in_run = f" in run {run_id[:8]}" if run_id else ""
     shown.append(f"(The server {name} asks this{in_run}; mcp-code-bridge passes it on.)")
     return {**asked, "message": "\n".join(shown)}
 
 
-def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the request to the user's model that a server's question becomes. Pure.
-
-    Raises:
-        CannotAskError: It is out of bounds.
-    """
+def sampling_request(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a server's request to the user's model, with its origin. Pure."""
     for what, most in (("messages", 100), ("tools", 64)):
         listed = params.get(what)
         _bound(server, "The request", len(listed) if isinstance(listed, list) else 0, what, most)
@@ -153,8 +124,8 @@ def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, 
         _bound(server, "The request", tokens, "tokens", 65_536)
     in_run = f", in run {run_id[:8]}" if run_id else ""
     origin = f"(The MCP server {safe_name(server)} asks this through mcp-code-bridge{in_run}.)"
-    # To the client all servers are one, ours: what this would add is other servers' affairs.
-    asked = {key: _told(value) for key, value in params.items() if key != "includeContext"}
+    # To the client all servers are one: this would add context of other servers.
+    asked = {key: _clean(value) for key, value in params.items() if key != "includeContext"}
     prompt = str(asked.get("systemPrompt") or "")
     return {**asked, "systemPrompt": f"{origin}\n{prompt}".rstrip("\n")}
 
@@ -169,7 +140,6 @@ def _bound(server: str, what: str, size: float, unit: str, most: int) -> None:
 
 
 def _lines(server: str, message: str) -> list[str]:
-    """Return a message's lines that have something in them, with nothing hidden."""
     _bound(server, "The question's message", len(message), "characters", 4000)
     lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
     _bound(server, "The question's message", len(lines), "lines", 40)
@@ -177,7 +147,7 @@ def _lines(server: str, message: str) -> list[str]:
 
 
 def _address(server: str, url: Json) -> tuple[str, str]:
-    """Return an address and its host, both in ASCII, so that neither looks like another."""
+    """Return an address and its host in ASCII, so that neither looks like another."""
     text = str(url or "")
     _bound(server, "The address", len(text), "characters", 2000)
     try:
@@ -197,14 +167,8 @@ def _address(server: str, url: Json) -> tuple[str, str]:
     return urlunsplit((parts.scheme, netloc, *rest)), host
 
 
-def _form(server: str, schema: Json) -> Json:
-    fields = schema.get("properties") if isinstance(schema, Mapping) else None
-    _bound(server, "The form", len(fields) if isinstance(fields, Mapping) else 0, "fields", 50)
-    return _part(server, schema, "", 8)
-
-
 def _part(server: str, value: Json, key: str, depth: int) -> Json:
-    """Return a part of a form; `key` is what it stands under."""
+    """Return a part of a form; `key` is its name."""
     if isinstance(value, str):
         _bound(server, "A text of the form", len(value), "characters", MAX_TEXT_CHARS)
         shown = one_line(value, MAX_TEXT_CHARS)
@@ -221,24 +185,21 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
         return [_part(server, item, inside, depth - 1) for item in value]
     for name in value:
         if len(name) > MAX_NAME_CHARS or one_line(name, MAX_NAME_CHARS) != name:
-            shown = one_line(name, MAX_NAME_CHARS)
-            _refuse(
-                server, f"The form has the name {shown!r}, which is too long or cannot be shown"
-            )
+            shown = f"{one_line(name, MAX_NAME_CHARS)!r}"
+            _refuse(server, f"The form has the name {shown}, which is too long or cannot be shown")
     return {name: _part(server, item, name, depth - 1) for name, item in value.items()}
 
 
-def _told(value: Json) -> Json:
-    """Return a text for a model: with nothing hidden in it, and no floods of blank lines."""
+def _clean(value: Json) -> Json:
+    """Return a text for a model, with hidden characters escaped and few blank lines."""
     if isinstance(value, str):
         return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", visible(value.replace("\r\n", "\n")))
     if isinstance(value, Mapping):
-        return {visible(key): _told(item) for key, item in value.items()}
-    return [_told(item) for item in value] if isinstance(value, list) else value
+        return {visible(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def _head(params: Mapping[str, Json]) -> str:
-    """Return the beginning of what is asked."""
     listed = params.get("messages")
     if not isinstance(listed, list):
         return str(params.get("message") or "")[: MAX_TEXT_CHARS + 1]

@@ -1,8 +1,6 @@
-"""Decisions on starting a server, or connecting to it, and their records.
+"""Decides on the start of servers, or connections to them, and records the decisions.
 
-Owns what a start depends on (the policy, and the definition that was allowed under the server's
-name), who is asked, and what an answer applies to. A server is its definition: an approval of one
-definition does not apply to another of the same name.
+An approval applies to a server's definition, not to its name.
 """
 
 from __future__ import annotations
@@ -21,27 +19,24 @@ from bridge.errors import (
     CannotAskError,
     RefusedError,
 )
-from bridge.gate.approval import Approval, Ask
+from bridge.gate.approval import DO_NOT_EVADE, Approval, Ask
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.records import Record, approval_fields, without_empty
+from bridge.gate.audit.log import Record, approval_fields, without_empty
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
-from bridge.gate.question import Holds, because, read_answer, safe_name, start_question
+from bridge.gate.question import because, read_answer, safe_name, start_question
 from bridge.model import ServerSpec
 
 
 @dataclass(kw_only=True)
 class StartApprover:
-    """Who is asked about the starts that one run needs.
+    """Asks about the starts of servers in one run.
 
     Attributes:
-        run: The run's id.
-        ask: Asks the run's client.
-        for_all: Whether the person asked may approve for all runs.
-        refused: Names and definitions that were refused in this run.
-        given: Those that were approved, until they start.
-        turn: Held during a question, so that there is one at a time.
+        for_all: Whether the person may approve for all runs.
+        refused, given: Names and definitions that the person refused, or approved for this run.
+        turn: Held during a question.
     """
 
     run: str
@@ -52,116 +47,93 @@ class StartApprover:
     turn: anyio.Lock = field(default_factory=anyio.Lock)
 
 
+@dataclass(eq=False)
 class Starts:
     """Decides on starts, asks about them, and records them.
 
     Args:
-        policy: Returns the policy in force; raises `SettingsError`.
-        asker: Returns who is asked about a start that the current task needs; None outside of
-            runs.
+        policy: Returns the active policy; raises `SettingsError`.
+        asker: Returns the approver of the current task; None outside of runs.
     """
 
-    def __init__(
-        self,
-        policy: Callable[[], Policy],
-        audit: AuditLog,
-        pins: Pins,
-        asker: Callable[[], StartApprover | None] = lambda: None,
-    ) -> None:
-        self._policy = policy
-        self._audit = audit
-        self._pins = pins
-        self._asker = asker
-        self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
+    policy: Callable[[], Policy]
+    audit: AuditLog
+    pins: Pins
+    asker: Callable[[], StartApprover | None] = lambda: None
+    _recorded: OrderedDict[tuple[str, ...], None] = field(default_factory=OrderedDict, init=False)
 
     def decide(self, spec: ServerSpec) -> Decision:
-        """Return the decision on a start, apart from approvals of a single start."""
-        policy = self._policy()
+        policy = self.policy()
         decision = policy.start(spec.name)
-        approved = self._pins.approved(spec.name, spec.definition)
+        approved = self.pins.is_approved(spec.name, spec.definition)
         if decision.action == "ask" and approved:
             decision = Decision(action="allow", rule=decision.rule, reason="a person allowed it")
         if decision.action == "deny" or not (policy.spec.present and policy.spec.pin):
             return decision
-        change = self._pins.redefined(spec.name, spec.definition)
-        # The question has to name the change, also if every start is asked about.
+        change = self.pins.server_change(spec.name, spec.definition)
+        # The question must name the change, even if the policy asks about every start.
         return Decision(action="ask", rule=REDEFINED, reason=change) if change else decision
 
     async def permit(self, spec: ServerSpec) -> None:
-        """Get the approval of a start that comes next, if it needs one.
-
-        Raises:
-            RefusedError: It is not allowed.
-            SettingsError: The policy does not parse.
-        """
-        decision = await self._undenied(spec)
+        """Get a person's approval for the next start, if it needs one."""
+        decision = await self._check_denial(spec)
         if decision.action == "allow":
             return
-        asker = self._asker()
+        asker = self.asker()
         if asker is None:
             why = "No one is asked about servers that no program names."
-            raise await self._needed(spec, decision, why)
+            raise await self._approval_needed(spec, decision, why)
         if _key(spec) in asker.given:
             return
         async with asker.turn:
             await self._ask(spec, decision, asker)
 
     async def start(self, spec: ServerSpec, *, asked_for: bool = False) -> None:
-        """Decide on a start that happens next, and record it.
+        """Decide on the next start and record it. If this raises, the server must not start.
 
         Args:
-            asked_for: Whether a person asked for this start with a command.
-
-        Raises:
-            RefusedError: It is not allowed, or cannot be recorded; it must not happen.
-            SettingsError: The policy does not parse.
+            asked_for: Whether a person requested this start with a command.
         """
-        decision = await self._undenied(spec)
-        asker = self._asker()
+        decision = await self._check_denial(spec)
+        asker = self.asker()
         approval = None if asker is None else asker.given.pop(_key(spec), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
         if decision.action == "ask" and approval is None:
-            raise await self._needed(spec, decision)
-        policy = self._policy()
+            raise await self._approval_needed(spec, decision)
+        policy = self.policy()
         if policy.spec.present and policy.spec.pin and approval is None:
-            await self._pins.keep_server(spec.name, spec.definition)
-            # Another bridge may have been first, with another definition.
-            change = self._pins.redefined(spec.name, spec.definition)
+            await self.pins.keep_server(spec.name, spec.definition)
+            # Another bridge may have stored another definition first.
+            change = self.pins.server_change(spec.name, spec.definition)
             if change:
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
-                raise await self._needed(spec, decision)
+                raise await self._approval_needed(spec, decision)
         await self._record(spec, decision, approval)
 
-    async def _undenied(self, spec: ServerSpec) -> Decision:
-        await self._pins.refresh()
+    async def _check_denial(self, spec: ServerSpec) -> Decision:
+        await self.pins.refresh()
         decision = self.decide(spec)
         if decision.action != "deny":
             return decision
         message = f"The server {safe_name(spec.name)} is not started: denied by the policy"
         error = CallDeniedError(f"{message} ({because(decision)}).")
-        raise await self._refused(spec, decision, error)
+        raise await self._record_refusal(spec, decision, error)
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
-        """Record and store that a person allows a definition always.
-
-        Raises:
-            AuditError: It cannot be recorded, and is not allowed.
-        """
-        await self._audit.append(approved_record(spec, how, "always", self._run))
-        await self._pins.keep_server(spec.name, spec.definition, always=True)
+        """Record and store a person's permanent approval of a definition."""
+        await self.audit.append(approved_record(spec, how, "always", self._run))
+        await self.pins.keep_server(spec.name, spec.definition, always=True)
 
     @property
     def _run(self) -> str:
-        asker = self._asker()
+        asker = self.asker()
         return "" if asker is None else asker.run
 
     async def _ask(self, spec: ServerSpec, decision: Decision, asker: StartApprover) -> None:
         if _key(spec) in asker.refused:
             message = f"A person did not allow {safe_name(spec.name)} to start earlier in this run."
-            raise ApprovalRefusedError(
-                message, remedy="Ask the user how to proceed; don't work around this."
-            )
+            raise ApprovalRefusedError(message, remedy=DO_NOT_EVADE)
         choices = ["once", "always"] if asker.for_all else ["once"]
         question = start_question(spec, decision, choices)
         try:
@@ -169,13 +141,12 @@ class Starts:
                 raise CannotAskError("Its definition is too long for a question.")
             answer = await asker.ask(question)
         except CannotAskError as error:
-            raise await self._needed(spec, decision, error.why) from None
+            raise await self._approval_needed(spec, decision, error.why) from None
         said = read_answer(answer, choices, "once")
         if said == "always":
             await self.approve(spec, "client")
         if said in choices:
-            holds: Holds = "always" if said == "always" else "call"
-            asker.given[_key(spec)] = Approval(holds=holds)
+            asker.given[_key(spec)] = Approval(holds="always" if said == "always" else "call")
         else:
             asker.refused.add(_key(spec))
             became = "declined" if said else "gave no answer"
@@ -183,22 +154,22 @@ class Starts:
                 f"The client was asked whether {safe_name(spec.name)} may start "
                 f"({because(decision)}), and {became}."
             )
-            remedy = "It was not started. Ask the user how to proceed; don't work around this."
-            raise await self._refused(spec, decision, ApprovalRefusedError(message, remedy=remedy))
+            refusal = ApprovalRefusedError(message, remedy=f"It was not started. {DO_NOT_EVADE}")
+            raise await self._record_refusal(spec, decision, refusal)
 
-    async def _refused(
+    async def _record_refusal(
         self, spec: ServerSpec, decision: Decision, error: RefusedError
     ) -> RefusedError:
-        """Record a start that does not happen, once for each run and reason; return why."""
+        """Record a refused start, once for each run and reason, and return the reason."""
         key = (*_key(spec), decision.rule, error.code, self._run)
         if key not in self._recorded:
             self._recorded[key] = None
-            if len(self._recorded) > 1000:  # A model may search without end.
+            if len(self._recorded) > 1000:  # A model may search any number of times.
                 self._recorded.popitem(last=False)
             await self._record(spec, decision, why=error.code)
         return error
 
-    async def _needed(
+    async def _approval_needed(
         self, spec: ServerSpec, decision: Decision, why: str = ""
     ) -> ApprovalNeededError:
         name = safe_name(spec.name)
@@ -206,13 +177,12 @@ class Starts:
         message = f"{message} ({because(decision)}). {why}".rstrip()
         remedy = f"Only the user can allow it: they run `mcp-code-bridge servers approve {name}`."
         error = ApprovalNeededError(message, remedy=remedy)
-        await self._refused(spec, decision, error)
+        await self._record_refusal(spec, decision, error)
         return error
 
     async def _record(
         self, spec: ServerSpec, decision: Decision, approval: Approval | None = None, why: str = ""
     ) -> None:
-        """Record a start; with `why`, the code of an error, one that does not happen."""
         record = {
             "kind": "start",
             "server": spec.name,
@@ -225,18 +195,13 @@ class Starts:
             "approval": None if approval is None else approval_fields(approval),
             "why": why,
         }
-        await self._audit.append(without_empty(record))
+        await self.audit.append(without_empty(record))
 
 
 def approved_record(
     spec: ServerSpec, how: Literal["client", "terminal"], holds: str, run: str = ""
 ) -> Record:
-    """Return the record of a person's approval of a server's definition.
-
-    Args:
-        how: Where they were asked.
-        run: In which they were; empty for none.
-    """
+    """Return the record of a person's approval of a server's definition."""
     found = {"kind": "approved", "server": spec.name, "definition": spec.definition, "run": run}
     return without_empty({**found, "file": spec.source.path, "how": how, "holds": holds})
 

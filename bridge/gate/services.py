@@ -1,51 +1,42 @@
-"""The gate's parts that outlive runs, and what each run's calls go through.
-
-Owns which parts a run's `GateContext` is put together from. Decides nothing.
-"""
+"""Builds the gate's parts: those that outlive runs, and the `GateContext` of each run."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
 
 from bridge.clock import Clock
 from bridge.errors import UnknownError, UpstreamError
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
-from bridge.gate.budget import Rates, RunBudget
-from bridge.gate.canonical import digest
-from bridge.gate.context import GateContext, OngoingCalls
-from bridge.gate.flow import FlowState
+from bridge.gate.decision import digest
+from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls
-from bridge.gate.journal import Journals, Replay
-from bridge.gate.marks import Marks, Replaced
+from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.pins import Pins
-from bridge.gate.policy import Policy
-from bridge.gate.policy_file import PolicyFile
+from bridge.gate.policy import Policy, PolicyFile
 from bridge.gate.privacy import MAX_OWNERS, Vault, Vaults
 from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import NOT_SHOWN, clear_value
+from bridge.gate.result_redaction import NOT_SHOWN, Marks, Replaced, clear_value
 from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import StartApprover, Starts
+from bridge.gate.tally import Rates, RunBudget
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
 from bridge.settings import Settings, store_of
-from bridge.settings.policy import PolicySpec
+from bridge.tasks import background_tasks
 
 
 class Caller(Protocol):
-    """Who asked for a run, as the gate needs it; see `bridge.callers.client.RunCaller`.
-
-    Attributes:
-        identified: Whether it is known whose answers it gives, so that they count as approvals.
-        asker: Who is asked about servers that the run starts.
-        server_questions: What servers may ask it.
-        redact_for_person: Takes secrets out of what a person is asked.
-        redact_for_client: Takes secrets and personal data out of what the client gets.
-    """
+    """The client of a run, as the gate needs it; see `bridge.callers.client.RunCaller`."""
 
     identified: bool
     asker: StartApprover | None
@@ -54,46 +45,137 @@ class Caller(Protocol):
     redact_for_client: Callable[[str, Json], Json]
 
     @property
-    def clock(self) -> Clock:
-        """The run's time, which stands still while a person is asked."""
+    def clock(self) -> Clock: ...
 
-    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the person; see MCP's `elicitation/create`."""
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]: ...
 
 
 class Inventory(Protocol):
-    """What is known of the servers."""
+    """The known servers; see `bridge.inventory.servers.Servers`."""
 
-    def definition(self, server: str) -> str:
-        """Return the digest of a server's definition; empty if there is no such server."""
+    def definition(self, server: str) -> str: ...
 
-    def is_own(self, server: str) -> bool:
-        """Return whether a file of the user's, not of a project, defines a server."""
+    def is_own(self, server: str) -> bool: ...
 
-    def is_current(self, server: str) -> bool:
-        """Return whether a server's tools are known as it lists them now."""
+    def is_current(self, server: str) -> bool: ...
 
-    async def define(self, server: str, tool: str) -> Tool | None:
-        """Return a tool as its server described it last; the server is asked at most once."""
+    async def define(self, server: str, tool: str) -> Tool | None: ...
 
-    async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
-        """Return a tool as its server describes it now."""
+    async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None: ...
+
+
+Call = Callable[[], Awaitable[dict[str, Json]]]
+
+Define = Callable[[str, str], Awaitable[Tool | None]]
+"""Returns the definition of a server's tool, from the server if needed."""
+
+
+async def no_definition(server: str, tool: str) -> Tool | None:
+    return None
+
+
+class OngoingCalls:
+    """Calls that continue when the program stops waiting; use `open` around all of them.
+
+    A server sees the cancellations of its calls. After a program has read what a flow rule keeps
+    from the server, it could use them as messages. So the call runs to its end or its time limit.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: TaskGroup | None = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Run calls while this is open. Leaving cancels the remaining calls."""
+        async with background_tasks() as self._tasks:
+            yield
+
+    async def finish(self, call: Call, may_cancel: Callable[[], bool]) -> dict[str, Json]:
+        """Return a call's result. A cancelled wait cancels the call if `may_cancel`."""
+        if self._tasks is None:
+            return await call()
+        answers: list[dict[str, Json] | Exception] = []
+        scope, ended = anyio.CancelScope(), anyio.Event()
+
+        async def make() -> None:
+            try:
+                with scope:
+                    answers.append(await call())
+            except Exception as error:
+                answers.append(error)
+            finally:
+                ended.set()
+
+        self._tasks.start_soon(make)
+        try:
+            await ended.wait()
+        except anyio.get_cancelled_exc_class():
+            if may_cancel():
+                scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await ended.wait()
+            raise
+        if not answers:
+            # Other code cancelled the call.
+            raise asyncio.CancelledError
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateContext:
+    """The parts that judge and record the calls of one run.
+
+    Attributes:
+        identify: Returns the digest of a server's current definition.
+        is_own: Returns whether the user's file defines a server, and no project's.
+        lists: Returns whether the list of a server's tools is known.
+        now: The run's time in seconds, which stops during questions.
+        flow_state: The earlier calls, in a session those of all its runs.
+    """
+
+    define: Define = no_definition
+    identify: Callable[[str], str] = lambda server: ""
+    is_own: Callable[[str], bool] = lambda server: False
+    lists: Callable[[str], bool] = lambda server: False
+    now: Callable[[], float] = time.monotonic
+    policy: Policy = field(default_factory=Policy)
+    flow: Flow = field(default_factory=Flow)
+    flow_state: FlowState = field(default_factory=FlowState)
+    budget: RunBudget = field(default_factory=RunBudget)
+    pins: Pins = field(default_factory=Pins)
+    approver: Approver = field(default_factory=Approver)
+    audit: RunAudit = field(default_factory=RunAudit)
+    journal: RunJournal = field(default_factory=RunJournal)
+    marks: Marks = field(default_factory=Marks)
+    vault: Vault = field(default_factory=Vault)
+    ongoing_calls: OngoingCalls = field(default_factory=OngoingCalls)
+    replay: Replay | None = None
+    held_calls: HeldCalls | None = None
+
+    async def send(self, call: Call, server: str, labels: frozenset[str]) -> dict[str, Json]:
+        """Make a call. A cancellation reaches it unless a flow rule would stop it now."""
+        if not self.flow.judges(server, labels):
+            return await call()
+        return await self.ongoing_calls.finish(
+            call, lambda: self.flow.decide(self.flow_state, server, labels) is None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One run at the gate: who asked for it, whose it is, and what its calls go through."""
+    """One run at the gate: its caller, its owner, and its context."""
 
     caller: Caller
     owner: str
     context: GateContext
 
     def in_session(self, flow: FlowState) -> RunContext:
-        """Return it for a run of a session, to which the labels of earlier runs apply."""
-        journal = self.context.journal
-        # A retry brings along what the run before it read.
-        flow.absorb(journal.flow)
-        journal.flow = flow
+        """Return the context for a session, whose earlier labels apply."""
+        # A retry keeps the labels of the run before it.
+        flow.absorb(self.context.journal.flow)
+        self.context.journal.flow = flow
         return replace(self, context=replace(self.context, flow_state=flow))
 
     @asynccontextmanager
@@ -103,16 +185,10 @@ class RunContext:
         servers: Sequence[str],
         more: Mapping[str, Json] | None = None,
     ) -> AsyncIterator[Callable[[RunResult], None]]:
-        """Record the beginning of a program, or of a plan, and its end.
+        """Record the start of a program or plan, with `more` facts, and its end.
 
-        Args:
-            more: To be recorded with the beginning.
-
-        Yields:
-            What takes the result, if there is one.
-
-        Raises:
-            AuditError: The beginning cannot be recorded, so the program must not begin.
+        Yields a function that takes the result. Raises `AuditError` if it cannot record the start:
+        the program must not start.
         """
         audit = self.context.audit
         facts: dict[str, Json] = {
@@ -123,16 +199,18 @@ class RunContext:
             **(more or {}),
         }
         if isinstance(request, ApplyRequest):
-            await audit.began({**facts, "plan": request.plan_id}, "apply")
+            await audit.record_start({**facts, "plan": request.plan_id}, "apply")
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             facts |= {"profile": request.profile} if request.profile else {}
-            await audit.began({**facts, "code": code_digest(request.code)})
+            await audit.record_start(
+                {**facts, "code": digest(request.code.encode("utf-8", "surrogatepass"))}
+            )
         async with audit.until_end() as end:
             with self.context.journal.recording():
                 questions = self.caller.server_questions
                 yield lambda result: end(
-                    {**_ending(result), "questionsRefused": questions.refused or None}
+                    {**_end_facts(result), "questionsRefused": questions.refused or None}
                 )
 
 
@@ -140,9 +218,8 @@ class GateServices:
     """The parts of the gate that outlive runs.
 
     Args:
-        redactor: Takes this machine's secrets out of texts.
         current_asker: Returns who is asked about servers that the current run starts.
-        is_plan: Returns whether an id is that of a plan of an owner.
+        is_plan: Returns whether an owner has a plan with this id.
     """
 
     def __init__(
@@ -169,7 +246,6 @@ class GateServices:
         self.ongoing_calls = OngoingCalls()
 
     def audit_of(self, run_id: str, owner: str) -> RunAudit:
-        """Return the records of something that no policy decides on, as of a command."""
         return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
 
     def policy(self) -> Policy:
@@ -183,34 +259,31 @@ class GateServices:
         *,
         planned_by: str = "",
     ) -> RunContext:
-        """Return what the calls of a run that begins go through.
-
-        Args:
-            planned_by: The run that made the plan which this one applies.
-
-        Raises:
-            SettingsError: The policy does not parse.
-            UnknownError: There is nothing to retry.
-        """
+        """Build the context of a run, which may apply the plan of the run `planned_by`."""
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
         replay, owner = self._replay(run_id, request), request.owner
-        if planned_by:
-            journal = self.journals.begin_plan(run_id, owner, planned_by)
-        else:
-            journal = self.journals.begin(run_id, owner, replay)
+        journal = self.journals.begin(run_id, owner, replay, planned_by=planned_by)
         digest, privacy = self._policy.digest, policy.spec.privacy
         audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
         self._redact_for(caller, partial(self._vaults.of, owner, privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, for_all=bool(request.principal))
         caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
         inventory = self._inventory
+        define = partial(inventory.define_now, set()) if policy.spec.present else inventory.define
         plans = isinstance(request, RunRequest) and request.mode == "plan"
+        alone = isinstance(request, RunRequest) and request.ends_bridge
+        approver = Approver(
+            caller.elicit,
+            grants=self._grants,
+            owner="" if alone else owner,
+            mask=self.redactor.arguments,
+            # Callers without a name cannot change the policy.
+            policy=policy.spec if request.principal else None,
+        )
         context = GateContext(
-            define=partial(inventory.define_now, set())
-            if policy.spec.present
-            else inventory.define,
+            define=define,
             identify=inventory.definition,
             is_own=inventory.is_own,
             lists=inventory.is_current,
@@ -219,7 +292,7 @@ class GateServices:
             flow=flow,
             budget=RunBudget(policy.spec.budgets, self._rates),
             pins=self._pins,
-            approver=self._approver(request, caller, policy.spec),
+            approver=approver,
             audit=audit,
             journal=journal,
             flow_state=journal.flow,
@@ -230,19 +303,6 @@ class GateServices:
             held_calls=HeldCalls(self._mask) if plans else None,
         )
         return RunContext(caller=caller, owner=owner, context=context)
-
-    def _approver(
-        self, request: RunRequest | ApplyRequest, caller: Caller, policy: PolicySpec
-    ) -> Approver:
-        alone = isinstance(request, RunRequest) and request.ends_bridge
-        return Approver(
-            caller.elicit,
-            grants=self._grants,
-            owner="" if alone else request.owner,
-            mask=self.redactor.arguments,
-            # Answers of callers that cannot be told apart count for their own run only.
-            policy=policy if request.principal else None,
-        )
 
     def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
         if not isinstance(request, RunRequest) or not request.retry_of:
@@ -255,32 +315,29 @@ class GateServices:
         return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
 
     def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
-        """Set how servers' texts are redacted for a run's client; a person sees personal data."""
+        """Set the redaction of servers' texts for the run's client. A person sees personal data."""
         redactor = self.redactor
 
         def without_secrets_or_personal_data(server: str, value: Json) -> Json:
             try:
-                return clear_value(vault().hidden(server, value), redactor)
+                return clear_value(vault().hide(server, value), redactor)
             except UpstreamError:
-                # Too large to be searched for personal data.
+                # Too large to search.
                 return NOT_SHOWN
 
         caller.redact_for_person = lambda server, value: clear_value(value, redactor)
         caller.redact_for_client = without_secrets_or_personal_data
 
 
-def _ending(result: RunResult) -> dict[str, Json]:
-    ending: dict[str, Json] = {
+def _end_facts(result: RunResult) -> dict[str, Json]:
+    plan: dict[str, Json] = {}
+    if result.plan is not None:
+        plan = {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
+    return {
         "status": result.status,
         "reason": result.reason,
         "calls": result.usage.tool_calls,
         "resultBytes": result.usage.tool_result_bytes,
         "wallMs": result.usage.wall_ms,
+        **plan,
     }
-    if result.plan is not None:
-        ending |= {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
-    return ending
-
-
-def code_digest(code: str) -> str:
-    return digest(code.encode("utf-8", "surrogatepass"))

@@ -1,12 +1,9 @@
-"""The first module of the bundle that runs inside a sandbox.
+"""The first module of the bundle in a sandbox: imports the other modules from memory.
 
-Makes the bundle's modules importable and starts the supervisor. Every sandbox waits for it, so it
-imports no other guest module first, and no standard module that is not loaded already.
-
-The command line's loader reads the bundle (see `bridge.sandbox.bundle`): {"digest", "bootstrap",
-"sources", "code": {tag: {name: compiled}}}. The modules come from the first of: code for this
-interpreter's version; compiled modules in the image, in a directory named after the digest; the
-sources, {name: source}, marshalled and compressed, as most sandboxes never need them.
+Every sandbox waits for it, so it imports no other guest module at first. The loader reads the
+bundle ({"digest", "bootstrap", "sources", "code": {tag: {name: compiled}}}). Modules come from the
+first available source: code compiled for this Python version, compiled modules in a directory of
+the image named after the digest, or the packed sources.
 """
 
 from __future__ import annotations
@@ -52,7 +49,6 @@ class SourceFinder:
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> Optional[ModuleSpec]:
-        """Return the spec of a module of the bundle, else None."""
         if name == "bridge":
             spec = ModuleSpec(name, None, is_package=True)
             if self._directory is not None:

@@ -1,24 +1,28 @@
-"""Imports modules before a program needs them, and runs hooks when a module is imported.
+"""The import path of runs, imports before a program needs them, and hooks on imports.
 
-Owns the lists of modules and the steps in which a waiting worker imports them. A run that arrives
-ends the steps; modules not imported by then are imported when the program needs them.
+Owns the lists of modules that a waiting worker imports, one per step. An arriving run ends the
+steps; the program then imports the remaining modules itself.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+
+from bridge.guest.protocol.installed import package_directories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Iterator, Sequence
+    from typing import Any, Iterator, List, Sequence, Tuple
+
+    from bridge.guest.protocol.wire import Run
 
 OWN = (
     "bridge.guest.worker.program", "bridge.guest.api.runtime", "bridge.guest.api.values",
     "bridge.guest.worker.environment", "bridge.guest.api.client", "bridge.guest.api.results",
 )  # fmt: skip
-"""Guest modules that every program needs."""
 
 STANDARD = (
     "traceback", "typing", "inspect", "dataclasses", "threading", "logging", "socket",
@@ -26,8 +30,8 @@ STANDARD = (
     "datetime", "decimal", "hashlib", "json", "pathlib", "queue", "random", "shutil", "statistics",
     "string", "tempfile", "urllib.parse", "uuid",
 )  # fmt: skip
-"""Together about 100 ms. Modules that others import come first, so that each step is short; modules
-that the guest or one of these imports are left out."""
+"""Together about 100 ms. Modules that others import come first, so that each step is short. Modules
+that the guest or another module of the list imports are omitted."""
 
 
 def steps(names: Sequence[str]) -> Iterator[None]:
@@ -58,14 +62,12 @@ class OnImport:
         """Return the spec from the other finders; its loader calls `action` in the end."""
         if name != self._name or self not in sys.meta_path:
             return None
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
-            spec: "ModuleSpec | None" = finder.find_spec(name, path, target)
-            if spec is not None:
-                self._watch(spec.loader)
-                return spec
-        return None
-
-    def _watch(self, loader: Any) -> None:
+        later = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(name, path, target) for finder in later)
+        spec: "ModuleSpec | None" = next(filter(None, specs), None)
+        if spec is None:
+            return None
+        loader: Any = spec.loader
         load = loader.exec_module
 
         def exec_module(module: "ModuleType") -> None:
@@ -75,3 +77,35 @@ class OnImport:
                 self._action()
 
         loader.exec_module = exec_module
+        return spec
+
+
+_search_path: "List[str]" = []
+
+
+def search_path() -> Tuple[str, ...]:
+    """Return the import path: the standard library, the working directory, then packages.
+
+    The library comes first, so that no file can replace a library module that is not imported yet.
+    The packages are those of the host's environment that a backend adds, and the image's. `.pth`
+    files are not read: the guest starts without `site`. Found once, before anything changes
+    `sys.path`.
+    """
+    if _search_path:
+        return tuple(_search_path)
+    library = os.path.dirname(os.__file__)
+    ours = (library, os.path.join(library, "lib-dynload"))
+    own = [entry for entry in sys.path if entry in ours or entry.endswith(".zip")]
+    order = [*own, os.getcwd(), *(entry for entry in sys.path if entry not in own)]
+    _search_path.extend(dict.fromkeys([*order, *package_directories()]))
+    return tuple(_search_path)
+
+
+def import_path(run: Run) -> List[str]:
+    """Return a run's import path: its own packages come before those of the image."""
+    found = list(search_path())
+    if run.paths:
+        own = os.getcwd()
+        index = found.index(own) + 1 if own in found else len(found)
+        found[index:index] = run.paths
+    return found

@@ -1,41 +1,52 @@
-"""The processes below the supervisor: reaped, counted, killed.
+"""The processes below the supervisor, the guest's file descriptors, and a run's way to its worker.
 
-Owns the few process attributes that need `prctl`, the reaping of every child and orphan, and the
-killing of all that a run started. As PID 1 the kernel does most of it; elsewhere the supervisor
-makes itself the parent of orphans and looks for its descendants.
+Owns the process attributes that need `prctl`. Reaps every child and orphan, kills all that a run
+started, and moves the channel to descriptors that programs do not touch by accident.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
+import fcntl
 import os
+import resource
 import sys
 import time
+from collections import deque
+from itertools import islice
+
+from bridge.guest.protocol.wire import Run, WireError, decode_host_frame, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
-_PR_SET_CHILD_SUBREAPER = 36
+    from bridge.guest.protocol.wire import Done
+
+PR_SET_PDEATHSIG = 1  # The kernel sends a signal to this process when its parent ends.
+PR_SET_DUMPABLE = 4  # With 0, other processes of this user cannot read this one's memory.
+PR_SET_CHILD_SUBREAPER = 36  # This process becomes the parent of its descendants' orphans.
+
+LENGTH_BYTES = 8  # Size of the number in front of each run in the control pipe.
+
+CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
 
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # Bytes per unit of `ru_maxrss`.
 
 EXIT_NOTICE = b'{"type":"leaving",'
-"""How a worker's exit notice begins: its last line, with exit code, CPU time and peak memory. It
-saves the milliseconds that the kernel takes to end a process. A program that forges it only ends
+"""The beginning of a worker's exit notice: its last line, with exit code, CPU time and peak memory.
+It saves the milliseconds that the kernel takes to end a process. A program that forges it only ends
 its own run."""
 
 PLACED_NOTICE = b'{"type":"placed",'
-"""How a worker's line begins that says what is in the working directory before the program runs:
-"files" has the version of each. A program that forges it only hides files of its own."""
+"""The beginning of a worker's line that lists the working directory before the program runs:
+"files" has the version of each. A program that forges it only hides its own files."""
 
 
-def _prctl(option: int, value: int) -> bool:
-    """Set a process attribute; return whether that worked."""
+def prctl(option: int, value: int) -> bool:
+    """Set a process attribute; return whether that succeeded."""
     try:
-        import _ctypes  # what `ctypes` is made of, without what takes milliseconds to import
+        import _ctypes  # the core of `ctypes`, whose own import takes milliseconds
 
         class Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
             _type_ = "i"
@@ -51,32 +62,8 @@ def _prctl(option: int, value: int) -> bool:
         return False
 
 
-def adopt_orphans() -> bool:
-    """Make this process the parent of its descendants' orphans."""
-    return os.getpid() == 1 or _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def forbid_tracing() -> bool:
-    """Forbid other processes of this user to read this one's memory; return whether it worked."""
-    return _prctl(_PR_SET_DUMPABLE, 0)
-
-
-def allow_tracing() -> bool:
-    """Undo `forbid_tracing` in a child, which could not use its own /proc files otherwise."""
-    return _prctl(_PR_SET_DUMPABLE, 1)
-
-
-def die_with_parent() -> bool:
-    """Make the kernel kill this process when its parent ends; return whether it worked."""
-    return _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
-
-
 class Children:
-    """Every process below this one.
-
-    Attributes:
-        worker: Process id of the one that runs the program; 0 before there is one.
-    """
+    """Every process below this one."""
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
@@ -102,7 +89,6 @@ class Children:
                 self.status = status
 
     def kill_all(self) -> None:
-        """Kill every process below this one and reap them."""
         if not self.reap() and self.adopts_orphans:
             # Orphans would be children of this process: there are none to look for.
             return
@@ -114,7 +100,6 @@ class Children:
             self.send_kill()
 
     def send_kill(self) -> None:
-        """Send SIGKILL to every process below this one."""
         if self.is_init:
             # Everything in this process namespace except PID 1, atomically.
             kill(-1)
@@ -166,3 +151,151 @@ def kill(pid: int) -> None:
         os.kill(pid, _signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return
+
+
+def private(fd: int) -> int:
+    """Return a high, close-on-exec duplicate of `fd`, which is closed."""
+    # Programs that close "everything from 3 to 255" before a fork are common.
+    for lowest in (900, 200, 64, 3):
+        try:
+            copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        except OSError:
+            continue
+        os.close(fd)
+        return copy
+    return fd
+
+
+def claim_channel() -> "tuple[int, int]":
+    """Move the channel from fd 0 and 1; return its reading and its writing descriptor.
+
+    Afterwards 0 is empty and 1 is stderr: a stray print cannot corrupt a frame.
+    """
+    null = os.open(os.devnull, os.O_RDONLY)
+    reader = private(os.dup(0))
+    os.dup2(null, 0, inheritable=True)
+    if null > 2:
+        os.close(null)
+    writer = private(os.dup(1))
+    os.dup2(2, 1, inheritable=True)
+    for fd in (reader, writer):
+        os.set_blocking(fd, False)
+    return reader, writer
+
+
+def open_descriptors() -> List[int]:
+    """Return this process's open descriptors; all below 1024 if the system does not list them."""
+    try:
+        return [int(name) for name in os.listdir("/dev/fd")]
+    except (OSError, ValueError):
+        return list(range(1024))
+
+
+def close_others(keep: Iterable[int]) -> None:
+    kept = frozenset(keep)
+    for fd in open_descriptors():
+        if fd in kept:
+            continue
+        try:
+            os.close(fd)
+        except OSError:
+            # Not open: the listing's own descriptor, or an assumed one.
+            continue
+
+
+def read_some(fd: int) -> Optional[bytes]:
+    """Return available bytes of a non-blocking descriptor: None for none yet, empty at its end."""
+    try:
+        return os.read(fd, CHUNK_BYTES)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        # A reset socket counts as the end.
+        return b""
+
+
+class Outbox:
+    """A queue of bytes to write to a non-blocking descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.size = 0
+        self.broken = False
+        self._chunks: Deque[memoryview] = deque()
+
+    def put(self, *parts: bytes) -> None:
+        """Queue bytes, unless the reader has closed its end."""
+        for data in parts:
+            if data and not self.broken:
+                self._chunks.append(memoryview(data))
+                self.size += len(data)
+
+    def drop(self) -> None:
+        """Drop the queue: the reader has closed its end."""
+        self.broken = True
+        self._chunks.clear()
+        self.size = 0
+
+    def flush(self) -> None:
+        """Write as much as the descriptor takes without blocking, waking its reader once."""
+        while self._chunks:
+            try:
+                # As many as POSIX promises to take.
+                written = os.writev(self.fd, list(islice(self._chunks, 16)))
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self.drop()
+                return
+            self.size -= written
+            while written:
+                chunk = self._chunks.popleft()
+                if written < len(chunk):
+                    self._chunks.appendleft(chunk[written:])
+                written -= min(written, len(chunk))
+
+
+def file_version(found: os.stat_result) -> Tuple[int, int, int, int]:
+    """Return a file's inode, size, and times of content change and of any change."""
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def read_run(fd: int) -> Run:
+    """Return the next run; the descriptor has its length, then its line."""
+    size = int.from_bytes(_read_exactly(fd, LENGTH_BYTES), "big")
+    frame = decode_host_frame(_read_exactly(fd, size))
+    if not isinstance(frame, Run):
+        raise WireError("the first frame is no run")
+    return frame
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    parts = []
+    while size:
+        data = os.read(fd, min(size, 1024 * 1024))
+        if not data:
+            # The supervisor closed the descriptor: no run will come.
+            os._exit(0)
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def last_lines(done: Done, before: float) -> bytes:
+    """Return a run's outcome and the exit notice, also after an incomplete line of the program's.
+
+    Args:
+        before: `cpu_seconds()` when the program began.
+    """
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = cpu_seconds() - before
+    peak = max(own.ru_maxrss, children.ru_maxrss) * RSS_UNIT
+    notice = b'\n%b%b"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n'
+    return notice % (encode(done), EXIT_NOTICE, done.exit_code, cpu * 1000, peak)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds used by this process and its reaped children."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime

@@ -1,7 +1,6 @@
 """The values that the bridge's parts hand to each other.
 
-Owns shapes only: frozen, keyword-only dataclasses and the literal types of their fields. No I/O,
-no parsing, no behaviour beyond what a value can say about itself and read back of that.
+They are frozen, keyword-only dataclasses, and literal types of their fields. No I/O.
 """
 
 from bridge.model.commands import CommandRequest as CommandRequest
@@ -13,6 +12,7 @@ from bridge.model.kept import ArtifactKind as ArtifactKind
 from bridge.model.kept import Directory as Directory
 from bridge.model.kept import InputFile as InputFile
 from bridge.model.kept import Loss as Loss
+from bridge.model.kept import Provenance as Provenance
 from bridge.model.kept import SessionReport as SessionReport
 from bridge.model.kept import SessionState as SessionState
 from bridge.model.kept import ShownContent as ShownContent
@@ -30,7 +30,6 @@ from bridge.model.names import RunMode as RunMode
 from bridge.model.names import Severity as Severity
 from bridge.model.names import Status as Status
 from bridge.model.names import Transport as Transport
-from bridge.model.provenance import Provenance as Provenance
 from bridge.model.requests import PERSON_OWNERS as PERSON_OWNERS
 from bridge.model.requests import ApplyRequest as ApplyRequest
 from bridge.model.requests import Limits as Limits

@@ -1,4 +1,4 @@
-"""`run_command`: what is asked for, and how it ended."""
+"""The request and the result of `run_command`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from bridge.model.results import RunResult
 
 @dataclass(frozen=True, kw_only=True)
 class CommandRequest:
-    """One validated wish to run a command or a pipeline.
+    """A validated request to run a command or a pipeline.
 
     Attributes:
-        profile: Of the configuration's command profiles.
-        stages: The words of each.
+        profile: The name of a command profile.
+        stages: The words of each stage.
         workdir: Relative to the workspace's root.
-        stdin: What the first stage reads.
+        stdin: The input of the first stage.
         timeout: Seconds; None means the profile's.
-        env: Variables of all stages, from those that the profile lets a call set.
+        env: Variables for all stages; the profile limits which a call may set.
     """
 
     profile: str
@@ -31,15 +31,15 @@ class CommandRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class StageResult:
-    """How one stage of a pipeline ended.
+    """The result of one stage of a pipeline.
 
     Attributes:
-        words: As they were given, without secrets.
-        exit_code, signal: How it ended; one is known, unless the bridge ended it.
-        stderr: Cut to a bound.
-        cut_short: Whether the stage after it ended first, so that it could not write on.
-        oom_killed: Whether the kernel ended something of it for memory.
-        not_started: Whether it never ran, because one before it failed.
+        words: The stage's words, without secrets.
+        exit_code, signal: One of them is set unless the bridge ended the stage.
+        stderr: The bounded error output.
+        cut_short: Whether the next stage ended first.
+        oom_killed: Whether the kernel killed a process of it for memory.
+        not_started: Whether an earlier stage failed first.
     """
 
     words: tuple[str, ...]
@@ -55,12 +55,12 @@ class StageResult:
 class CommandResult(RunResult):
     """The result of a command or a pipeline.
 
-    As that of a run: its stdout is the last stage's, and `truncated` has "stdout", "stderr" or
-    "stderr of stage 2"; each stage has its own stderr.
+    `stdout` is the output of the last stage; each stage has its own stderr. The keys of `truncated`
+    are "stdout", "stderr" or "stderr of stage 2".
 
     Attributes:
-        profile: What it ran in.
-        stages: How each ended.
+        profile: The command profile.
+        stages: The result of each stage.
     """
 
     profile: str = ""

@@ -1,14 +1,84 @@
-"""What outlives a run: files, sessions, what a program showed.
+"""Values that outlive a run: files, sessions, shown contents, and their provenance.
 
 Every size is in bytes and every moment in seconds since the epoch.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bridge.model.provenance import Provenance
+from bridge.model.names import Json
+
+MAX_DOCUMENT = 4 * 1024
+"""Characters of a provenance as JSON: a run may use any number of servers. A longer one counts as
+having read everything."""
+
+_RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """The labels and servers that a run had read when it stored something.
+
+    Attributes:
+        run_id: The run; empty if unknown.
+        labels: The labels of its tools, and of the things that it read.
+        servers: The servers that it called, and those of the things that it read.
+        anything: Whether it may have read any further label.
+    """
+
+    run_id: str = ""
+    labels: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
+    anything: bool = False
+
+    def document(self) -> dict[str, Json]:
+        told = {"run": self.run_id, "labels": sorted(self.labels), "servers": sorted(self.servers)}
+        if self.anything or len(json.dumps(told)) > MAX_DOCUMENT:
+            return {"run": self.run_id, "anything": True}
+        return {**told, "anything": False}
+
+    @classmethod
+    def of(cls, document: Json) -> Provenance | None:
+        """Return the provenance of a document; None for None.
+
+        An invalid document counts as having read anything.
+        """
+        if document is None:
+            return None
+        if not isinstance(document, dict):
+            return cls(anything=True)
+        run_id = document.get("run")
+        if not isinstance(run_id, str) or not _RUN.fullmatch(run_id):
+            run_id = ""
+        labels, servers = _texts(document.get("labels")), _texts(document.get("servers"))
+        return cls(
+            run_id=run_id,
+            labels=labels or frozenset(),
+            servers=servers or frozenset(),
+            anything=document.get("anything") is not False or labels is None or servers is None,
+        )
+
+    def together(self, other: Provenance | None) -> Provenance:
+        """Return the union with another provenance; the run stays this one."""
+        if other is None:
+            return self
+        return Provenance(
+            run_id=self.run_id,
+            labels=self.labels | other.labels,
+            servers=self.servers | other.servers,
+            anything=self.anything or other.anything,
+        )
+
+
+def _texts(value: Json) -> frozenset[str] | None:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        return None
+    return frozenset(value)
+
 
 ArtifactKind = Literal["file", "stdout", "stderr", "result", "shown"]
 
@@ -22,10 +92,10 @@ class InputFile:
     """A file for the program.
 
     Attributes:
-        name: Relative to the workspace, with "/" between its parts.
-        data: Its content; None where `uri` says where that is.
-        uri: Of something that the bridge keeps for the caller, or a `data:` address.
-        provenance: Of what was read from there, for the flow rules; None if nothing is known.
+        name: The path in the workspace, with "/" as separator.
+        data: The content; None if it has to be read from `uri`.
+        uri: An artifact of the caller, or a `data:` address.
+        provenance: The artifact's provenance; None if unknown.
     """
 
     name: str
@@ -36,18 +106,18 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """Something that a run left and the bridge keeps.
+    """A stored output of a run.
 
     Attributes:
-        uri: What it is read by: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
-        name: As the program called it.
-        path: Of a file, in the working directory of the run that returns it.
-        mime_type, size: Of the content.
-        kind: A file from `out/`, the whole of a stream, a result that its client did not get, or
-            the original of what was shown.
+        uri: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
+        name: The program's name for it.
+        path: The path of a file in the working directory of the run.
+        mime_type, size: The type and the bytes of the content.
+        kind: A file from `out/`, a whole stream, a result that its client did not receive, or the
+            original of a shown content.
         digest: SHA-256 of the content, hexadecimal.
-        expires: When it may go.
-        provenance: What the run had read, for the flow rules; None if nothing was written of that.
+        expires: The time after which it may be removed.
+        provenance: The run's provenance; None if unknown.
     """
 
     uri: str
@@ -65,15 +135,15 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownContent:
-    """Something that a program showed: a picture, or a text.
+    """A picture or text that a program displayed.
 
     Attributes:
-        mime_type: Of what is handed on.
-        text: Of a text; empty for a picture.
-        data: Of a picture that is small enough to be handed on.
-        width, height: Of that, in pixels.
-        note: What was done to it, or why it is not here.
-        artifact: Where the original is kept: of each picture, and of a text that is not here whole.
+        mime_type: The type of `text` or `data`.
+        text: Empty for a picture.
+        data: The picture, if it is small enough for the result.
+        width, height: In pixels.
+        note: How it was changed, or why it is missing.
+        artifact: The stored original of a picture, or of a text that was cut.
     """
 
     mime_type: str
@@ -87,12 +157,12 @@ class ShownContent:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A name that a session holds.
+    """A variable of a session.
 
     Attributes:
-        name: As programs use it.
-        kind: Of its value, as Python calls the type.
-        size: Of it and what it consists of, about; None where that cannot be told.
+        name: Its name in programs.
+        kind: The Python type of its value.
+        size: The approximate bytes of its value with all parts; None if unknown.
     """
 
     name: str
@@ -102,10 +172,10 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Something that could not be kept.
+    """A file or variable that could not be kept.
 
     Attributes:
-        name: Of the file or variable.
+        name: Its name.
         why: The reason, in words.
     """
 
@@ -115,21 +185,21 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionReport:
-    """What became of a session in a run.
+    """The report on a session in a run's result.
 
     Attributes:
-        session_id: Random, so that it cannot be guessed; over HTTP it is what opens the session.
-        name: What the caller calls it.
-        run: Number of the run in it, from 1.
-        state: "new" where it began with this run, "restored" where it began from a checkpoint,
-            "kept" where it went on; after the run "lost" or "ended" instead.
-        holds: What it has, the largest first.
-        more: How many further names there are.
-        lost: What a checkpoint did not have.
-        note: What else there is to say of the state, in a sentence.
-        fresh: Names of `holds` that it did not have before the run, or with another type; None
-            where it did not go on from an earlier one.
-        named: Whether its caller can have it by its name, and not by its id alone.
+        session_id: A random id, which opens the session over HTTP.
+        name: The caller's name for it.
+        run: The number of the run, from 1.
+        state: "new", "restored" from a checkpoint, or "kept" from the last run; "lost" or "ended"
+            after the run.
+        holds: The variables, the largest first.
+        more: The number of further variables.
+        lost: The variables that the checkpoint lacked.
+        note: A further sentence on the state.
+        fresh: The variables that are new or have another type; None after a "new" or "restored"
+            start.
+        named: Whether its caller may use its name instead of its id.
     """
 
     session_id: str
@@ -149,11 +219,11 @@ class Directory:
     """A directory of the host that the configuration offers to programs.
 
     Attributes:
-        path: Where it is on the host.
+        path: Its path on the host.
         writable: Whether programs may write there.
-        inside: Where programs find it.
-        labels: For the flow rules: a run that has it counts as having read what has these.
-        used_by: Servers that may run what programs write there.
+        inside: Its path in the sandbox.
+        labels: Flow labels that a run with this directory counts as having read.
+        used_by: Servers that may execute files that programs write there.
     """
 
     name: str

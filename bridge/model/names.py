@@ -1,4 +1,4 @@
-"""The words of the bridge that are no more than names for a few values."""
+"""Literal types and small constants."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Json = Any  # A value that `json.dumps` accepts; checked where it enters, not by
 Transport = Literal["stdio", "http", "sse"]
 
 ProtocolMode = Literal["auto", "modern", "legacy"]
-"""Which protocol a server is spoken to in: "legacy" begins with `initialize` (up to 2025-11-25),
-"modern" with `server/discover` (from 2026-07-28), "auto" finds out."""
+"""The protocol of a server: "legacy" begins with `initialize` (up to 2025-11-25), "modern" with
+`server/discover` (from 2026-07-28), and "auto" tries both."""
 
 Status = Literal["success", "error", "timeout", "validation_error", "running"]
-"""How a run ended; "running" if it continues and its client does not wait for its end."""
+"""The status of a run; "running" if its client received an early answer."""
 
 Reason = Literal[
     "exception", "exit", "oom", "crash", "timeout", "cancelled", "validation", "policy", "engine"
@@ -24,10 +24,10 @@ Severity = Literal["deny", "note"]
 FindingSource = Literal["reader", "guard", "preflight"]
 
 Effect = Literal["read", "write", "destructive"]
-"""What a call does to the world, as far as anybody vouches for it; a write unless somebody does."""
+"""The effect of a call; without a trusted statement it is a write."""
 
 Action = Literal["allow", "ask", "deny"]
-"""What a policy says of a call, from the mildest to the strictest."""
+"""A policy's decision on a call, from the mildest to the strictest."""
 
 RunMode = Literal["run", "plan"]
 
@@ -36,4 +36,4 @@ RetriedReads = Literal["replay", "refresh"]
 MEBIBYTE = 1024 * 1024
 
 OWN_SERVER = "runtime"
-"""In a server's place, for what programs ask of the bridge itself. No server can be called so."""
+"""The server name of calls to the bridge itself; no server can have it."""

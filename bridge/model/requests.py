@@ -1,4 +1,4 @@
-"""What is asked for, and under which limits."""
+"""Requests to run a program or apply a plan, and their limits."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from dataclasses import dataclass
 from bridge.model.kept import InputFile
 from bridge.model.names import MEBIBYTE, RetriedReads, RunMode
 
+PERSON = "user"
+
 PERSON_OWNERS = frozenset({"stdio", "terminal"})
-"""Owners and principals that are one person: who can start a bridge on stdio has the terminal
-too. Any other came over HTTP, and is known only by what it shows."""
+"""Owners and principals that are the local user, who has both stdio and the terminal. All other
+owners came over HTTP."""
 
 
 SCRIPT_OPENING = "# /// script"
-"""How the metadata of a script begins (PEP 723), which may name packages."""
+"""The start of a script's metadata (PEP 723), which may name packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one run may use. Every field is enforced on the host or by the kernel.
+    """The limits of one run. The host or the kernel enforces every field.
 
     Attributes:
-        timeout: Seconds of wall time for the program, without the time that its calls take.
-        longest_timeout: Seconds for the run with its calls; also the most that it may ask for.
-        memory_bytes: RAM and swap together; tmpfs contents count towards it.
+        timeout: Seconds of wall time for the program, without the time of its calls.
+        longest_timeout: Seconds for the run with its calls; also the largest allowed `timeout`.
+        memory_bytes: RAM and swap together, including tmpfs contents.
         pids: Processes and threads.
         cpus: CPUs' worth of time; None leaves it to the engine.
         tmp_bytes: Size of /tmp.
         workspace_bytes: Size of /workspace, the working directory.
         open_files: Descriptors per process.
-        output_bytes: Kept of stdout, and as much again of stderr.
-        output_tokens: What both may cost a model, about; the rest of it is only kept.
-        result_bytes: Largest value of the last expression, as JSON, that is not printed instead.
+        output_bytes: Stored bytes of stdout, and of stderr.
+        output_tokens: Approximate tokens of both in the result.
+        result_bytes: Largest value of the last expression, as JSON; a larger one is printed.
         frame_bytes: Longest line on the channel in either direction.
-        tool_calls: Calls a run may make in all.
-        concurrent_calls: Calls that may be under way at once; more wait.
-        out_bytes: What it may leave behind.
-        out_files: Files that it may leave behind.
-        shown_bytes: Of the pictures that its result holds, as base64.
-        directories: Whether it gets the directories of the host that are offered.
+        tool_calls: Calls of a run in total.
+        concurrent_calls: Calls at one time; further calls wait.
+        out_bytes, out_files: The bytes and files that it may leave in `out/`.
+        shown_bytes: Pictures in the result, as base64.
+        directories: Whether the sandbox mounts the offered directories of the host.
     """
 
     timeout: float = 30.0
@@ -63,29 +64,28 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """One validated wish to run a program.
+    """A validated request to run a program.
 
     Attributes:
-        servers: Names to load; None means those that the code refers to.
+        servers: The servers to load; None means the servers that the code names.
         timeout: Seconds; None means the default.
-        argv: What the program finds in `sys.argv[1:]`.
-        name: Of the file that holds it, without its directory; empty for none.
-        principal: On whose behalf it runs, as far as that is known; runs may share a sandbox only
-            with those of the same. Empty when several callers cannot be told apart.
-        owner: Who alone may apply its plan or retry it: the principal, and over HTTP a digest of
-            what the caller authorised itself with. Callers without either share one.
-        client: What the program that asks says it is; good for a record, and for no decision.
-        mode: In a "plan" calls that change something are held back; see `Plan`.
-        retry_of: Run whose recorded results answer the calls that it made already; empty for none.
-        reads: Whether a retry's reads are answered so too, or made again.
-        session: What keeps its state for the next run, by name or id; empty for none.
-        end_session: Whether that ends with this run; without `code` it only ends.
-        named_sessions: Whether a session may be asked for by its name alone, because its caller
-            is known; otherwise only by the id that its first result had.
-        files: Put into the workspace before it begins.
-        packages: Requirements beside those that the program itself states.
-        loses_state: Whether more packages may cost what its session cannot restore.
-        ends_bridge: Whether the bridge ends with it, so that no answer of a person holds for more.
+        argv: The program's `sys.argv[1:]`.
+        name: The name of the program's file; empty for none.
+        principal: The user on whose behalf it runs; empty if unknown. Only runs of one principal
+            may share a sandbox.
+        owner: The only caller that may apply its plan or retry it: the principal, or over HTTP a
+            digest of the caller's credentials. Callers without credentials share one owner.
+        client: The client's statement of its name, for records only.
+        mode: A "plan" holds back calls that change something; see `Plan`.
+        retry_of: The earlier run whose recorded results answer repeated calls; empty for none.
+        reads: Whether a retry repeats reads or uses their recorded results.
+        session: The session's name or id; empty for none.
+        end_session: Whether the session ends with this run, or at once without `code`.
+        named_sessions: Whether a known caller may use the session's name instead of its id.
+        files: Input files for the workspace.
+        packages: Requirements in addition to the program's own.
+        loses_state: Whether new packages may cost state that the session cannot restore.
+        ends_bridge: Whether the bridge ends with this run.
         run_id: The id of the run; empty for a new one.
         profile: The profile that narrows its settings; empty for none.
     """
@@ -115,14 +115,14 @@ class RunRequest:
     def is_identified(self) -> bool:
         """Whether its caller is known, so that its answers count as approvals.
 
-        Not over HTTP without authentication: what a caller shows there of itself (`owner`) tells it
-        from others, and not who it is; it may be the very program that asks.
+        An HTTP caller is not: `owner` separates callers but proves no identity, and the caller may
+        be the program itself.
         """
         return bool(self.principal)
 
     @property
     def may_need_packages(self) -> bool:
-        """Whether it may ask for packages; most do not."""
+        """Whether the program may need packages."""
         return bool(self.packages) or SCRIPT_OPENING in self.code
 
     @property
@@ -132,7 +132,7 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyRequest:
-    """One validated wish to perform a plan's held calls. See `RunRequest` for the fields."""
+    """A validated request to make a plan's held calls; for the fields see `RunRequest`."""
 
     plan_id: str
     principal: str = ""
@@ -144,3 +144,14 @@ class ApplyRequest:
     def is_identified(self) -> bool:
         """Whether its caller is known; see `RunRequest`."""
         return bool(self.principal)
+
+
+def owner_of(request: RunRequest) -> str:
+    """Return the owner of a run's memories; empty for an HTTP caller without an identity."""
+    known = request.owner or request.principal
+    return PERSON if known in PERSON_OWNERS else known
+
+
+def principal_of(request: RunRequest) -> str:
+    """Return the principal that may list and review saved functions; empty means any."""
+    return PERSON if request.principal in PERSON_OWNERS else request.principal

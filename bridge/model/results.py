@@ -5,20 +5,23 @@ What a new field needs in addition to a line here is in CONTRIBUTING.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from bridge.errors import BridgeError, UsageError
 from bridge.model.kept import Artifact, Loss, SessionReport, ShownContent
 from bridge.model.names import Action, Effect, FindingSource, Json, Reason, Severity, Status
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostKernel:
-    """The kernel under an engine, as a program would see it; empty where unknown.
+    """An engine's kernel; unknown fields are empty.
 
     Attributes:
-        release, version: As `uname` has them.
-        boot_id: Drawn at random when the kernel started.
+        release, version: As in `uname`.
+        boot_id: The random id of the kernel's start.
     """
 
     release: str = ""
@@ -28,17 +31,15 @@ class HostKernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Isolation:
-    """What separated the program from the host.
+    """The isolation of a program from the host.
 
     Attributes:
         backend: "podman", "docker", ...
-        oci_runtime: "runc", "crun", "runsc", ...; empty when there is none.
-        layers: What is in force, each a short name ("no-network", "read-only-root").
-        weaker: What was asked for and is not in force, each with its cause.
-        verified: Those of `layers` that were seen to hold from inside, before the program ran; the
-            others were only asked for.
-        host_kernel: What may not be seen inside where the layer is "own-kernel"; until that was
-            looked at.
+        oci_runtime: "runc", "crun", "runsc", ...; empty if there is none.
+        layers: The layers in force, such as "no-network" or "read-only-root".
+        weaker: The requested layers that are not in force, with their causes.
+        verified: The layers that the guest confirmed before the program ran.
+        host_kernel: The host's kernel, which a guest with "own-kernel" must not see.
     """
 
     backend: str
@@ -51,13 +52,13 @@ class Isolation:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a run used.
+    """The resources that a run used.
 
     Attributes:
         wall_ms: From the program's start to its end.
-        cpu_ms, peak_memory_bytes: As the sandbox reports them.
-        tool_calls: Calls that the program made.
-        tool_result_bytes: What they returned.
+        cpu_ms, peak_memory_bytes: As reported by the sandbox.
+        tool_calls: The number of calls.
+        tool_result_bytes: The size of all tool results.
     """
 
     wall_ms: int = 0
@@ -69,15 +70,14 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that reading a program without running it brought up.
+    """A finding in a program's text.
 
     Attributes:
-        line, column: From 1; 0 when it is about the program as a whole.
+        line, column: From 1; 0 for the whole program.
         rule: A short, stable name ("native-code", "syntax").
-        message: What was found, in a sentence.
-        severity: "deny" if a program is refused for it: by the guard if it enforces, by the
-            preflight always.
-        source: Who found it.
+        message: The finding as a sentence.
+        severity: "deny" if the enforcing guard or the preflight refuses the program for it.
+        source: The part that found it.
     """
 
     line: int
@@ -97,9 +97,9 @@ class CallCount:
     """Calls of one tool with the same outcome.
 
     Attributes:
-        server, tool: As the server names them.
-        count: How many.
-        why: What was decided, and by which rule, where that is part of it.
+        server, tool: The server's own names.
+        count: The number of calls.
+        why: The decision and its rule, if the outcome depends on them.
     """
 
     server: str
@@ -114,14 +114,14 @@ class HeldCall:
 
     Attributes:
         number: From 1, in the order of the plan.
-        server, tool: As the server names them.
-        effect: What it would do.
-        arguments: As they are shown: secrets left out, results of other held calls by name.
-        unlisted: Names of arguments that the tool's schema does not have.
-        cut: Whether the arguments are more than is shown here.
-        digest: Of all the arguments as canonical JSON, with results of other held calls by name.
-        action: What the policy says of it; "ask" if it wants a person's approval in any case.
-        rule: Which rule says so.
+        server, tool: The server's own names.
+        effect: The effect that the call would have.
+        arguments: Shown arguments: without secrets, and with names for other calls' results.
+        unlisted: The arguments that the tool's schema lacks.
+        cut: Whether `arguments` is incomplete.
+        digest: The digest of all arguments as canonical JSON, with names for other results.
+        action: The policy's decision; "ask" if the user must approve it in any case.
+        rule: The rule behind `action`.
     """
 
     number: int
@@ -138,15 +138,15 @@ class HeldCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run in plan mode would have done.
+    """The plan of a run in plan mode.
 
     Attributes:
-        plan_id: What it is applied by; empty if there is nothing to apply.
-        seconds: For which it can be applied.
-        calls: What it holds back.
-        stopped: Why the program did not get to its end; empty if it did.
-        stale: What it read without the changes that calls held by then will make, in words.
-        askable: Whether an answer of its caller would count as an approval.
+        plan_id: Empty if there is nothing to apply.
+        seconds: How long it can be applied.
+        calls: The held calls.
+        stopped: Why the program ended early; empty if it did not.
+        stale: Reads, in words, that held calls before them would have changed.
+        askable: Whether its caller's answer counts as an approval.
     """
 
     plan_id: str
@@ -159,23 +159,23 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What a run did, and how much of that did not reach the model.
+    """The counts of a run: its calls, and how much data did not reach the model.
 
     Attributes:
-        calls: Server to the number of calls that went out to it.
-        changing: How many of them may have changed something: reads and calls that failed did not.
+        calls: Server to the number of calls sent to it.
+        changing: The sent calls that may have changed something: not reads, not failed calls.
         replayed: Calls answered from a journal.
         held: Calls held back for a plan.
         refused: Calls that were not allowed.
-        unknown: Calls whose outcome is unknown: they were sent, and no answer came.
-        result_bytes: What servers returned.
-        returned_bytes: What the run passed on.
-        tokens_kept: Tokens of what servers returned that stayed out of the conversation, about.
+        unknown: Calls that were sent without an answer.
+        result_bytes: Bytes that servers returned.
+        returned_bytes: Bytes in the run's result.
+        tokens_kept: Approximate tokens that stayed out of the conversation.
         code_ms: Time in the program itself.
         calls_ms: Time in calls.
-        waiting_ms: Time waiting for people.
-        audit: Hash of the last record of the audit log; empty without one.
-        masked: Names of the secrets that were taken out of what servers and the program said.
+        waiting_ms: Time waiting for the user.
+        audit: Hash of the last audit record; empty without a log.
+        masked: Names of the redacted secrets.
         unsent: Tasks that were cancelled and coroutines that were not awaited, by name.
     """
 
@@ -201,35 +201,35 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        run_id: What the run is called in `retry_of`, in `read_output` and in the audit log.
-        status: How it ended, in short.
-        summary: The same, in a sentence.
-        reason: Why it did not succeed; None exactly when `status` is "success".
-        code: Of the error that kept it from running, for its text.
-        exit_code: Of the program's process; None if none ran.
-        stdout, stderr: What it wrote, cut only as `truncated` says.
-        has_result: Whether the last expression had a value that JSON can hold.
-        result: The value of the last expression, if JSON can hold it.
-        result_repr: `repr` of a value that JSON cannot hold; of a large one, what was printed.
-        error: The traceback, or what the bridge has to say, for the model.
-        servers: Those that the run loaded.
-        timeout_seconds: What the program was allowed.
-        truncated: Stream name to the number of bytes dropped.
-        isolation: What separated it from the host.
-        usage: What it used.
-        findings: What the static guard has to say, in the order of the program's lines.
-        findings_omitted: How many more there were.
-        plan: What a run in plan mode holds back.
-        replayed: Calls that a retry did not make again.
-        unused: Calls that change something, which the run before made and a retry did not make.
+        run_id: The id for `retry_of`, `read_output` and the audit log.
+        status: How the run ended.
+        summary: The status as a sentence.
+        reason: Why it did not succeed; None exactly if `status` is "success".
+        code: The code of the error that prevented it.
+        exit_code: The exit code of the program's process; None if none ran.
+        stdout, stderr: Its output, cut as `truncated` says.
+        has_result: Whether the last expression has a value that JSON can hold.
+        result: That value.
+        result_repr: `repr` of a value that JSON cannot hold; for a large one, its printed form.
+        error: The traceback or the bridge's error, for the model.
+        servers: The loaded servers.
+        timeout_seconds: The program's time limit.
+        truncated: Stream name to the number of dropped bytes.
+        isolation: The program's isolation from the host.
+        usage: The resources that it used.
+        findings: The findings in its text, in the order of its lines.
+        findings_omitted: The number of further findings.
+        plan: The plan of a run in plan mode.
+        replayed: Calls that a retry answered from records.
+        unused: Changing calls of the earlier run that a retry did not repeat.
         refused: Calls that were not allowed.
-        unknown: Calls that were sent without an answer, so that they may have happened.
+        unknown: Calls that were sent without an answer, so they may have happened.
         unsent: Tasks that were cancelled and coroutines that were not awaited, by name.
-        receipt: What it did and cost; None where no program ran.
-        shown: Pictures and texts that it showed, in that order.
-        artifacts: What it left that the bridge keeps.
-        missing: What it left that could not be kept or read.
-        session: The report on its session; None where it had none.
+        receipt: The counts of the run; None if no program ran.
+        shown: The displayed pictures and texts, in order.
+        artifacts: The stored outputs.
+        missing: Outputs that could not be stored or read.
+        session: The report on its session; None without one.
         recorded: Whether `runs show` has a record of it.
     """
 
@@ -267,8 +267,53 @@ class RunResult:
 
     @property
     def silent(self) -> bool:
-        """Whether a first run, in no session, made calls and succeeded with nothing to show."""
+        """Whether a run without a session made calls, succeeded, and shows nothing."""
         shown = self.stdout or self.stderr or self.has_result or self.result_repr or self.artifacts
         apart = self.session or self.plan or self.replayed
         called = self.receipt and self.receipt.calls
         return self.status == "success" and bool(called) and not (apart or shown)
+
+
+Result = TypeVar("Result", bound=RunResult)
+
+
+def error_result(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Result:
+    usage = isinstance(error, UsageError)
+    return kind(
+        run_id=run_id or error.run_id or uuid.uuid4().hex,
+        status="validation_error" if usage else "error",
+        reason="validation" if usage else "engine",
+        code=error.code,
+        summary=error.message,
+        error=f"{error} [{error.code}]",
+    )
+
+
+def error_run(error: BridgeError, *, run_id: str = "") -> RunResult:
+    result = error_result(error, RunResult, run_id=run_id)
+    return replace(result, recorded=bool(error.run_id))
+
+
+def first_error(group: ExceptionGroup[Exception]) -> Exception:
+    """Return the bridge's error in a group, which is what callers know; else the group."""
+    matched, rest = group.split(BridgeError)
+    if matched is None or rest is not None:
+        return group
+    leaf: Exception = matched
+    while isinstance(leaf, ExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return leaf
+
+
+async def catch(work: Awaitable[RunResult]) -> RunResult | BridgeError:
+    """Return a bridge error instead of raising it through a task group, which would wrap it."""
+    try:
+        return await work
+    except BridgeError as error:
+        return error
+    except ExceptionGroup as group:
+        # A program's own task group wraps what its receive loop raised.
+        found = first_error(group)
+        if not isinstance(found, BridgeError):
+            raise
+        return found

@@ -1,14 +1,10 @@
-"""Packages for a run: requested, resolved before there is a sandbox, and where that finds them.
-
-Owns the composition: requirements of the call and of the program's own text, the sandbox's Python,
-and the directory that both come to. How packages are found and kept is `bridge.packages`' business.
-"""
+"""A run's packages, which are resolved and installed before the sandbox starts."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,32 +25,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INSIDE = "/packages"  # Where a sandbox has them.
-SETTINGS_FILE = "config.toml"  # As it is called in errors, which programs may see: not where it is.
+INSIDE = "/packages"  # Their directory in a sandbox.
+SETTINGS_FILE = "config.toml"  # For errors: programs may see them, so they name no host path.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSet:
-    """The packages that a sandbox has.
-
-    Attributes:
-        binds: The directory; nothing where no packages are needed.
-        paths: What is joined to where imports look.
-        target: The Python that it is for, as it was known then.
-        versions: Of all packages in the sandbox, the image's too.
-        pins: What fixes those that were resolved.
-        wheels: The directories that it is made of.
-    """
-
     binds: tuple[Bind, ...] = ()
-    paths: tuple[str, ...] = ()
-    target: PackageTarget | None = None
+    paths: tuple[str, ...] = ()  # Additions to `sys.path`.
+    target: PackageTarget | None = None  # The Python that they were resolved for.
+    # The versions of all packages in the sandbox, including the image's.
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
-    pins: tuple[str, ...] = ()
-    wheels: tuple[Path, ...] = ()
+    pins: tuple[str, ...] = ()  # Requirements that fix the resolved versions.
+    wheels: tuple[Path, ...] = ()  # The directories of the unpacked wheels.
 
     def lacks(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """Return the requirements, normalised, that the sandbox does not meet."""
         from bridge.packages.requirements import is_met
 
         return tuple(text for text in texts if not is_met(text, self.versions))
@@ -64,21 +49,14 @@ NOTHING = PackageSet()
 
 
 def packages_of(request: RunRequest) -> tuple[str, ...]:
-    """Return all that a run asks for, normalised and in order: equal for equal wishes.
-
-    Raises:
-        InvalidRequestError: A requirement or the program's metadata is malformed.
-        PackageRefusedError: Something is not asked for by its name.
-    """
     if not request.may_need_packages:
         return ()
-    return tuple(one.text for one in _wanted(request)[0])
+    return tuple(one.text for one in _collect_wishes(request)[0])
 
 
-def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
-    """Return the requirements, and which Python the program demands."""
-    # Imported when needed: `packaging` takes 15 ms or more, and most bridges are never asked for a
-    # package.
+def _collect_wishes(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
+    """Return the requirements, and the Python versions that the program accepts."""
+    # `packaging` takes 15 ms to import, and most runs request no package.
     from bridge.packages.requirements import Script, parse_requirements, script_metadata
 
     script = script_metadata(request.code) if SCRIPT_OPENING in request.code else Script()
@@ -86,8 +64,6 @@ def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
 
 
 class PackageSandboxes(Protocol):
-    """Where packages are looked at and compiled; see `bridge.runs.sandboxes`."""
-
     async def facts(self) -> tuple[Mapping[str, Any], Json]: ...
 
     async def look(self, source: Path, inside: str, task: str) -> bytes | None: ...
@@ -96,7 +72,7 @@ class PackageSandboxes(Protocol):
 
 
 class Packages:
-    """Resolves the packages that runs ask for. Does no I/O before one does."""
+    """Resolves the packages of runs. The first request does the first I/O."""
 
     def __init__(self, settings: Settings, sandboxes: PackageSandboxes) -> None:
         self._settings = settings
@@ -110,26 +86,21 @@ class Packages:
     async def resolve(
         self, request: RunRequest, run: RunCaller, pins: tuple[str, ...] = ()
     ) -> PackageSet:
-        """Return the packages of a run, resolved and installed.
-
-        Args:
-            pins: Requirements that ask for nothing and fix the versions of a session.
-
-        Raises:
-            InvalidRequestError: A requirement or the program's metadata is malformed.
-            PackageRefusedError: Something may not be used here.
-            PackageUnavailableError: A package could not be resolved or downloaded.
-            SandboxError: There is no sandbox whose Python could be asked for.
-        """
+        """Install a run's packages; `pins` fix the versions of a session."""
         if not request.may_need_packages:
             return NOTHING
-        wanted, python = _wanted(request)
+        wanted, python = _collect_wishes(request)
         if not wanted and not python:
             return NOTHING
         resolver = self._resolver_for(wanted)
         from bridge.packages.requirements import refused_python
+        from bridge.packages.target import installed_in, target_of
 
-        target, installed = await self._known_target()
+        async with self._looking:
+            if self._target is None:
+                facts, listed = await self._sandboxes.facts()
+                self._target = target_of(facts), installed_in(listed)
+            target, installed = self._target
         refusal = refused_python(python, target.version)
         if refusal is not None:
             raise refusal
@@ -138,27 +109,21 @@ class Packages:
         tree, lock = await resolver.provide(
             wanted, target, run.report_preparation, installed=installed, pins=pins
         )
-        versions = {one.name: one.version for one in installed}
-        versions |= {one.name: one.version for one in lock.packages}
-        fixed = tuple(f"{one.name}=={one.version}" for one in lock.packages)
+        versions = {one.name: one.version for one in installed} | lock.versions
+        fixed = tuple(f"{name}=={version}" for name, version in lock.versions.items())
+        packages = PackageSet(target=target, versions=versions, pins=fixed)
         if tree is None:
-            return PackageSet(target=target, versions=versions, pins=fixed)
+            return packages
         bind = Bind(source=str(tree), inside=INSIDE, executable=True)
-        return PackageSet(
-            binds=(bind,),
-            paths=(INSIDE,),
-            target=target,
-            versions=versions,
-            pins=fixed,
-            wheels=tuple(self._directory / "wheels" / one.sha256 for one in lock.packages),
-        )
+        wheels = tuple(self._directory / "wheels" / one.sha256 for one in lock.packages)
+        return replace(packages, binds=(bind,), paths=(INSIDE,), wheels=wheels)
 
     def compile_later(self, packages: PackageSet) -> None:
-        """Have a set compiled in the background, for the runs that follow."""
+        """Compile a set in the background, for later runs."""
         target, tree = packages.target, "".join(bind.source for bind in packages.binds)
         if target is None or not tree or tree in self._compiled or not target.abi:
             return
-        from bridge.packages.bytecode import add_fonts, compile_set
+        from bridge.packages.sets import add_fonts, compile_set
 
         self._compiled.add(tree)
         tag = "cpython-{}{}".format(*target.version.split("."))
@@ -175,49 +140,26 @@ class Packages:
     def _resolver_for(self, wanted: tuple[Wanted, ...]) -> Resolver | None:
         if not wanted:
             return None
-        names = tuple(dict.fromkeys(one.name for one in wanted))
-        if not self._settings.packages_allowed:
-            message = f"The profile {self._settings.profile!r} allows no packages."
-            remedy = (
-                "Do without, or run the bridge with another profile; one that extends it may say "
-                "allow_packages = true."
-            )
+        settings = self._settings
+        if not settings.packages_allowed:
+            message = f"The profile {settings.profile!r} allows no packages."
+            remedy = "Use no packages, or run the bridge with another profile, such as one that "
+            remedy += "extends it with allow_packages = true."
             raise PackageRefusedError(message, remedy=remedy)
-        if not self._settings.dependencies.allow:
-            from bridge.packages.allow_list import nothing_allowed
+        from bridge.packages.requirements import check_wanted
 
-            raise nothing_allowed(names, SETTINGS_FILE)
+        check_wanted(wanted, settings.dependencies.allow, SETTINGS_FILE)
         if self._resolver is None:
             from bridge.packages.resolver import Resolver
 
+            store, environ = store_of(settings), settings.environ
             self._resolver = Resolver(
-                self._settings.dependencies,
-                self._directory,
-                store_of(self._settings),
-                self._settings.environ,
-                SETTINGS_FILE,
+                settings.dependencies, self._directory, store, environ, SETTINGS_FILE
             )
         return self._resolver
 
-    async def _known_target(self) -> tuple[PackageTarget, tuple[Installed, ...]]:
-        from bridge.packages.target import installed_in, target_of
-
-        async with self._looking:
-            if self._target is None:
-                facts, listed = await self._sandboxes.facts()
-                self._target = target_of(facts), installed_in(listed)
-            return self._target
-
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
-        """Check that a sandbox has the Python that its packages were resolved for.
-
-        Args:
-            facts: What its guest tells.
-
-        Raises:
-            PackageUnavailableError: It has no packages, though it was given some; or it has another
-                Python, which is the known one from now on.
-        """
+        """Check that a sandbox has the packages and their Python; forget a changed Python."""
         if packages.target is None:
             return
         from bridge.packages.target import target_of
@@ -226,13 +168,13 @@ class Packages:
         if target != packages.target:
             self._target = None
             message = "The sandbox has another Python than the one that packages were found for."
-            raise PackageUnavailableError(message, remedy="Run it again: the new one is known now.")
+            raise PackageUnavailableError(message, remedy="Run it again with the new Python.")
         binds = facts.get("binds")
-        found = binds.get(INSIDE) if packages.binds and isinstance(binds, dict) else None
-        if isinstance(found, dict) and found.get("empty") is True:
+        bind = binds.get(INSIDE) if packages.binds and isinstance(binds, dict) else None
+        if isinstance(bind, dict) and bind.get("empty") is True:
             message = "The sandbox does not have the packages that it was given."
             remedy = (
-                "The engine's machine does not see this one's files: share the directory with it "
-                "(`podman machine init --volume`), or set `cache` of [dependencies] to one that is."
+                "The engine's machine does not see this machine's files. Share the directory "
+                "(`podman machine init --volume`), or set `cache` of [dependencies]."
             )
             raise PackageUnavailableError(message, remedy=remedy)

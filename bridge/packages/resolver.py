@@ -1,16 +1,13 @@
-"""From what a program asks for to a directory with it.
-
-Owns the order: the recorded choice if there is one, else uv; the judgement on all that it found;
-installing. What may be used is `allowed`'s business, what is kept `sets`', how uv is asked `uv`'s.
-"""
+"""Turns requirements into a directory of packages, by a recorded resolution or by uv."""
 
 from __future__ import annotations
 
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -19,9 +16,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
-from bridge.guest.protocol.distributions import LIGHTER
-from bridge.packages.allow_list import check_resolved, check_wanted, constraints
-from bridge.packages.requirements import Wanted
+from bridge.packages.requirements import Wanted, check_resolved, check_wanted, constraints
 from bridge.packages.sets import Lock, Locked, StoredSet, make_room, too_large
 from bridge.packages.target import Installed, PackageTarget
 from bridge.packages.uv import Say, Uv
@@ -33,35 +28,19 @@ logger = logging.getLogger(__name__)
 
 _DAY = 24 * 3600.0
 
+Find = Callable[[Uv], Awaitable[tuple[Locked, ...]]]
 
+
+@dataclass
 class Resolver:
-    """Provides packages. Makes no I/O until it is asked.
-
-    Args:
-        directory: Where packages are kept.
-        store: Where it is kept what requirements came to.
-        environ: The bridge's environment: how the network is reached, and where uv is.
-        place: The settings file, for errors.
-        executable: Stands in for the uv of this machine.
-    """
-
-    def __init__(
-        self,
-        dependencies: Dependencies,
-        directory: Path,
-        store: Store,
-        environ: Mapping[str, str],
-        place: str,
-        executable: str = "",
-    ) -> None:
-        self._dependencies = dependencies
-        self._directory = directory
-        self._store = store
-        self._environ = environ
-        self._place = place
-        self._executable = executable
-        # By set: of several runs one finds it.
-        self._finding: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+    dependencies: Dependencies
+    directory: Path
+    store: Store
+    environ: Mapping[str, str]  # The bridge's own, for the network and uv.
+    place: str  # The settings file, for errors.
+    executable: str = ""  # Replaces the uv of this machine.
+    # By set: one of several concurrent runs resolves it.
+    _finding: WeakValueDictionary[str, anyio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def provide(
         self,
@@ -72,174 +51,140 @@ class Resolver:
         installed: Sequence[Installed] = (),
         pins: Sequence[str] = (),
     ) -> tuple[Path | None, Lock]:
-        """Return a directory with what is asked for, and what that is.
+        """Return a directory of the requested packages, and its lock; None for no packages.
 
         Args:
-            installed: What the sandbox has without it.
-            pins: Requirements that ask for nothing and fix the versions of a session.
-
-        Returns:
-            The directory is None where a target needs none of it.
-
-        Raises:
-            PackageRefusedError: Something may not be used.
-            PackageUnavailableError: Something could not be had.
+            installed: The sandbox's own packages.
+            pins: Constraints that fix the versions of a session.
         """
-        check_wanted(wanted, self._dependencies.allow, self._place)
+        check_wanted(wanted, self.dependencies.allow, self.place)
         texts = [one.text for one in wanted]
-        index = self._dependencies.index.rpartition("@")[2]
+        index = self.dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
-        kept = StoredSet(self._directory, self._store, [*texts, target.digest, index, *around])
-        finder = _Finder(wanted, installed, pins)
+        stored = StoredSet(self.directory, self.store, [*texts, target.digest, index, *around])
+
+        async def find(uv: Uv) -> tuple[Locked, ...]:
+            await say(f"resolving {', '.join(texts)}"[:200])
+            limits = constraints([one.name for one in wanted], self.dependencies.allow)
+            return await _find(uv, wanted, {one.name: one for one in installed}, [*limits, *pins])
+
         try:
-            with anyio.fail_after(self._dependencies.timeout):
-                async with self._finding.setdefault(kept.name, anyio.Lock()):
-                    lock = await self._provided(kept, finder, target, say)
+            with anyio.fail_after(self.dependencies.timeout):
+                async with self._finding.setdefault(stored.name, anyio.Lock()):
+                    lock = await self._provide(stored, find, target, say)
         except TimeoutError:
-            seconds = self._dependencies.timeout
-            message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
-            remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
+            seconds = self.dependencies.timeout
+            message = f"{', '.join(texts):.200} could not be installed within {seconds:g} s."
+            remedy = "Try again, or raise `timeout` of [dependencies]."
             raise PackageUnavailableError(message, remedy=remedy) from None
-        return kept.tree(lock) if lock.packages else None, lock
+        return stored.tree(lock) if lock.packages else None, lock
 
     def _stale(self, lock: Lock) -> bool:
-        days = self._dependencies.lock_days
+        days = self.dependencies.lock_days
         return bool(days) and time.time() - lock.made > days * _DAY
 
-    def _judge(self, lock: Lock) -> None:
-        found = {package.name: package.version for package in lock.packages}
-        check_resolved(found, self._dependencies.allow)
-
-    async def _provided(
-        self, kept: StoredSet, finder: _Finder, target: PackageTarget, say: Say
+    async def _provide(
+        self, stored: StoredSet, find: Find, target: PackageTarget, say: Say
     ) -> Lock:
-        old = await anyio.to_thread.run_sync(kept.read)
+        old = await anyio.to_thread.run_sync(stored.read)
         try:
             if old is not None:  # `allow` may have changed since.
-                self._judge(old)
+                check_resolved(old.versions, self.dependencies.allow)
         except PackageRefusedError:
             old = None
-        there = old is not None and (not old.packages or kept.touch(old))
-        if old is not None and not self._stale(old):
-            if there:
-                return old
-            if old.refused and old.most == self._dependencies.max_bytes:
-                raise self._too_large(old, old.refused)
-        place = await anyio.to_thread.run_sync(kept.begin)
+        there = old is not None and (not old.packages or stored.touch(old))
+        if old is not None and there and not self._stale(old):
+            return old
+        place = await anyio.to_thread.run_sync(stored.begin)
         try:
-            cache = self._directory / "uv"
-            uv = Uv(self._dependencies, self._environ, place, target, say, self._executable, cache)
-            if old is None or self._stale(old):
-                await say(f"resolving {', '.join(finder.texts)}"[:200])
-                limits = constraints(finder.names, self._dependencies.allow)
-                packages = await finder.find(uv, limits)
-                lock = Lock(packages=packages, made=time.time())
-                self._judge(lock)
-            else:
-                lock = old
-            await self._install(kept, lock, uv, say, place)
+            cache = self.directory / "uv"
+            uv = Uv(self.dependencies, self.environ, place, target, say, self.executable, cache)
+            lock = old
+            if lock is None or self._stale(lock):
+                lock = Lock(packages=await find(uv), made=time.time())
+                check_resolved(lock.versions, self.dependencies.allow)
+            if not there:  # If the set is too large, later runs do not resolve it again.
+                await anyio.to_thread.run_sync(stored.remember, lock)
+            await self._install(stored, lock, uv, say, place)
+            await anyio.to_thread.run_sync(stored.remember, lock)
         except PackageUnavailableError as error:
             if old is None or not there:
                 raise
-            logger.warning("the packages chosen before are used again: %s", error.message)
+            logger.warning("the earlier packages are used again: %s", error.message)
             return old
         finally:
             with anyio.CancelScope(shield=True):
-                remove = partial(shutil.rmtree, place, ignore_errors=True)
-                await anyio.to_thread.run_sync(remove)
-        room = partial(make_room, self._directory, self._dependencies.cache_bytes)
+                await anyio.to_thread.run_sync(partial(shutil.rmtree, place, ignore_errors=True))
+        room = partial(make_room, self.directory, self.dependencies.cache_bytes)
         await anyio.to_thread.run_sync(room)
         return lock
 
-    async def _install(self, kept: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
-        """Unpack the wheels that are not there yet, and make a set of all."""
-        most = self._dependencies.max_bytes
+    async def _install(self, stored: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
+        most = self.dependencies.max_bytes
         sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
         try:
             if sum(sizes.values()) > most:
                 raise too_large(most, sizes)
             with ExitStack() as stack:
-                # From here on no other bridge may evict wheels that are in no set yet.
-                wheels = in_use(self._directory / "wheels", wait=True)
+                # No other bridge may evict the new wheels before they are in a set.
+                wheels = in_use(self.directory / "wheels", wait=True)
                 await anyio.to_thread.run_sync(stack.enter_context, wheels)
-                missing = [each for each in lock.packages if not kept.wheel(each).exists()]
+                missing = [each for each in lock.packages if not stored.wheel(each).exists()]
                 into = place / "installed"
                 if missing:
                     await say(f"installing {', '.join(each.name for each in missing)}"[:200])
                     await uv.install(missing, into)
                 for each in missing:
                     made = into / each.sha256
-                    await anyio.to_thread.run_sync(kept.keep_wheel, each, made, most)
-                if lock.packages and not kept.touch(lock):
-                    await anyio.to_thread.run_sync(kept.keep, lock, place, most)
+                    await anyio.to_thread.run_sync(stored.keep_wheel, each, made, most)
+                if lock.packages and not stored.touch(lock):
+                    await anyio.to_thread.run_sync(stored.keep, lock, place, most)
         except PackageRefusedError as error:
-            if "max_bytes" not in error.message:
-                raise
-            # What was unpacked tells no sizes, since it was stopped.
-            told = error.message if "largest" in error.message else too_large(most, sizes).message
-            lock = Lock(packages=lock.packages, made=lock.made, refused=told, most=most)
-            await anyio.to_thread.run_sync(kept.remember, lock)
-            raise self._too_large(lock, told) from None
-        await anyio.to_thread.run_sync(kept.remember, lock)
-
-    def _too_large(self, lock: Lock, message: str) -> PackageRefusedError:
-        """Return the refusal of packages that cannot be installed, with what to ask for instead."""
-        names = {package.name for package in lock.packages}
-        lighter = [f'for {name} "{LIGHTER[name]}"' for name in sorted(names & LIGHTER.keys())]
-        ask = f"Ask {', '.join(lighter)}" if lighter else "Ask for less"
-        remedy = f"{ask}; or the person who runs the bridge raises `max_bytes`."
-        return PackageRefusedError(message, remedy=remedy)
+            if "max_bytes" in error.message and "largest" not in error.message:
+                # The unpacking was stopped, so the error has no sizes.
+                raise too_large(most, sizes) from None
+            raise
 
 
-class _Finder:
-    """What is asked for, and the environment that it joins: both are resolved together."""
+async def _find(
+    uv: Uv, wanted: Sequence[Wanted], installed: Mapping[str, Installed], limits: Sequence[str]
+) -> tuple[Locked, ...]:
+    """Return the packages to add to the installed ones."""
+    texts = [one.text for one in wanted]
+    if installed:
+        fixed = [f"{one.name}=={one.version}" for one in installed.values()]
+        # If this fails, some installed packages must be replaced.
+        with suppress(PackageUnavailableError):
+            return _select(await uv.resolve(texts, [*limits, *fixed], explain=False), installed)
+    resolved = await uv.resolve(texts, limits)
+    more: set[str] = set()
+    while new := _broken_by(resolved, installed) - {each.name for each in resolved} - more:
+        more |= new
+        try:
+            resolved = await uv.resolve([*texts, *sorted(more)], limits, explain=False)
+        except PackageUnavailableError as error:
+            logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
+            break
+    return _select(resolved, installed)
 
-    def __init__(
-        self, wanted: Sequence[Wanted], installed: Sequence[Installed], pins: Sequence[str]
-    ) -> None:
-        self.names = [one.name for one in wanted]
-        self.texts = [one.text for one in wanted]
-        self._installed = {one.name: one for one in installed}
-        self._pins = pins
 
-    async def find(self, uv: Uv, limits: Sequence[str]) -> tuple[Locked, ...]:
-        """Return what has to join the environment so that all of it fits together."""
-        limits = [*limits, *self._pins]
-        if self._installed:
-            fixed = [f"{one.name}=={one.version}" for one in self._installed.values()]
-            try:
-                found = await uv.resolve(self.texts, [*limits, *fixed], explain=False)
-                return self._missing(found)
-            except PackageUnavailableError:
-                # Some of it has to be replaced.
-                pass
-        found = await uv.resolve(self.texts, limits)
-        more: set[str] = set()
-        while new := self._broken_by(found) - {each.name for each in found} - more:
-            more |= new
-            try:
-                found = await uv.resolve([*self.texts, *sorted(more)], limits, explain=False)
-            except PackageUnavailableError as error:
-                logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
-                break
-        return self._missing(found)
+def _select(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> tuple[Locked, ...]:
+    broken = _broken_by(resolved, installed)
+    return tuple(one for one in resolved if one.name in broken or not _has(one, installed))
 
-    def _missing(self, found: Sequence[Locked]) -> tuple[Locked, ...]:
-        broken = self._broken_by(found)
-        return tuple(each for each in found if each.name in broken or not self._has(each))
 
-    def _has(self, package: Locked) -> bool:
-        installed = self._installed.get(package.name)
-        return installed is not None and installed.version == package.version
+def _has(package: Locked, installed: Mapping[str, Installed]) -> bool:
+    return package.name in installed and installed[package.name].version == package.version
 
-    def _broken_by(self, found: Sequence[Locked]) -> set[str]:
-        """Return the installed packages that need one which is replaced, in turn too."""
-        replaced = {each.name for each in found if not self._has(each)} & self._installed.keys()
-        broken: set[str] = set()
-        while more := {
-            one.name
-            for one in self._installed.values()
-            if one.name not in broken and {*one.requires} & (replaced | broken)
-        }:
-            broken |= more
-        return broken
+
+def _broken_by(resolved: Sequence[Locked], installed: Mapping[str, Installed]) -> set[str]:
+    """Return the installed packages that depend, transitively, on a replaced one."""
+    replaced = {each.name for each in resolved if not _has(each, installed)} & installed.keys()
+    broken: set[str] = set()
+    while more := {
+        one.name
+        for one in installed.values()
+        if one.name not in broken and {*one.requires} & (replaced | broken)
+    }:
+        broken |= more
+    return broken

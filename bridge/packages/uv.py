@@ -1,9 +1,8 @@
-"""uv, which finds and installs packages: its command line, its process, its answers and errors.
+"""uv, which resolves and installs packages: its command line, process, answers and errors.
 
-It builds nothing, and it has no PATH, so that nothing of a package can start a program. Where
-`index` is set it reads no configuration, variable or login of the user's. Where it is not, it
-reads uv's own configuration for where packages come from, but asks no keyring program. It works in
-"/", where no project's configuration can be in its way.
+It builds nothing and has no PATH, so a package cannot start a program. With `index` set it reads
+no configuration, variable or login of the user; else it reads uv's settings of indexes, without
+keyrings. It works in "/", which has no project's configuration.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import Any
 
 import anyio
@@ -28,32 +27,33 @@ from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol import distributions
 from bridge.packages.sets import Locked, too_large, within
 from bridge.packages.target import PackageTarget
+from bridge.sandbox.container.command_runner import open_group
 from bridge.settings.dependencies import Dependencies
 from bridge.tasks import background_task
 
-MAX_PACKAGES = 500  # An index may name any number as needed for a run's.
-MAX_SAID = 64 * 1024  # Kept from the end of what uv writes, which may be an index's words.
+MAX_PACKAGES = 500  # An index may name any number of dependencies.
+MAX_SAID = 64 * 1024  # Bytes kept from the end of uv's output, which may quote an index.
 
-READ_BYTES = 64 * 1024 * 1024
-"""Bytes that uv may write beyond twice `max_bytes`: metadata that it read to choose versions."""
+READ_BYTES = 64 * 1024 * 1024  # An index may send any amount of metadata.
 
 Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
 
+# Variables of the bridge that uv always gets: network settings.
 _NETWORK = (
     *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),
     *("all_proxy", "http_proxy", "https_proxy", "no_proxy"),
     *("LANG", "SSL_CERT_DIR", "SSL_CERT_FILE"),
 )
-"""Passed on of the bridge's environment: how the network is reached."""
 
+# Variables that uv also gets if the user's uv configuration names the index.
 _USERS = re.compile(
     "HOME|NETRC|XDG_CONFIG_(HOME|DIRS)|XDG_DATA_HOME|SSL_CLIENT_CERT|"
     "UV_(CONFIG_FILE|CREDENTIALS_DIR|DEFAULT_INDEX|EXCLUDE_NEWER|EXTRA_INDEX_URL|FIND_LINKS|"
     "HTTP_RETRIES|HTTP_TIMEOUT|INDEX|INDEX_STRATEGY|INDEX_URL|INSECURE_HOST|NATIVE_TLS|OFFLINE|"
     "SYSTEM_CERTS|INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD))"
 )
-"""Passed on as well where uv's own configuration says where packages come from."""
 
+# Starts uv so that it does not outlive the bridge.
 _START = """
 import os, signal, sys
 if sys.platform == "linux":
@@ -62,17 +62,6 @@ if sys.platform == "linux":
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Ahead of uv, which must not outlive the bridge."""
-
-
-def find_uv(environ: Mapping[str, str]) -> str:
-    """Return the path of uv: the extra's, or one on the PATH; empty if there is none."""
-    try:
-        from uv import find_uv_bin
-
-        return find_uv_bin()
-    except (ImportError, OSError):
-        return shutil.which("uv", path=environ.get("PATH", "")) or ""
 
 
 class Uv:
@@ -80,14 +69,10 @@ class Uv:
 
     Args:
         environ: The bridge's environment.
-        place: A directory of its own; the caller removes it.
-        target: The Python that packages are for; None for the bridge's own.
-        say: Told what is downloaded.
-        executable: Stands in for the uv of this machine.
-        cache: Where answers of indexes are kept; None for nowhere.
-
-    Raises:
-        PackageUnavailableError: There is no uv.
+        place: A private directory, which the caller removes.
+        target: The Python that packages are for; None for the bridge's.
+        executable: Replaces the uv of this machine.
+        cache: The directory of cached answers of indexes; None for no cache.
     """
 
     def __init__(
@@ -104,7 +89,13 @@ class Uv:
         self._environ = surroundings(environ, dependencies, place)
         self._place = place
         self._say = say
-        self._executable = executable or find_uv(environ)
+        try:
+            from uv import find_uv_bin
+
+            own = find_uv_bin()
+        except (ImportError, OSError):
+            own = shutil.which("uv", path=environ.get("PATH", "")) or ""
+        self._executable = executable or own
         if not self._executable:
             message = "Packages need uv, which is not installed with the bridge."
             remedy = 'Install it with `pip install "mcp-code-bridge[packages]"`.'
@@ -120,35 +111,31 @@ class Uv:
         alone: bool = False,
         explain: bool = True,
     ) -> tuple[Locked, ...]:
-        """Return the packages that requirements come to, with the hashes of their wheels.
+        """Resolve requirements to packages, with the hashes of their wheels.
 
         Args:
-            limits: Requirements that ask for nothing and bound versions.
-            alone: Whether to leave out what they need in turn.
-            explain: Whether to look for what there is instead, for the error.
-
-        Raises:
-            PackageRefusedError: Something would come from elsewhere than the index.
-            PackageUnavailableError: Nothing fits; the error says what there is.
+            limits: Constraints on versions.
+            alone: Whether to leave out dependencies.
+            explain: Whether the error should name the available versions.
         """
         wanted, bounds = self._place / "wanted.txt", self._place / "bounds.txt"
         answer = self._place / "pylock.toml"
         wanted.write_text("\n".join([*texts, ""]))
         bounds.write_text("\n".join([*limits, ""]))
-        # uv would take over versions and hashes from what is there.
+        # uv would reuse versions and hashes of an earlier answer.
         answer.unlink(missing_ok=True)
         words = [
             *("compile", *self._options, "--generate-hashes", "--no-header", "--quiet"),
             *(["--constraints", str(bounds)] if limits else []),
             *("--output-file", str(answer), *(["--no-deps"] if alone else []), str(wanted)),
         ]
-        async with self._watched(self._cache):
+        async with self._watch_size(self._cache):
             if not await anyio.to_thread.run_sync(within, self._cache, READ_BYTES):
-                # It only grows. Other bridges that use it are waited for.
+                # The cache only grows. uv waits for other bridges that use it.
                 await self._run(["cache", "clean", "--quiet"], self._cache)
             status, said = await self._run(["pip", *words], self._cache)
             if status != 0 and _UNREACHED.search(said):
-                # What the index answered before may be enough.
+                # The cached answers of the index may be enough.
                 status = (await self._run(["pip", *words, "--offline"], self._cache))[0]
         if status != 0:
             raise await self._not_found(texts, limits, said, explain=explain and not alone)
@@ -159,13 +146,9 @@ class Uv:
         return parse_answer(text)
 
     async def install(self, packages: Iterable[Locked], into: Path) -> None:
-        """Unpack wheels with the recorded hashes, and nothing else, each into `into/<sha256>`.
-
-        Raises:
-            PackageUnavailableError: They are not on the index, or not what was recorded.
-        """
+        """Unpack wheels with the recorded hashes, each into `into/<sha256>`."""
         several = anyio.CapacityLimiter(4)
-        # Of its own, so that what a wheel comes to is bounded.
+        # A private cache, so that the size of a wheel is bounded.
         cache = self._place / "cache"
         problems = []
 
@@ -182,17 +165,16 @@ class Uv:
             if status != 0:
                 problems.append(_words(said, self._place))
 
-        async with self._watched(self._place), anyio.create_task_group() as tasks:
+        async with self._watch_size(self._place), anyio.create_task_group() as tasks:
             for package in packages:
                 tasks.start_soon(unpack, package)
         if problems:
-            message = f"A package that was chosen could not be installed. uv says: {problems[0]}"
+            message = f"A package could not be installed. uv says: {problems[0]}"
             raise PackageUnavailableError(message, remedy=_TRY_AGAIN)
 
     @asynccontextmanager
-    async def _watched(self, place: Path) -> AsyncIterator[None]:
-        """End what is done inside when more is written to a directory than may be."""
-        # What is installed is in the cache as well.
+    async def _watch_size(self, place: Path) -> AsyncIterator[None]:
+        # Installed files are in the cache too.
         most = 2 * self._dependencies.max_bytes + 2 * READ_BYTES
         small = True
 
@@ -210,28 +192,16 @@ class Uv:
             raise too_large(self._dependencies.max_bytes)
 
     async def _run(self, words: Sequence[str], cache: Path) -> tuple[int, str]:
-        """Run uv to its end; return its status and the end of what it wrote.
-
-        Cancelled, it and all that it started are killed first.
-        """
+        """Run uv; return its status and the end of its output."""
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
-            # A start that is cut short leaves a process that must be reaped.
-            with anyio.CancelScope(shield=True):
-                process = await anyio.open_process(
-                    [*argv, self._executable, *words, "--cache-dir", str(cache)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env=self._environ,
-                    cwd="/",
-                    start_new_session=True,
-                )
+            argv += [self._executable, *words, "--cache-dir", str(cache)]
+            process = await open_group(argv, PIPE, STDOUT, self._environ, Path("/"))
         except OSError as error:
             raise PackageUnavailableError(f"uv cannot be started: {error.strerror}.") from None
         said = line = ""
         try:
-            assert process.stdout is not None  # it was asked for
+            assert process.stdout is not None  # it is a pipe
             async for data in process.stdout:
                 text = data.decode("utf-8", "replace")
                 said = (said + text)[-MAX_SAID:]
@@ -240,13 +210,17 @@ class Uv:
                     await self._say(f"fetching {name} ({size})")
             await process.wait()
         finally:
-            await _end(process)
+            if process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+                await process.aclose()
         return process.returncode or 0, said
 
     async def _not_found(
         self, texts: Sequence[str], limits: Sequence[str], said: str, *, explain: bool
     ) -> PackageUnavailableError:
-        """Return the error on what uv did not find, with what there is instead."""
         words = _words(said, self._place)
         parts = [f"{', '.join(texts)[:200]} cannot be resolved. uv says: {words}"]
         if _UNREACHED.search(said):
@@ -257,7 +231,7 @@ class Uv:
             parts.append(f"Versions are limited here to {', '.join(allowed)[:200]}.")
         names = sorted({_name(text) for text in texts})
         meant = [
-            f'for {name} ask for "{to}"' for name in names if (to := distributions.meant(name))
+            f'for {name} request "{to}"' for name in names if (to := distributions.meant(name))
         ]
         meant += [f"leave {name} out: Python has it" for name in names if name in _STANDARD]
         if meant:
@@ -266,22 +240,22 @@ class Uv:
             return PackageUnavailableError(" ".join(parts), remedy=remedy)
         if explain and [*texts] != names:
             with suppress(PackageUnavailableError, PackageRefusedError):
-                found = await self.resolve(names, limits, alone=True)
-                there = ", ".join(f"{package.name} {package.version}" for package in found)
+                newest = await self.resolve(names, limits, alone=True)
+                there = ", ".join(f"{package.name} {package.version}" for package in newest)
                 parts.append(f"The newest that fit this sandbox: {there[:400]}.")
-        remedy = "Ask for versions that are there and go together, or leave them open."
+        remedy = "Request versions that exist and fit together, or leave the versions open."
         return PackageUnavailableError(" ".join(parts), remedy=remedy)
 
 
 _STANDARD = sys.stdlib_module_names
 _UNREACHED = re.compile("Failed to fetch|error sending request|Request failed")
 _TRY_AGAIN = (
-    "Try again; if it stays so, `mcp-code-bridge doctor` tells the person who runs the bridge "
-    "whether the index answers."
+    "Try again; if it still fails, the bridge's user can see with `mcp-code-bridge doctor` whether "
+    "the index answers."
 )
 _TRUST = (
-    "The person who runs the bridge puts SSL_CERT_FILE into its entry in the client; "
-    "`mcp-code-bridge install` copies it from a terminal that has it."
+    "The bridge's user sets SSL_CERT_FILE in the bridge's entry in the client; `mcp-code-bridge "
+    "install` copies it from a terminal that has it."
 )
 _DOWNLOADING = re.compile(r"Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
 
@@ -303,18 +277,18 @@ def _options(dependencies: Dependencies, target: PackageTarget | None) -> list[s
 def surroundings(
     environ: Mapping[str, str], dependencies: Dependencies, place: Path
 ) -> dict[str, str]:
-    """Return uv's environment; the index's address is in it, since it may hold a password."""
-    found = {name: environ[name] for name in _NETWORK if environ.get(name)}
+    """Return uv's environment; it has the index's address, which may hold a password."""
+    passed = {name: environ[name] for name in _NETWORK if environ.get(name)}
     if not dependencies.index:
-        found |= {name: value for name, value in environ.items() if _USERS.fullmatch(name)}
+        passed |= {name: value for name, value in environ.items() if _USERS.fullmatch(name)}
     else:
-        found |= {"HOME": str(place), "XDG_CONFIG_HOME": str(place), "NETRC": "/dev/null"}
-        found["XDG_DATA_HOME"] = str(place)
+        passed |= {"HOME": str(place), "XDG_CONFIG_HOME": str(place), "NETRC": "/dev/null"}
+        passed["XDG_DATA_HOME"] = str(place)
         if dependencies.directory is None:
-            found["UV_DEFAULT_INDEX"] = dependencies.index
+            passed["UV_DEFAULT_INDEX"] = dependencies.index
     return {
         "UV_HTTP_RETRIES": "1",
-        **found,
+        **passed,
         "PATH": "/nonexistent",
         "TMPDIR": str(place),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -322,35 +296,31 @@ def surroundings(
 
 
 def parse_answer(text: str) -> tuple[Locked, ...]:
-    """Return the packages that uv chose, from the lock file (PEP 751) that it wrote.
-
-    Raises:
-        PackageRefusedError: One is wanted from elsewhere than the index.
-        PackageUnavailableError: It is not understood, or there are too many.
-    """
     try:
         packages = tomllib.loads(text).get("packages", [])
         if len(packages) > MAX_PACKAGES:
-            message = f"What was asked for needs more than {MAX_PACKAGES} packages."
-            raise PackageUnavailableError(message, remedy="Ask for less.")
-        return tuple(map(_locked, packages))
+            message = f"The request needs more than {MAX_PACKAGES} packages."
+            raise PackageUnavailableError(message, remedy="Request fewer packages.")
+        return tuple(map(_parse_package, packages))
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        message = f"uv answered something that is not understood: {error!r:.200}."
+        message = f"uv's answer is malformed: {error!r:.200}."
         raise PackageUnavailableError(message, remedy="Update uv.") from None
 
 
-def _locked(package: Mapping[str, Any]) -> Locked:
+def _parse_package(package: Mapping[str, Any]) -> Locked:
     if "wheels" not in package:
         message = f"{package['name']:.100} would come from an address."
-        remedy = "Only the index is used here: ask for another version of what needs it."
+        remedy = (
+            "Only the index is used here: request another version of the package that needs it."
+        )
         raise PackageRefusedError(message, remedy=remedy)
     wheels = package["wheels"]
-    # One that was compiled for this machine rather than one for all.
-    found = next((one for one in wheels if not one["url"].endswith("-any.whl")), wheels[0])
-    sha256 = found["hashes"]["sha256"]
+    # Prefer a wheel that is compiled for this machine.
+    wheel = next((one for one in wheels if not one["url"].endswith("-any.whl")), wheels[0])
+    sha256 = wheel["hashes"]["sha256"]
     if not re.fullmatch("[0-9a-f]{64}", sha256):
         raise ValueError(sha256)
-    size = int(found.get("size", 0))
+    size = int(wheel.get("size", 0))
     return Locked(name=package["name"], version=package["version"], sha256=sha256, size=size)
 
 
@@ -360,25 +330,16 @@ def _name(text: str) -> str:
 
 _NO_NEWS = ("Using ", "Resolved ", "Downloading ", "warning:")
 
-# Of what comes before it, no more than any scheme has: else a long word would take seconds.
+# The scheme is bounded: a long word would take seconds.
 _ADDRESS = re.compile(r"[A-Za-z+]{1,20}://[^\s`]+")
 _PATH = re.compile(r"(?<![\w.])/[^\s:'\"`]+")
 
 
 def _words(text: str, place: Path) -> str:
-    """Return what uv said for an error: without addresses, which may hold a login, and paths."""
+    """Return uv's output for an error, without paths and addresses, which may hold a login."""
     text = _ADDRESS.sub("the index", text.replace(str(place), ""))
     lines = (line.strip() for line in text.splitlines())
-    told = (line for line in lines if not line.startswith(_NO_NEWS))
-    whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in told if line)
+    news = (line for line in lines if not line.startswith(_NO_NEWS))
+    whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in news if line)
     whole = _PATH.sub("...", whole.replace(" (i.e., with `--no-build`)", ""))
     return whole if len(whole) <= 900 else f"{whole[:899]}…"
-
-
-async def _end(process: anyio.abc.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    with anyio.CancelScope(shield=True):
-        await process.wait()
-        await process.aclose()

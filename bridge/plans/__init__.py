@@ -1,5 +1,1 @@
-"""Plans: the held calls of a run, which are made once a person has approved exactly those.
-
-Owns kept plans and their execution. Holding calls back, and placeholders, are
-`bridge.gate.held_calls`'.
-"""
+"""Plans: stored sets of held calls, and their execution after one approval."""

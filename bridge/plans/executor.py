@@ -1,10 +1,4 @@
-"""Applying a plan: it is taken once, approved once, and made call by call.
-
-Owns the checks before each call, the time that a call under way gets when the client cancels, that
-nothing is made after the first call that fails, and the wording of the result. Plans that wait
-are `bridge.plans.plan_store`'s; whether a call may be made, and its record, are the gate's. No
-sandbox is used.
-"""
+"""Applies a plan: takes it once, asks once, and makes its calls until one fails."""
 
 from __future__ import annotations
 
@@ -13,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Literal
 
 import anyio
@@ -30,33 +23,31 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.audit.records import approval_fields
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.audit.log import approval_fields
+from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
-from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import whole_digest
-from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.receipt import accounted
+from bridge.gate.pipeline import Gate, Grant, add_receipt
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
+from bridge.inventory.servers import Servers
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
-from bridge.plans.plan_store import Plans, StoredPlan
+from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
-from bridge.render.receipt import bytes_returned
+from bridge.render.text import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
-from bridge.servers.servers import Servers
 
 MAX_QUESTION = 5_500
-"""Characters of a program's list of calls in a question. Less than the question takes: the list
-names what it leaves out only if it cuts itself."""
+"""Characters of the list of calls in a question. The list fits, so that its own note of cuts stays.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds for applying a plan, and for a call that is under way when that is cancelled."""
+    """Time limits in seconds for a plan, and for the running call when the plan is cancelled."""
 
-    apply: float = 30 * 60.0  # Longer than a program: the user approved all of it.
+    apply: float = 30 * 60.0  # The user approved all calls.
     finish: float = 5.0
 
 
@@ -65,12 +56,7 @@ StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 @dataclass(kw_only=True)
 class PlanStep:
-    """A call of a plan, and its outcome.
-
-    Attributes:
-        shown: Its result, or the length of that; empty beyond the room for all of them.
-        error: Why it is not done, if it was begun.
-    """
+    """A call of a plan and its outcome. `shown` has the result or its length."""
 
     request: HeldRequest
     status: StepStatus = "not done"
@@ -78,30 +64,25 @@ class PlanStep:
     error: str = ""
     reason: Reason = "exception"
 
-    def failed(
-        self, error: str, reason: Reason = "exception", status: StepStatus = "failed"
-    ) -> None:
+    def fail(self, error: str, reason: Reason = "exception", status: StepStatus = "failed") -> None:
         self.status, self.error, self.reason = status, error, reason
 
-    def not_made(self, error: BridgeError) -> None:
+    def stop(self, error: BridgeError, *, sent: bool = False) -> None:
+        outcome = outcome_after(error) if sent else "not-sent"
+        if outcome != "not-sent":
+            self.fail(error.message, status="failed" if outcome == "refused" else "unknown")
+            return
         reason: Reason = "exception"
         if isinstance(error, RefusedError):
             reason = "policy"
         elif isinstance(error, UsageError):
             reason = "validation"
         text = " ".join(part for part in (error.message, error.remedy) if part)
-        self.failed(f"It was not made. {text}", reason)
-
-    def lost(self, error: BridgeError) -> None:
-        outcome = outcome_after(error)
-        if outcome == "not-sent":
-            self.not_made(error)
-        else:
-            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
+        self.fail(f"It was not made. {text}", reason)
 
 
 class PlanApprover(Approver):
-    """Approves one held call as far as the plan's approval covers it; asks no person."""
+    """Approves one held call for the reasons that the plan's approval covers. Asks no person."""
 
     def __init__(self, approval: Approval, request: HeldRequest) -> None:
         super().__init__()
@@ -109,89 +90,78 @@ class PlanApprover(Approver):
         self._request = request
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return the plan's approval, which covers only the reasons that the plan showed."""
+        """Return the plan's approval, if the plan showed all these reasons."""
         news = [ask for ask in asks if ask.rule not in self._request.asked]
         if not news:
             return self._approval
         reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
-        raise ApprovalNeededError(
-            f"{call} needs a person's approval for a reason that the plan did not show "
-            f"({reasons}).",
-            remedy="Make this call, and what follows, in a run of its own, where it is asked "
-            "about; or plan again.",
-        )
+        message = f"{call} needs a person's approval for a reason that the plan did not show"
+        remedy = "Make this call, and what follows, in a run of its own, which asks; or plan again."
+        raise ApprovalNeededError(f"{message} ({reasons}).", remedy=remedy)
 
 
+@dataclass(eq=False)
 class PlanExecutor:
-    """Applies plans."""
-
-    def __init__(
-        self, servers: Servers, services: GateServices, plans: Plans, times: Times | None = None
-    ) -> None:
-        self._servers = servers
-        self._services = services
-        self._plans = plans
-        self._times = times or Times()
+    servers: Servers
+    services: GateServices
+    plans: Plans
+    times: Times = field(default_factory=Times)
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
-        """Make a plan's calls, after a person has approved exactly those.
-
-        Raises:
-            UnknownError: This caller has no such plan; says whether it had.
-            RefusedError: It was not approved, or cannot be recorded.
-            SettingsError: The policy does not parse.
-        """
-        run_id = request.run_id
-        kept = await self._take(request, run_id)
+        """Make a plan's calls, after a person has approved exactly those."""
+        run_id, kept = request.run_id, await self._take(request)
         begun = False
         try:
-            run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
-            approval = await self._approved(kept, request, run, run_id)
+            run = self.services.begin(run_id, request, caller, planned_by=kept.run_id)
+            approval = await self._get_approval(kept, request, run)
             facts = {**_facts(kept), "approval": approval_fields(approval)}
-            async with run.recording(request, _servers(kept), facts) as record:
+            async with run.recording(request, kept.servers, facts) as record:
                 begun = True
                 gate = Gate(
-                    Grant(servers=frozenset(_servers(kept)), calls=len(kept.requests)),
-                    self._servers.pool.call_tool,
+                    Grant(servers=frozenset(kept.servers), calls=len(kept.requests)),
+                    self.servers.pool.call_tool,
                     run.context,
                 )
-                execution = _Execution(kept, gate, run, approval, self._servers)
+                execution = _Execution(kept, gate, run, approval, self.servers)
                 result = await self._perform(execution, run_id, record)
-            return accounted(result, gate, run, bytes_returned)
+            return add_receipt(result, gate, run, bytes_returned)
         except ApprovalRefusedError:
             begun = True
-            why = f"the client was asked at {_now()}, and did not approve of it"
-            await self._plans.close(kept, why)
+            why = f"the client was asked at {now_text()}, and did not approve of it"
+            await self.plans.close(kept, why)
             raise
         finally:
             if not begun:
-                # No person could be asked, or the question was cancelled: no call was made.
-                await self._plans.give_back(kept)
+                # The question failed or was cancelled, before any call.
+                await self.plans.give_back(kept)
 
-    async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
+    async def _take(self, request: ApplyRequest) -> StoredPlan:
         try:
-            return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
+            return await self.plans.take(request.plan_id, request.owner, run_id=request.run_id)
         except UnknownError:
-            if not self._services.journals.knows(request.plan_id, request.owner):
+            if not self.services.journals.knows(request.plan_id, request.owner):
                 raise
             message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
             remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
             raise UnknownError(message, remedy=remedy, code="unknown_plan") from None
 
-    async def _approved(
-        self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str
+    async def _get_approval(
+        self, kept: StoredPlan, request: ApplyRequest, run: RunContext
     ) -> Approval:
         plan = kept.plan
         if plan.stopped:
-            # The program's own words could pass for the bridge's.
+            # The program's words could look like the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
         shown, whole = plan_question(plan, MAX_QUESTION)
         try:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
-            async with run.recording(request, _servers(kept), facts) as record:
-                record(RunResult(run_id=run_id, status="error", reason="policy", summary=""))
+            async with run.recording(request, kept.servers, facts) as record:
+                result = RunResult(
+                    run_id=request.run_id, status="error", reason="policy", summary=""
+                )
+                record(result)
             raise
 
     async def _perform(
@@ -201,33 +171,28 @@ class PlanExecutor:
         started = time.monotonic()
         cancelled = True
         try:
-            await execution.perform(self._times)
+            await execution.perform(self.times)
             cancelled = False
         finally:
-            # Also if it was cancelled: the client gets no result then, but the audit has it.
+            # A cancelled client gets no result, but the audit log does.
             result = _result(execution, run_id, cancelled=cancelled)
             usage = Usage(
                 wall_ms=round((time.monotonic() - started) * 1000),
                 tool_calls=gate.calls,
                 tool_result_bytes=gate.result_bytes,
             )
-            result = replace(result, usage=usage, timeout_seconds=self._times.apply)
+            result = replace(result, usage=usage, timeout_seconds=self.times.apply)
             record(result)
-            await self._plans.close(
+            await self.plans.close(
                 kept,
-                f"it was applied by the run {run_id}, which ended at {_now()}: "
+                f"it was applied by the run {run_id}, which ended at {now_text()}: "
                 f"{result.summary.rstrip('.')}",
             )
         return result
 
 
 class _Execution:
-    """Makes the calls of one plan. Used once.
-
-    Attributes:
-        steps: Each call with its outcome.
-        late: Whether the time limit ended it.
-    """
+    """Makes the calls of one plan, once. `late` means that the time limit ended it."""
 
     def __init__(
         self, kept: StoredPlan, gate: Gate, run: RunContext, approval: Approval, servers: Servers
@@ -237,16 +202,16 @@ class _Execution:
         self._run = run
         self._approval = approval
         self._servers = servers
-        # A result is kept until the last call that needs it.
+        # Results that later calls need.
         self._known: dict[int, CallResult] = {}
         self._awaited = Counter(number for request in kept.requests for number in request.uses)
-        # Characters of JSON of all results that are shown, the first ones first.
+        # Characters of JSON left for results in the answer.
         self._room = 16 * 1024
         self.steps = [PlanStep(request=request) for request in kept.requests]
         self.late = False
 
     async def perform(self, times: Times) -> None:
-        """Make the calls in order until one fails. Cancelled, it stops between two calls."""
+        """Make the calls in order until one fails. A cancellation ends it between two calls."""
         clock = self._run.caller.clock
         until = clock.now() + times.apply
         for step in self.steps:
@@ -262,14 +227,13 @@ class _Execution:
                         del self._known[number]
                 await self._check(step.request, arguments)
             except BridgeError as error:
-                step.not_made(error)
+                step.stop(error)
                 return
             await self._make(step, arguments, times.finish)
             if step.status != "done":
                 return
 
     async def _check(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
-        """Check that the tool has not changed, and that the arguments fit its schema."""
         call = request.call
         if self._servers.definition(call.server) != call.server_definition:
             message = f"{call.server} has another definition now than when the plan was made."
@@ -278,32 +242,32 @@ class _Execution:
         await self._servers.load([call.server])
         tool = self._servers.inventory.tool(call.server, call.tool)
         if (whole_digest(tool) if tool is not None else "") != request.digest:
-            message = f"{call} is not the tool any more that it was when the plan was made."
+            message = f"{call} has changed since the plan was made."
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:
             return
         real = self._run.context.vault.reveal(call.server, dict(arguments))
         wrong = problem(real, tool.input_schema, tool.input_schema, "arguments")
         if wrong is not None:
-            # The message may quote personal data.
+            # The message may have personal data.
             wrong = self._run.context.vault.conceal(wrong)
-            message = f"{call} does not take what the plan has for it now: {wrong}."
+            message = f"{call} does not accept its arguments now: {wrong}."
             raise InvalidRequestError(message)
 
     async def _make(self, step: PlanStep, arguments: Mapping[str, Json], finish: float) -> None:
-        """Make a call, and set its outcome before a cancellation can interrupt."""
+        """Make a call, and set its outcome even if the task is cancelled."""
         request, gate = step.request, self.gate
         covered = PlanApprover(self._approval, request)
-        gate.switch_context(replace(self._run.context, flow_state=request.flow, approver=covered))
+        gate.context = replace(self._run.context, flow_state=request.flow, approver=covered)
         before = gate.calls
-        step.failed("It was cut off before its answer came.", "cancelled", "unknown")
+        step.fail("It was cancelled before its answer arrived.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope(shield=True) as shield:
                 tasks.start_soon(_limit_when_cancelled, shield, finish)
                 try:
                     result = await gate.call(request.call.server, request.call.tool, arguments)
                 except BridgeError as error:
-                    step.lost(error) if gate.calls > before else step.not_made(error)
+                    step.stop(error, sent=gate.calls > before)
                 else:
                     self._take(step, with_plain_text(result), learns=not gate.is_watched)
             tasks.cancel_scope.cancel()
@@ -311,7 +275,7 @@ class _Execution:
     def _take(self, step: PlanStep, result: Mapping[str, Json], *, learns: bool) -> None:
         error = tool_error(result)
         if error is not None:
-            step.failed(error)
+            step.fail(error)
             return
         request = step.request
         server, tool = request.call.server, request.call.tool
@@ -330,32 +294,27 @@ class _Execution:
             self._room -= size
         step.status, step.error = "done", ""
 
-    def listed(self) -> list[Json]:
-        """Return every call of the plan with its outcome and its result, cut.
+    def list_steps(self) -> list[Json]:
+        """Return all calls with outcome and cut result.
 
-        Consecutive calls with equal lines are one line, with the last one's number as `to`.
+        A row of equal calls without results is one line, which has the last call's number as `to`.
         """
         lines: list[Json] = []
         plain: dict[str, Json] = {}
         for step in self.steps:
             call = step.request.call
-            line: dict[str, Json] = {
-                "server": call.server,
-                "tool": call.tool,
-                "status": step.status,
-            }
+            line: dict[str, Json] = {"server": call.server, "tool": call.tool}
+            line["status"] = step.status
             more = {**step.shown, **({"error": step.error[:2_000]} if step.error else {})}
             if line == plain and not more:
                 lines[-1]["to"] = step.request.number
                 continue
             lines.append({"number": step.request.number, **line, **more})
-            # Only lines without a result or an error stand for several calls.
             plain = {} if more else line
         return lines
 
 
 def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult:
-    """Return the result of a plan, without its usage."""
     kept, total = execution.kept, len(execution.steps)
     done = sum(step.status == "done" for step in execution.steps)
     stopped = next((step for step in execution.steps if step.error), None)
@@ -368,27 +327,26 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
         summary = f"{summary}; {stopped.request} {became}"
         status, reason, why = "error", stopped.reason, stopped.error
     elif done < total and execution.late:
-        summary = f"{summary}; there was no time for more"
+        summary = f"{summary}; the time limit was reached"
         status, reason = "timeout", "timeout"
-        why = "The rest was not begun: too much time had passed."
+        why = "The other calls were not made: the time limit was reached."
     elif done < total:
         summary = f"{summary}; it was cancelled" if cancelled else summary
         status, reason = "error", "cancelled"
-        why = "The rest was not begun."
+        why = "The other calls were not made."
     return RunResult(
         run_id=run_id,
         status=status,
         reason=reason,
         summary=f"{summary}.",
         has_result=True,
-        result=execution.listed(),
+        result=execution.list_steps(),
         error="" if status == "success" else _error(execution, stopped, why, run_id),
-        servers=_servers(kept),
+        servers=kept.servers,
     )
 
 
 def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: str) -> str:
-    """Return why a plan was stopped, which calls were done, and what to do about the rest."""
     by_status: dict[StepStatus, list[int]] = {}
     for step in execution.steps:
         by_status.setdefault(step.status, []).append(step.request.number)
@@ -396,21 +354,21 @@ def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: st
     words = {
         "done": "Done",
         "failed": "Failed",
-        "unknown": "Unknown, since no answer came: look before anything is repeated",
+        "unknown": "Without an answer, so check before you repeat it",
         "not done": "Not done",
     }
     lines += [
         f"{words[status]}: {ranges(by_status[status])}." for status in words if status in by_status
     ]
     lines.append(
-        "The plan is used up. To do the rest, run the program again with "
-        f'retry_of="{run_id}", which makes no call again that was made here; or plan again.'
+        "The plan is used up. For the other calls, run the program again with "
+        f'retry_of="{run_id}", which repeats no call that was made here; or plan again.'
     )
     return "\n".join(lines)
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers that ascend as ranges: "#1 to #3, #5"."""
+    """Format ascending numbers as ranges: "#1 to #3, #5"."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:
@@ -421,22 +379,12 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(shown) + (" and others" if len(found) > 20 else "")
 
 
-def _servers(kept: StoredPlan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(request.call.server for request in kept.requests))
-
-
 def _facts(kept: StoredPlan) -> dict[str, Json]:
     return {"calls": len(kept.requests), "plannedBy": kept.run_id}
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 async def _limit_when_cancelled(shield: anyio.CancelScope, seconds: float) -> None:
-    """Wait for a cancellation, then limit the time of what the shield protects."""
     try:
         await anyio.sleep_forever()
-    except anyio.get_cancelled_exc_class():
+    finally:
         shield.deadline = anyio.current_time() + seconds
-        raise

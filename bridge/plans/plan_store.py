@@ -1,10 +1,7 @@
-"""Plans that can be applied, each once, by the caller that made it.
+"""Stores plans, each of which its owner can apply once.
 
-Owns their ids, bounds and expiry. They are kept in memory only: what outlives the bridge is the
-audit trail of what was done with them. Where several bridges apply them, plans are in the store
-that they share, but those with tokens in place of personal data: these stay with the bridge that
-knows what the tokens stand for. Taking a plan removes it in the same transaction, so that it is
-used once, by one bridge.
+A plan is in memory, or in the store that several bridges share. A plan with tokens for personal
+data stays with the bridge that knows them. Taking a plan removes it in the same transaction.
 """
 
 from __future__ import annotations
@@ -35,27 +32,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLAN_SECONDS = 30 * 60.0
-"""Seconds for which a plan can be applied: enough to read one, and short enough that what its reads
-returned is likely still true."""
+"""Seconds until a plan expires: time to read it, while its reads are likely still true."""
 
-# Callers over HTTP make plans without end; the oldest are dropped.
+# Limits on callers over HTTP. The oldest plans are dropped.
 MAX_PLANS = 50
-MAX_OWN_CHARACTERS = 32 * 1024 * 1024  # Plans of one owner, and characters of their arguments.
+MAX_OWN_CHARACTERS = 32 * 1024 * 1024  # Of one owner: plans, and characters of their arguments.
 MAX_ALL_PLANS = 500
 MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredPlan:
-    """A plan that can be applied.
-
-    Attributes:
-        plan: For people and models.
-        run_id: The run that made it.
-        requests: Its calls.
-        characters: How long their arguments are.
-        until: When it expires, on the clock of the process that stores it.
-    """
+    """A plan, with the time of its expiry on the clock of the process that stores it."""
 
     plan: Plan
     owner: str
@@ -68,165 +56,27 @@ class StoredPlan:
     def plan_id(self) -> str:
         return self.plan.plan_id
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(request.call.server for request in self.requests))
 
-class PlanStore:
-    """Plans that can be applied, each once, by the caller that made it.
+
+class Plans:
+    """The plans that can be applied.
 
     Args:
-        now: Seconds, for expiry.
-        seconds: For which one can be applied.
+        store: Keeps the plans if several bridges share it.
+        now: Seconds, for the expiry of plans in memory.
     """
 
-    def __init__(
-        self, now: Callable[[], float] = time.monotonic, *, seconds: float = PLAN_SECONDS
-    ) -> None:
+    def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
+        self._store = store if store.shared else None
         self._now = now
-        self._seconds = seconds
         self._kept: OrderedDict[str, StoredPlan] = OrderedDict()
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Plans kept={len(self._kept)} remembered={len(self._gone)}>"
-
-    def keep(
-        self,
-        held_calls: HeldCalls,
-        owner: str,
-        *,
-        run_id: str,
-        stopped: str = "",
-        failed: bool = False,
-    ) -> Plan:
-        """Keep the calls that a run held back; a plan without an id cannot be applied.
-
-        Args:
-            stopped: Why the program was stopped, if it read the result of a held call.
-            failed: Whether it failed, so that its calls are not a whole plan.
-        """
-        calls, stale = held_calls.shown(), held_calls.stale
-        stopped = held_calls.spoiled or stopped
-        if failed or held_calls.spoiled or not calls:
-            return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
-        plan_id = secrets.token_hex(16)
-        plan = Plan(
-            plan_id=plan_id, seconds=self._seconds, calls=calls, stopped=stopped, stale=stale
-        )
-        self._drop_expired()
-        self._kept[plan_id] = StoredPlan(
-            plan=plan,
-            owner=owner,
-            run_id=run_id,
-            requests=tuple(held_calls.requests),
-            characters=held_calls.characters,
-            until=self._now() + self._seconds,
-        )
-        self._make_room(owner)
-        return plan
-
-    def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
-        """Return a plan to be applied; it cannot be taken again.
-
-        Args:
-            run_id: The run that applies it.
-
-        Raises:
-            UnknownError: It was used, has expired, or is not this owner's.
-        """
-        self._drop_expired()
-        kept = self._kept.get(plan_id)
-        if kept is None or kept.owner != owner:
-            # The same message for another owner's plan as for none, so that it is not revealed.
-            raise _unknown(
-                plan_id, self._gone[plan_id][1] if self.remembers(plan_id, owner) else ""
-            )
-        del self._kept[plan_id]
-        self.close(kept, f"the run {run_id} took it at {_now()}, and a plan is used once")
-        return kept
-
-    def knows(self, plan_id: str, owner: str) -> bool:
-        """Return whether this is, or was, the id of one of the owner's plans."""
-        kept = self._kept.get(plan_id)
-        return self.remembers(plan_id, owner) or (kept is not None and kept.owner == owner)
-
-    def remembers(self, plan_id: str, owner: str) -> bool:
-        gone = self._gone.get(plan_id)
-        return gone is not None and gone[0] == owner
-
-    def take_out(self, plan_id: str) -> StoredPlan:
-        return self._kept.pop(plan_id)
-
-    def withdraw(self, plan: Plan, why: str) -> Plan:
-        """Drop a plan, and return it as one that cannot be applied."""
-        self._kept.pop(plan.plan_id, None)
-        return replace(plan, plan_id="", seconds=0, stopped=why)
-
-    def give_back(self, kept: StoredPlan) -> None:
-        """Keep a plan again that was taken but not begun."""
-        self._gone.pop(kept.plan_id, None)
-        self._kept[kept.plan_id] = kept
-        self._make_room(kept.owner)
-
-    def close(self, kept: StoredPlan, why: str) -> None:
-        self._gone[kept.plan_id] = (kept.owner, why)
-        self._gone.move_to_end(kept.plan_id)
-        if len(self._gone) > 1_000:
-            self._gone.popitem(last=False)
-
-    def _drop_expired(self) -> None:
-        now, minutes = self._now(), self._seconds / 60
-        for kept in [kept for kept in self._kept.values() if kept.until <= now]:
-            self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
-
-    def _make_room(self, owner: str) -> None:
-        own = [kept for kept in self._kept.values() if kept.owner == owner]
-        self._thin(own, MAX_PLANS, MAX_OWN_CHARACTERS)
-        self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
-
-    def _thin(self, plans: list[StoredPlan], count: int, characters: int) -> None:
-        while len(plans) > count or sum(kept.characters for kept in plans) > characters:
-            self._drop(plans.pop(0), "newer plans took its place; plan again")
-
-    def _drop(self, kept: StoredPlan, why: str) -> None:
-        del self._kept[kept.plan_id]
-        self.close(kept, why)
-
-
-def _unknown(plan_id: str, why: str = "") -> UnknownError:
-    """Return the error for a plan that cannot be applied; without a reason, there is none."""
-    if why:
-        return UnknownError(f"The plan {plan_id} cannot be applied: {why}.", code="unknown_plan")
-    remedy = (
-        "Plans are for their makers, for 30 minutes, or until the bridge that has them ends. "
-        "Run the program in plan mode again, after asking the user for what "
-        "`mcp-code-bridge audit show PLAN` says was done of this one."
-    )
-    return UnknownError(
-        f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy, code="unknown_plan"
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-_ID = re.compile("[0-9a-f]{32}")
-_KIND = "plan"
-_ENDS = "plan-end"
-
-
-class Plans:
-    """Plans that can be applied, each once, by the caller that made it.
-
-    Args:
-        store: Where they are if several bridges share it; see `Store.shared`.
-
-    Attributes:
-        local: Those of this bridge alone.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self.local = PlanStore()
-        self._store = store if store.shared else None
 
     async def keep(
         self,
@@ -238,65 +88,138 @@ class Plans:
         failed: bool = False,
         here: bool = False,
     ) -> Plan:
-        """Keep the calls that a run held back; if `here`, only this bridge can apply them."""
-        plan = self.local.keep(held_calls, owner, run_id=run_id, stopped=stopped, failed=failed)
-        if self._store is None or here or not plan.plan_id:
-            return plan
-        made = replace(self.local.take_out(plan.plan_id), until=time.time() + PLAN_SECONDS)
+        """Store the held calls of a run. A plan without an id cannot be applied.
+
+        Args:
+            stopped: Why the program stopped, if it read the result of a held call.
+            here: Whether only this bridge can apply the plan.
+        """
+        calls, stale = held_calls.shown(), held_calls.stale
+        stopped = held_calls.spoiled or stopped
+        if failed or held_calls.spoiled or not calls:
+            return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
+        own = self._store is None or here
+        plan_id, seconds = secrets.token_hex(16), PLAN_SECONDS
+        made = StoredPlan(
+            plan=Plan(plan_id=plan_id, seconds=seconds, calls=calls, stopped=stopped, stale=stale),
+            owner=owner,
+            run_id=run_id,
+            requests=tuple(held_calls.requests),
+            characters=held_calls.characters,
+            until=(self._now() if own else time.time()) + seconds,
+        )
+        if self._store is None or here:
+            self._drop_expired()
+            self._add(made)
+            return made.plan
         try:
             await anyio.to_thread.run_sync(_put, self._store, made)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
-            return self.local.withdraw(plan, f"it could not be kept ({why})")
-        return plan
+            return _withdrawn(made.plan, f"it could not be kept ({why})")
+        return made.plan
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
-        """Return a plan to be applied; it cannot be taken again, by no bridge.
-
-        Raises:
-            UnknownError: It was used, has expired, or is not this owner's.
-            BridgeError: The store cannot be asked. The plan is as it was.
-        """
-        store = self._shared(plan_id, owner)
-        if store is None:
-            return self.local.take(plan_id, owner, run_id=run_id)
+        """Remove a plan and return it."""
+        if self._store is None or self.knows(plan_id, owner):
+            self._drop_expired()
+            kept = self._kept.get(plan_id)
+            if kept is None or kept.owner != owner:
+                # An owner must not learn of another owner's plans.
+                whose, why = self._gone.get(plan_id, ("", ""))
+                raise _unknown(plan_id, why if whose == owner else "")
+            self._drop(kept, f"the run {run_id} took it at {now_text()}, and a plan is used once")
+            return kept
         try:
-            return await anyio.to_thread.run_sync(_take, store, plan_id, owner, run_id)
+            return await anyio.to_thread.run_sync(_take, self._store, plan_id, owner, run_id)
         except OSError as error:
             raise BridgeError(
                 f"Plans cannot be looked up: {error.strerror}.", code="store_unavailable"
             ) from error
 
+    def knows(self, plan_id: str, owner: str) -> bool:
+        """Return whether the owner has or had a plan with this id at this bridge."""
+        kept, gone = self._kept.get(plan_id), self._gone.get(plan_id)
+        return owner in (kept and kept.owner, gone and gone[0])
+
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
-        """Drop a plan, and return it as one that cannot be applied."""
-        if store := self._shared(plan.plan_id, owner):
-            await self._settle(partial(_closed, store, plan.plan_id, owner, why))
-        return self.local.withdraw(plan, why)
+        if self._kept.pop(plan.plan_id, None) is None and self._store is not None:
+            await _settle(partial(_close_stored, self._store, plan.plan_id, owner, why))
+        return _withdrawn(plan, why)
 
     async def give_back(self, kept: StoredPlan) -> None:
-        """Keep a plan again that was taken but not begun."""
-        if store := self._shared(kept.plan_id, kept.owner):
-            await self._settle(partial(_put, store, kept))
-        else:
-            self.local.give_back(kept)
+        if self._store is not None and not self.knows(kept.plan_id, kept.owner):
+            await _settle(partial(_put, self._store, kept))
+            return
+        self._gone.pop(kept.plan_id, None)
+        self._add(kept)
 
     async def close(self, kept: StoredPlan, why: str) -> None:
-        if store := self._shared(kept.plan_id, kept.owner):
-            await self._settle(partial(_closed, store, kept.plan_id, kept.owner, why))
+        if self._store is not None and not self.knows(kept.plan_id, kept.owner):
+            await _settle(partial(_close_stored, self._store, kept.plan_id, kept.owner, why))
         else:
-            self.local.close(kept, why)
+            self._end(kept, why)
 
-    def _shared(self, plan_id: str, owner: str) -> Store | None:
-        """Return the store for a plan that is not of this bridge alone."""
-        return None if self.local.knows(plan_id, owner) else self._store
+    def _end(self, kept: StoredPlan, why: str) -> None:
+        self._gone[kept.plan_id] = (kept.owner, why)
+        self._gone.move_to_end(kept.plan_id)
+        if len(self._gone) > 1_000:
+            self._gone.popitem(last=False)
 
-    async def _settle(self, write: Callable[[], None]) -> None:
-        # Also where the run that applied it was cancelled.
-        with anyio.CancelScope(shield=True):
-            try:
-                await anyio.to_thread.run_sync(write)
-            except OSError as error:
-                logger.warning("how a plan ended cannot be kept: %s", error)
+    def _drop(self, kept: StoredPlan, why: str) -> None:
+        del self._kept[kept.plan_id]
+        self._end(kept, why)
+
+    def _drop_expired(self) -> None:
+        for kept in [kept for kept in self._kept.values() if kept.until <= self._now()]:
+            self._drop(kept, _EXPIRED)
+
+    def _add(self, made: StoredPlan) -> None:
+        self._kept[made.plan_id] = made
+        everyones = list(self._kept.values())
+        own = [kept for kept in everyones if kept.owner == made.owner]
+        for plans, count, characters in (
+            (own, MAX_PLANS, MAX_OWN_CHARACTERS),
+            (everyones, MAX_ALL_PLANS, MAX_ALL_CHARACTERS),
+        ):
+            plans = [kept for kept in plans if kept.plan_id in self._kept]
+            while len(plans) > count or sum(kept.characters for kept in plans) > characters:
+                self._drop(plans.pop(0), "newer plans took its place; plan again")
+
+
+async def _settle(write: Callable[[], None]) -> None:
+    # Even if the applying run was cancelled.
+    with anyio.CancelScope(shield=True):
+        try:
+            await anyio.to_thread.run_sync(write)
+        except OSError as error:
+            logger.warning("the end of a plan cannot be stored: %s", error)
+
+
+def _withdrawn(plan: Plan, why: str) -> Plan:
+    return replace(plan, plan_id="", seconds=0, stopped=why)
+
+
+def _unknown(plan_id: str, why: str = "") -> UnknownError:
+    if why:
+        return UnknownError(f"The plan {plan_id} cannot be applied: {why}.", code="unknown_plan")
+    remedy = (
+        "A plan is valid for its caller, for 30 minutes, or until its bridge ends. Ask the user "
+        "for `mcp-code-bridge audit show PLAN`, which lists its calls, and plan again."
+    )
+    return UnknownError(
+        f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy, code="unknown_plan"
+    )
+
+
+def now_text() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+_EXPIRED = "it expired 30 minutes after it was made; plan again"
+_ID = re.compile("[0-9a-f]{32}")
+_KIND = "plan"
+_ENDS = "plan-end"
 
 
 @cache
@@ -307,7 +230,7 @@ def _adapter() -> TypeAdapter[StoredPlan]:
 
 
 def _put(store: Store, made: StoredPlan) -> None:
-    # Not written by pydantic, which has no text for half a surrogate pair, and null for infinity.
+    # pydantic cannot write lone surrogates, and writes infinity as null.
     facts = _adapter().dump_python(made, exclude={"owner", "until"})
     data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
     with store.writing(durable=True) as kept:
@@ -319,7 +242,6 @@ def _put(store: Store, made: StoredPlan) -> None:
 
 
 def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
-    """Return a plan, which no one can take any more."""
     if not _ID.fullmatch(plan_id):
         raise _unknown(plan_id)
     whose = owner_digest(owner)
@@ -329,18 +251,18 @@ def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
         if data is None:
             raise _unknown(plan_id, (kept.get(_ENDS, whose, plan_id) or b"").decode())
         if until[plan_id] < time.time():
-            raise _unknown(plan_id, "it expired 30 minutes after it was made; plan again")
+            raise _unknown(plan_id, _EXPIRED)
         try:
             facts = {**json.loads(data), "owner": owner, "until": until[plan_id]}
             found = _adapter().validate_python(facts)
         except (ValueError, TypeError, RecursionError):
             raise _unknown(plan_id, "another version of the bridge made it; plan again") from None
-        why = f"the run {run_id} took it at {_now()}, and a plan is used once"
+        why = f"the run {run_id} took it at {now_text()}, and a plan is used once"
         _end(kept, plan_id, owner, why)
     return found
 
 
-def _closed(store: Store, plan_id: str, owner: str, why: str) -> None:
+def _close_stored(store: Store, plan_id: str, owner: str, why: str) -> None:
     with store.writing(durable=True) as kept:
         _end(kept, plan_id, owner, why)
 

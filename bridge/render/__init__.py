@@ -1,1 +1,1 @@
-"""A `RunResult` as text and as structured content. No I/O."""
+"""Renders results as text and as structured content. No I/O."""

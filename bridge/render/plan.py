@@ -1,9 +1,7 @@
-"""Renders a plan as a list that a person or a model reads before its calls are made.
+"""Renders a plan as a list of its calls, for a person or a model.
 
-Owns the wording and the grouping. Consecutive calls of one tool form a group: their common
-arguments once, the others in a table, the first few calls in full. The list begins with the number
-of calls of each tool, so that calls beyond its length are at least counted. Its values come from
-programs and servers, so they are written as JSON with invisible and misleading characters escaped.
+A group of consecutive calls of one tool shows the common arguments once, the others in a table, and
+the first calls in full. Values come from programs and servers, so `printable` escapes them.
 """
 
 from __future__ import annotations
@@ -11,22 +9,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from bridge.model import HeldCall, Json, Plan
 from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
 
-# A program holds any number of calls, with any arguments.
-MAX_CHARACTERS = 16_000  # Characters of the list; calls beyond it are only counted.
-MAX_VALUE = 1_000  # Characters of an argument of a call in full.
+# A program makes any number of calls, with any arguments.
+MAX_CHARACTERS = 16_000  # Characters of the list; it only counts the calls beyond.
+MAX_VALUE = 1_000  # Characters of an argument in full.
 MAX_NAME = 80  # Characters of a tool's or an argument's name.
 MAX_ROWS = 40  # Rows of a table.
 MAX_COLUMNS = 6
 MAX_CELL = 48  # Characters of a cell.
 
 DIGEST = "sha256"
-DIGEST_CHARS = 16  # Of the digest of a call's arguments; the audit log has all of it.
+DIGEST_CHARS = 16  # Of an arguments' digest; the audit log has the whole.
 
 UNLISTED = " (the tool describes no such argument)"
 
@@ -34,7 +31,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return a plan's number of calls and how to apply it, in a sentence or two."""
     count = len(plan.calls)
     held = f"{counted(count, 'call')} held, none of them made"
     if plan.plan_id:
@@ -42,30 +38,25 @@ def plan_summary(plan: Plan) -> str:
         return f"{text} The program stopped there." if plan.stopped else text
     if not count:
         if plan.stopped:
-            return "No call is held: the program stopped before."
+            return "No call is held: the program stopped before any."
         return "No call had to be held back: the program would change nothing."
     return f"{held}, and there is nothing to apply."
 
 
 def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
-    """Return the list of a plan's calls.
-
-    Args:
-        how: Whether to add how it is applied.
-        characters: Approximate limit of its length.
-    """
-    return "\n".join(_listed(plan, how, characters).lines)
+    """Return the list of a plan's calls. With `how` it says how to apply the plan."""
+    return "\n".join(_list_calls(plan, how, characters).lines)
 
 
 def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
-    """Return the list for a question, and the last line of each call that is shown in full."""
-    page = _listed(plan, how=False, characters=characters)
-    # The question's first line has the number of calls.
+    """Return the list for a question, and the last line of each call that it shows in full."""
+    page = _list_calls(plan, how=False, characters=characters)
+    # The question itself has the number of calls.
     head = 2 if plan.calls and not page.lines[1] else 1
     return "\n".join(page.lines[head:]), [end - head for end in page.whole]
 
 
-def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
+def _list_calls(plan: Plan, how: bool, characters: int) -> _PlanPage:
     page = _PlanPage(characters)
     if plan.calls:
         page.add(f"{counted(len(plan.calls), 'call')} held, none of them made:")
@@ -86,8 +77,8 @@ def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
         page.add_apart(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
     if plan.stale:
         page.add_apart(
-            "Read after calls to the same server had been held, so without what those will "
-            f"change: {printable(plan.stale)[:MAX_VALUE]}."
+            "Read after held calls to the same server, so without their changes: "
+            f"{printable(plan.stale)[:MAX_VALUE]}."
         )
     if how and (why := unknown_effects(plan.calls)):
         page.add_apart(why)
@@ -101,7 +92,7 @@ def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
         if asking and not plan.askable:
             more = f" and {len(asking) - 5:,} more" if asking[5:] else ""
             page.add(
-                f"That is refused until the user's rules allow {', '.join(asking[:5])}"
+                f"The bridge refuses that until the user's rules allow {', '.join(asking[:5])}"
                 f"{more}: no user can be asked over HTTP without authentication."
             )
     elif how and plan.calls and not plan.stopped:
@@ -112,54 +103,42 @@ def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
 
 
 def unknown_effects(calls: Sequence[HeldCall]) -> str:
-    """Return why calls are held that may only read, and what the user can do about it."""
     rules = {call.rule for call in calls}
     if "no policy" in rules:
         return (
-            "There is no policy, so a plan makes only calls that a server of the user's marks as "
-            "read-only, and holds all others. The user can run `mcp-code-bridge policy init`."
+            "Without a policy, a plan makes only calls that the user's servers mark as read-only, "
+            "and holds all others. The user can run `mcp-code-bridge policy init`."
         )
     if any(rule.startswith("default for untrusted") for rule in rules):
         return (
-            'Calls held by "default for untrusted tools" may only read: no one whom the policy '
-            "believes says what they do. The user can, as `mcp-code-bridge policy explain SERVER "
-            "TOOL` shows."
+            'Calls held by "default for untrusted tools" may only read: no trusted server marks '
+            "their effect. The user can, as `mcp-code-bridge policy explain SERVER TOOL` shows."
         )
     return ""
 
 
 def printable(text: str) -> str:
-    """Return text with what hides, turns, breaks or misleads written out, newlines included."""
+    """Return text with escapes for invisible, bidirectional, control and look-alike characters."""
     if text.isascii() and text.isprintable():
         return text
     alike = look_alikes(text)
     return "".join(
         character
-        if not (is_hidden(character) or place in alike)
+        if not (is_hidden(character) or index in alike)
         else character.encode("unicode_escape").decode("ascii")
-        for place, character in enumerate(text)
+        for index, character in enumerate(text)
     )
 
 
 _GAP = re.compile(" {9,}")
 
 
-def _heading(calls: Sequence[HeldCall]) -> str:
+def _group_title(calls: Sequence[HeldCall]) -> str:
     first, count = calls[0], len(calls)
     start, end = first.number, calls[-1].number
     between = "to" if end - start == count - 1 else "…"
     which = f"#{start}" if count == 1 else f"#{start} {between} #{end}: {count:,} ×"
-    return f"{which} {_name(first)} ({_decided(first)})"
-
-
-def _common(calls: Sequence[HeldCall]) -> dict[str, Json]:
-    """Return the arguments that all calls have, with one value."""
-    first, *others = calls
-    return {
-        key: value
-        for key, value in first.arguments.items()
-        if all(_same(call.arguments, key, value) for call in others)
-    }
+    return f"{which} {_name(first)} ({_decision_text(first)})"
 
 
 class _PlanPage:
@@ -177,7 +156,6 @@ class _PlanPage:
         self.add(line)
 
     def add_block(self, lines: Sequence[str]) -> bool:
-        """Add lines that belong together, if there is room for them."""
         if sum(len(line) + 1 for line in lines) > self.left:
             self.left = 0
             return False
@@ -186,31 +164,40 @@ class _PlanPage:
         return True
 
     def add_group(self, calls: Sequence[HeldCall]) -> int:
-        """Add a group as far as there is room; return how many of its calls are there."""
-        first, common = calls[0], _common(calls)
+        """Add as many calls of a group as fit; return their number."""
+        first, common = calls[0], dict(calls[0].arguments)
+        for call in calls[1:]:
+            # As JSON, since Python's 1, 1.0 and True are equal.
+            common = {
+                key: value
+                for key, value in common.items()
+                if key in call.arguments and _dump(call.arguments[key]) == _dump(value)
+            }
         lead = "  each with " if len(calls) > 1 else "  "
-        head = ["", _heading(calls)]
+        head = ["", _group_title(calls)]
         head += [f"{lead}{line.strip()}" for line in _in_full(common, first.unlisted)]
         alike = all(len(call.arguments) == len(common) for call in calls)
         alike = alike and len({call.digest for call in calls}) == 1
-        if not self.add_block([*head, *(_digest(first) if alike else ())]):
+        if alike and first.digest:
+            head.append(f"  {DIGEST} of all arguments: {first.digest[:DIGEST_CHARS]}")
+        if not self.add_block(head):
             return 0
         if alike:
             if _is_whole(first, common):
                 self.whole += [len(self.lines)] * len(calls)
             return len(calls)
-        columns = _columns(calls, common)
+        columns = list(dict.fromkeys(n for c in calls for n in c.arguments if n not in common))
         rows = [_row(call, columns) for call in calls[:MAX_ROWS]]
         unlisted = first.unlisted
         titles = ["", *(_title(column, unlisted) for column in columns[:MAX_COLUMNS])]
         titles += [DIGEST] if first.digest else []
         shown = 0
         ends: dict[int, int] = {}
-        for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
+        for number, line in enumerate(_table([titles, *(cells for cells, _, _ in rows)])):
             if not self.add_block([line]):
                 break
             shown = number
-            if number and not rows[number - 1].cut:
+            if number and not rows[number - 1][1]:
                 ends[number - 1] = len(self.lines)
         if shown < len(calls):
             self.add(f"  … and {counted(len(calls) - shown, 'call')} more")
@@ -220,10 +207,10 @@ class _PlanPage:
             more = len(hidden) - MAX_COLUMNS
             self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
-        for number, (call, row) in enumerate(zip(calls, rows, strict=False)):
-            # And the first that has something which no other has shown.
-            if (row.cut and number < 3) or not seen.issuperset(row.hidden):
-                seen.update(row.hidden)
+        for number, (call, (_, is_cut, unseen)) in enumerate(zip(calls, rows, strict=False)):
+            # Each hidden column appears in one call.
+            if (is_cut and number < 3) or not seen.issuperset(unseen):
+                seen.update(unseen)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
                 if self.add_block([f"  #{call.number} in full:", *lines]):
@@ -232,14 +219,8 @@ class _PlanPage:
         return shown
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Row:
-    cells: list[str]
-    cut: bool
-    hidden: Sequence[str]
-
-
-def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
+def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[str]]:
+    """Return the cells of a call, whether one is cut, and its hidden columns."""
     hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
     cells, cut = [f"#{call.number}"], bool(hidden)
     cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
@@ -248,7 +229,7 @@ def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
     cells += [call.digest[:DIGEST_CHARS]] if call.digest else []
-    return _Row(cells=cells, cut=cut, hidden=hidden)
+    return cells, cut, hidden
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -256,11 +237,6 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         yield f"  {'  '.join(cells)}".rstrip()
-
-
-def _columns(calls: Sequence[HeldCall], common: Mapping[str, Json]) -> list[str]:
-    names = dict.fromkeys(key for call in calls for key in call.arguments)
-    return [name for name in names if name not in common]
 
 
 def _in_full(
@@ -284,17 +260,13 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
     )
 
 
-def _digest(call: HeldCall) -> list[str]:
-    return [f"  {DIGEST} of all arguments: {call.digest[:DIGEST_CHARS]}"] if call.digest else []
-
-
 def _title(column: str, unlisted: Sequence[str]) -> str:
     note = UNLISTED if column in unlisted else ""
     return f"{_cut(_plain_name(column, unlisted), MAX_CELL)}{note}"
 
 
 def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
-    """Return a name on its line, in quotes unless it is plain, without look-alikes of letters."""
+    """Return a name on one line, in quotes unless it is plain, with look-alikes escaped."""
     if _PLAIN.fullmatch(name):
         return name
     return escape_look_alikes(_json(name), all_letters=name in unlisted)
@@ -302,7 +274,7 @@ def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
 
 def _groups(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:
     runs = [list(run) for _, run in groupby(calls, _kind)]
-    # When tools take turns, all calls of a tool are one group.
+    # If tools alternate, a group has all calls of a tool.
     return runs if len(runs) <= 25 else _by_kind(calls)
 
 
@@ -314,11 +286,10 @@ def _by_kind(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:
 
 
 def _overview(calls: Sequence[HeldCall]) -> Iterator[str]:
-    """Yield how many calls there are of each kind, first those that deserve a look."""
     kinds = _by_kind(calls)
     kinds.sort(key=lambda kind: (kind[0].effect != "destructive", kind[0].action != "ask"))
     for kind in kinds[:30]:
-        yield f"  {len(kind):,} × {_name(kind[0])} ({_decided(kind[0])})"
+        yield f"  {len(kind):,} × {_name(kind[0])} ({_decision_text(kind[0])})"
     if kinds[30:]:
         yield f"  {sum(map(len, kinds[30:])):,} of {len(kinds) - 30:,} other kinds"
 
@@ -331,29 +302,24 @@ def _name(call: HeldCall) -> str:
     return _cut(f"{_plain_name(call.server)}.{_plain_name(call.tool)}", 2 * MAX_NAME)
 
 
-def _decided(call: HeldCall) -> str:
+def _decision_text(call: HeldCall) -> str:
     rule = _cut(printable(call.rule), MAX_VALUE)
     verdict = f"needs approval: {rule}" if call.action == "ask" else f"allowed: {rule}"
     return f"{call.effect}; {verdict}"
 
 
-def _same(arguments: Mapping[str, Json], key: str, value: Json) -> bool:
-    # As JSON, since to Python 1, 1.0 and True are the same.
-    return key in arguments and _dumped(arguments[key]) == _dumped(value)
-
-
 def _json(value: Json) -> str:
-    # Behind a gap it would begin a line where it is wrapped.
-    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dumped(value)))
+    # A wide gap could wrap the text behind it onto a line of its own.
+    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dump(value)))
 
 
-def _dumped(value: Json) -> str:
+def _dump(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _cut(text: str, size: int) -> str:
     if len(text) <= size:
         return text
-    # With its end: what matters may stand behind much that does not.
+    # Keep the end too: a program can hide an argument's relevant part behind filler.
     tail = size // 4
     return f"{text[: size - tail]}… ({len(text) - size:,} more) …{text[-tail:]}"

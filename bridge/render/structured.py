@@ -1,55 +1,52 @@
-"""A `RunResult` as structured content.
+"""Renders a `RunResult` or a `CommandResult` as structured content: JSON that any client can read.
 
-Owns the field names of the contract, what counts as empty, how a stream becomes lines, and that
-the outcome is JSON which any client can take: no lone surrogates, no NaN, no nesting that makes a
-serialiser give up. Bounds nothing in size: that was done where the output was captured.
-
-A stream is a list of lines without their newlines. A newline at the very end ends the last line
-and adds no empty one; every other blank line is there; "\r" stays. A stream whose last line has no
-newline is named in `noFinalNewline`, so that exactly what was written can be had back.
+The JSON has no lone surrogates, no NaN and no nesting that is too deep for serialisers.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict
+from signal import Signals
 from typing import Any
 
 from bridge.model import (
     Artifact,
+    CommandResult,
     Isolation,
     Json,
-    Loss,
     Plan,
     RunResult,
     SessionReport,
-    ShownContent,
+    StageResult,
     Variable,
 )
 from bridge.text import valid_text
 
 MAX_DEPTH = 64
-"""Deepest nesting handed on as such; what is below becomes a string of JSON. pydantic gives up at
-255 levels and other clients' parsers earlier."""
+"""Levels of nesting; deeper values become strings of JSON. pydantic fails at 255 levels, and other
+clients' parsers earlier."""
 
 TOO_DEEP = "(nested too deep to be written)"
 
-MAX_PLAN_CHARACTERS = 64 * 1024  # A plan's calls as JSON; a program holds any number.
+MAX_PLAN_CHARACTERS = 64 * 1024  # A plan's calls as JSON; a program makes any number.
 
 _OUTCOME = ("run_id", "status", "summary", "exit_code")
 
 
-def structured(result: RunResult) -> dict[str, Any]:
-    """Return the contract's fields; those that are empty are left out.
+def to_structured(result: RunResult) -> dict[str, Any]:
+    """Return the contract's fields without the empty ones.
 
     Keys:
         noFinalNewline: Streams whose last line has no newline.
-        whole: Stream to where all of it is kept, if it is not shown in full.
-        isolation.unverified: Those of `layers` that were not seen from inside.
-        plan.callsOmitted: How many calls are not listed.
-        shown.uri: Where the original is kept.
+        whole: By stream, the URI of the whole output if the result has only a part.
+        isolation.unverified: Those of `layers` that the sandbox did not see from inside.
+        plan.callsOmitted: Number of calls that are not listed.
+        shown.uri: URI of the original.
     """
     streams = {"stdout": result.stdout, "stderr": result.stderr}
     fields: dict[str, Json] = {
@@ -67,14 +64,22 @@ def structured(result: RunResult) -> dict[str, Any]:
         "findings": [contract_fields(found, *_FINDING) for found in result.findings],
         "findingsOmitted": result.findings_omitted or None,
         "isolation": isolation_fields(result.isolation),
-        "plan": None if result.plan is None else plan_fields(result.plan),
+        "plan": None if result.plan is None else _plan_fields(result.plan),
         **{
             name: [contract_fields(found, *_COUNT) for found in getattr(result, name)]
             for name in ("replayed", "unused", "refused", "unknown")
         },
         "usage": contract_fields(result.usage, *_USAGE, always=_USAGE),
         "receipt": result.receipt and contract_fields(result.receipt, *_RECEIPT, always=_ACCOUNTED),
-        **kept_fields(result),
+        "shown": [
+            contract_fields(shown, *_SHOWN)
+            | (contract_fields(shown.artifact, "uri") if shown.artifact else {})
+            for shown in result.shown
+        ],
+        "whole": output_links(result),
+        "artifacts": [artifact_fields(artifact) for artifact in result.artifacts],
+        "missing": [asdict(loss) for loss in result.missing],
+        "session": None if result.session is None else _session_fields(result.session),
     }
     return {
         name: to_json(value)
@@ -85,35 +90,26 @@ def structured(result: RunResult) -> dict[str, Any]:
 
 
 def stream_lines(text: str) -> list[str]:
-    """Return the lines of `text`, parted at "\\n" and nowhere else."""
-    if not text:
-        return []
-    lines = text.split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return lines
+    """Return the lines of `text`; only "\\n" separates lines."""
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def to_json(value: Json, depth: int = 0) -> Json:
-    """Return `value` as JSON that every client can take, losing nothing that can be written.
+    """Return `value` as JSON that every client can read.
 
-    Non-finite numbers become their names, other types their `repr`, and what is nested more than
-    `MAX_DEPTH` levels deep a string of compact JSON.
+    Non-finite numbers become their names, other types their `repr`, and values nested more than
+    `MAX_DEPTH` levels deep a string of JSON.
     """
     if not isinstance(value, (Mapping, list, tuple)):
         return _scalar(value)
     if depth >= MAX_DEPTH:
-        return _deep_text(value)
+        try:
+            return _dump(to_json(value, -sys.maxsize))
+        except RecursionError:
+            return TOO_DEEP
     if isinstance(value, Mapping):
         return {_key(key): to_json(item, depth + 1) for key, item in value.items()}
     return [to_json(item, depth + 1) for item in value]
-
-
-def _deep_text(value: Json) -> str:
-    try:
-        return _dump(to_json(value, -sys.maxsize))
-    except RecursionError:
-        return TOO_DEEP
 
 
 def _dump(value: Json) -> str:
@@ -136,7 +132,7 @@ def _scalar(value: object) -> Json:
         try:
             str(value)
         except ValueError:
-            # Past the interpreter's limit on decimal digits.
+            # It exceeds the interpreter's limit on decimal digits.
             return hex(value)
         return value
     if isinstance(value, float):
@@ -149,23 +145,21 @@ def _plain_number(number: float) -> int | float:
 
 
 def contract_fields(value: object, *names: str, always: Collection[str] = ()) -> dict[str, Json]:
-    """Return attributes of a value under the names that the contract has for them.
+    """Return attributes under their names in the contract: `exit_code` becomes "exitCode".
 
     Args:
-        names: Of attributes: `exit_code` becomes "exitCode".
-        always: Those that are there even if they are empty, as long as they are known.
+        always: The attributes that appear even if they are empty, unless they are None.
     """
-    found: dict[str, Json] = {}
+    fields: dict[str, Json] = {}
     for name in names:
-        own = getattr(value, name)
-        if own or (own is not None and name in always):
+        attribute = getattr(value, name)
+        if attribute or (attribute is not None and name in always):
             head, *rest = name.split("_")
-            found[head + "".join(map(str.capitalize, rest))] = own
-    return found
+            fields[head + "".join(map(str.capitalize, rest))] = attribute
+    return fields
 
 
 def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
-    """Return what separated a run from the host; `unverified` layers were not seen from inside."""
     if isolation is None:
         return None
     unverified = [layer for layer in isolation.layers if layer not in isolation.verified]
@@ -176,14 +170,7 @@ def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
     }
 
 
-_HELD_CALL = (
-    *("number", "server", "tool", "arguments", "effect", "action", "rule"),
-    *("digest", "unlisted"),
-)
-
-
-def plan_fields(plan: Plan) -> dict[str, Json]:
-    """Return a plan; each call with what is known of it, as far as there is room for them."""
+def _plan_fields(plan: Plan) -> dict[str, Json]:
     calls: list[Json] = []
     left = MAX_PLAN_CHARACTERS
     for call in plan.calls:
@@ -205,14 +192,17 @@ def plan_fields(plan: Plan) -> dict[str, Json]:
 
 _COUNT = ("server", "tool", "count", "why")
 _FINDING = ("line", "column", "rule", "severity", "message")
+_HELD_CALL = (
+    *("number", "server", "tool", "arguments", "effect", "action", "rule"),
+    *("digest", "unlisted"),
+)
 _ACCOUNTED = ("result_bytes", "returned_bytes", "tokens_kept", "code_ms")
 _RECEIPT = (
     *("calls", "replayed", "held", "refused", "unknown"),
     *(*_ACCOUNTED, "calls_ms", "waiting_ms", "audit", "masked", "unsent"),
 )
 _USAGE = ("wall_ms", "cpu_ms", "peak_memory_bytes", "tool_calls", "tool_result_bytes")
-
-
+_SHOWN = ("mime_type", "width", "height", "text", "note")
 _ARTIFACT = ("uri", "name", "kind", "mime_type", "size")
 
 
@@ -222,31 +212,17 @@ def artifact_fields(artifact: Artifact) -> dict[str, Json]:
 
 
 def output_links(result: RunResult) -> dict[str, Json]:
-    """Return where all of the streams is that are not shown in full."""
-    return {
-        artifact.kind: artifact.uri
-        for artifact in result.artifacts
-        if artifact.kind in ("stdout", "stderr")
-    }
+    """Return the URI of each stream that the result shows only in part."""
+    return {one.kind: one.uri for one in result.artifacts if one.kind in ("stdout", "stderr")}
 
 
-def shown_fields(shown: ShownContent) -> dict[str, Json]:
-    """Return the record of something shown, which itself is a content block."""
-    uri = {"uri": shown.artifact.uri} if shown.artifact is not None else {}
-    return {**contract_fields(shown, "mime_type", "width", "height", "text", "note"), **uri}
-
-
-def loss_fields(loss: Loss) -> dict[str, Json]:
-    return {"name": loss.name, "why": loss.why}
-
-
-def session_fields(report: SessionReport) -> dict[str, Json]:
+def _session_fields(report: SessionReport) -> dict[str, Json]:
     fields = {
         "id": report.session_id,
         **contract_fields(report, "name", "run", "state"),
         "holds": held_fields(report.holds),
         "more": report.more,
-        "lost": [loss_fields(loss) for loss in report.lost],
+        "lost": [asdict(loss) for loss in report.lost],
         "note": report.note,
     }
     return {name: value for name, value in fields.items() if value}
@@ -256,12 +232,33 @@ def held_fields(held: Iterable[Variable]) -> list[Json]:
     return [{"name": one.name, "type": one.kind, "size": one.size} for one in held]
 
 
-def kept_fields(result: RunResult) -> Mapping[str, Json]:
-    """Return the fields of a result about what outlives it; some may be empty."""
+def structured_command(result: CommandResult) -> dict[str, Any]:
+    """Return the contract's fields without the empty ones.
+
+    Keys:
+        stages.command: The words, as a line.
+    """
+    stderr = "".join(stage.stderr for stage in result.stages)
+    named = ("run_id", "status", "summary", "profile", "reason", "exit_code")
+    fields: dict[str, Json] = {
+        **contract_fields(result, *named, always=("exit_code",)),
+        "stages": [_stage(stage, many=len(result.stages) > 1) for stage in result.stages],
+        "stdout": stream_lines(result.stdout),
+        "stderr": stream_lines(stderr),
+        **contract_fields(result, "error", "timeout_seconds", "truncated"),
+        "isolation": isolation_fields(result.isolation),
+        "usage": {"wallMs": result.usage.wall_ms} if result.stages else None,
+    }
+    return {name: to_json(value) for name, value in fields.items() if value not in (None, [])}
+
+
+def _stage(stage: StageResult, *, many: bool) -> dict[str, Json]:
+    signal = {"signal": Signals(stage.signal).name} if stage.signal is not None else {}
     return {
-        "shown": [shown_fields(shown) for shown in result.shown],
-        "whole": output_links(result),
-        "artifacts": [artifact_fields(artifact) for artifact in result.artifacts],
-        "missing": [loss_fields(loss) for loss in result.missing],
-        "session": None if result.session is None else session_fields(result.session),
+        "command": shlex.join(stage.words),
+        **contract_fields(stage, "exit_code", always=("exit_code",)),
+        **signal,
+        **contract_fields(stage, "cut_short", "not_started"),
+        # The result itself has the output of a single command.
+        **({"stderr": stream_lines(stage.stderr)} if many and stage.stderr else {}),
     }

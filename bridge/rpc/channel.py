@@ -1,7 +1,6 @@
 """Frames over a sandbox's byte stream.
 
-Owns framing, the order of writes, the size bounds, and the encoding of large texts and files. Does
-not interpret frames.
+It orders writes, bounds sizes, and encodes large texts and files. It does not interpret frames.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from bridge.offload import offload
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024  # Longest line accepted from a guest.
 
 MAX_SHORT_BYTES = 2 * 1024 * 1024
-"""Longest frame of the types except `_LONG`, `done` among them, whose content goes to the model.
-The guest keeps to a quarter of that; code that forges a frame does not."""
+"""Longest frame of all types except `_LONG`. An honest guest sends a quarter; a forged frame can be
+longer."""
 
 _LONG = (b'{"type":"call",', b'{"type":"shown",')
-"""Start of the frames that hold a program's values whole: call arguments and pictures."""
+"""Start of frames with whole values of a program: call arguments and pictures."""
 
 WRITE_BYTES = 256 * 1024
-"""Most written at once, so that a large frame is not held a second time in a socket's queue."""
+"""Most bytes in one write, so that a socket's queue does not hold a large frame again."""
 
 
 class ByteStream(Protocol):
-    """The part of a sandbox that a channel uses; at its end it gives empty bytes."""
+    """The part of a sandbox that a channel uses; at its end `receive` returns empty bytes."""
 
     async def send(self, data: bytes) -> None: ...
 
@@ -69,7 +68,8 @@ class Channel:
         self._decoder = LineDecoder(max_guest_frame_bytes)
         self._lines: Iterator[bytes] = iter(())
         self._write_lock = anyio.Lock(fast_acquire=True)
-        # Frames that are written together, and what is set once they are.
+        self._unfinished = 0
+        # The frames of the current batch, and the event for its end.
         self._batch: list[bytes] = []
         self._sent = anyio.Event()
         self._told_bytes = MAX_SHORT_BYTES
@@ -83,7 +83,7 @@ class Channel:
             ChannelClosedError: The sandbox is gone.
         """
         if isinstance(frame, Run):
-            # The guest gets this limit too, but is not trusted to keep it.
+            # The guest receives this limit too, but is not trusted.
             self._told_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
         await self.write_now(in_pieces(frame))
 
@@ -96,20 +96,25 @@ class Channel:
                 each frame.
         """
         if batched and len(pieces) == 1 and len(pieces[0]) <= 16 * 1024:
-            await self._write_batched(pieces[0])
+            await self._write_in_batch(pieces[0])
         else:
             await self.write_now(pieces)
 
     async def write_now(self, pieces: Iterable[bytes]) -> None:
-        """Write the pieces of a frame, once those before it are written."""
+        """Write the pieces of a frame after all earlier frames."""
+        self._unfinished += 1
         async with self._write_lock:
-            # A half-written frame would corrupt the channel, but a cancelled writer's run is over:
-            # the sandbox ends with it, and nothing is written to this channel again.
             for data in pieces:
                 for start in range(0, len(data), WRITE_BYTES):
                     await self._stream.send(data[start : start + WRITE_BYTES])
+        self._unfinished -= 1
 
-    async def _write_batched(self, data: bytes) -> None:
+    @property
+    def is_whole(self) -> bool:
+        """Whether another frame can follow; after a cancelled write it cannot."""
+        return not self._unfinished
+
+    async def _write_in_batch(self, data: bytes) -> None:
         self._batch.append(data)
         if len(self._batch) > 1:
             await self._sent.wait()
@@ -132,10 +137,10 @@ class Channel:
             ChannelClosedError: The engine broke the stream.
         """
         while True:
-            # Taken one by one, so that the lines ahead of an overlong one are still delivered.
+            # One by one, so that lines before an overlong one are delivered.
             line = next(self._lines, None)
             if line is not None:
-                # A large text is parsed in a thread, and later frames wait for it.
+                # A thread parses a large text; later frames wait for it.
                 read = partial(read_frame, line, self._told_bytes)
                 self.last_cost, frame = await offload(line[json_start(line) :], read)
                 return frame
@@ -146,22 +151,22 @@ class Channel:
 
 
 def read_frame(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> tuple[int, GuestFrame]:
-    """Return a line's frame and an upper bound of its memory.
+    """Return a line's frame and an upper bound of its memory in bytes.
 
     Raises:
-        WireError: It is not a valid frame, or too large to parse.
+        WireError: The line is not a valid frame, or too large to parse.
     """
     return frame_cost(line, told_bytes), decode_guest_frame(line)
 
 
 def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
-    """Return an upper bound of a parsed line's memory, without parsing it.
+    """Return an upper bound of a parsed line's memory in bytes, without parsing it.
 
     Args:
         told_bytes: Longest value of a `done` frame.
 
     Raises:
-        WireError: It is too large to parse.
+        WireError: The line is too large to parse.
     """
     most, size = MAX_VALUES, len(line)
     line = line[json_start(line) :]
@@ -175,9 +180,9 @@ def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
     if values > most:
         raise WireError(f"a frame of {size:,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
-    # of a text with a character beyond Unicode's first plane
+    # Python needs four bytes for a character if one is beyond the first plane.
     text = len(line) * (1 if narrow else 4)
-    # Next to its text, no value takes more memory than a nested object.
+    # In addition to its text, a value takes no more memory than a nested object.
     return size - len(line) + text + 160 * (values + 1)
 
 
@@ -187,17 +192,17 @@ def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
 LARGE_BYTES = 64 * 1024  # Least size written in pieces; less is encoded in less than a millisecond.
 
 PIECE_BYTES = 189 * 1024
-"""Bytes encoded at a time; a multiple of three, so that only the last piece is padded."""
+"""Bytes per encoded piece; a multiple of three, so that only the last piece has padding."""
 
 
 class LargeBase64(str):
-    """A placeholder in a frame for bytes that become base64 while it is written."""
+    """A placeholder in a frame for bytes that are encoded while the frame is written."""
 
     __slots__ = ("data",)
     data: bytes
 
     def __new__(cls, data: bytes) -> LargeBase64:
-        """Make a placeholder with a random text, so that it occurs nowhere else in the frame."""
+        """Make a placeholder with a random text that occurs once in the frame."""
         made = super().__new__(cls, secrets.token_hex(16))
         made.data = data
         return made
@@ -214,13 +219,13 @@ def in_pieces(frame: HostFrame) -> Iterator[bytes]:
     """Return a frame's line in pieces.
 
     Raises:
-        ValueError, TypeError: It is not JSON; raised before the first piece.
+        ValueError, TypeError: A value is not JSON; raised before the first piece.
     """
     line, large = encode(frame), _large(frame)
-    return _spliced(line, large) if large else iter((line,))
+    return _splice(line, large) if large else iter((line,))
 
 
-def _spliced(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
+def _splice(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
     start = 0
     for place, large in sorted((line.index(text.encode()), text) for text in texts):
         yield line[start:place]
@@ -244,7 +249,7 @@ def _large(frame: HostFrame) -> list[LargeBase64]:
 LARGE_CHARACTERS = 64 * 1024  # Least length of a text that is sent outside of the JSON.
 
 DEPTH = 3
-"""How deep in objects large texts are searched: the text itself, a field of structured content, a
+"""Depth in objects to which large texts are searched: a text, a field of structured content, a
 blob's data. Deeper texts stay in the JSON."""
 
 
@@ -252,10 +257,10 @@ class RedactStream(Protocol):
     """Redacts a text that arrives in pieces."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the redacted bytes that are certain so far."""
+        """Return the redacted bytes that later pieces cannot change."""
 
     def finish(self) -> bytes:
-        """Return the rest, at the end of the text."""
+        """Return the rest of the text."""
 
 
 class Redact(Protocol):
@@ -298,17 +303,17 @@ def _beside(
 ) -> Sequence[bytes]:
     reply: list[bytes] = []
     for _, told in texts:
-        # Before counting: a redacted text has another length.
-        pieces = _redacted(told, clear)
+        # Redacted first, since that changes the length.
+        pieces = _redact_text(told, clear)
         reply += (b"+%d\n" % sum(map(len, pieces)), *pieces)
     value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
     line = encode(Reply(id=call_id, value=value))
-    # Field names occur in it twice and are redacted alike.
+    # Field names occur twice in it, with the same redaction.
     reply.append(line if clear is None else clear.frame(line))
     return reply
 
 
-def _redacted(told: str | LargeText, clear: Redact | None) -> Sequence[bytes]:
+def _redact_text(told: str | LargeText, clear: Redact | None) -> Sequence[bytes]:
     """Return a text as UTF-8, in pieces."""
     if isinstance(told, str):
         text = told if clear is None else clear.text(told)

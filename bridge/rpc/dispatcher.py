@@ -1,9 +1,7 @@
 """Serves a guest's calls concurrently.
 
-Owns call ids, the tasks that serve calls, the bounds on pending calls, and the mapping of errors to
-replies. Handlers do the methods' work.
-
-A task serves many calls, one after another: starting a task would cost more than a small call.
+It bounds pending calls, and turns errors into replies. Handlers do the methods' work. A task serves
+many calls in a row, since starting a task costs more than a small call.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import (
     BridgeError,
-    CallBudgetError,
     CallTimeoutError,
     ChannelClosedError,
     RefusedError,
@@ -70,22 +67,22 @@ class CallFailedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class DispatchLimits:
-    """Bounds on a run's calls. `reply_bytes` is the longest reply frame."""
+    """Limits on a run's calls. `reply_bytes` is the longest reply frame."""
 
     concurrent: int
     reply_bytes: int
-    # The guest is not read beyond these, until a call is answered: calls, and their memory.
+    # Beyond these, nothing more is read from the guest until a call is answered.
     pending: int = 1024
     pending_cost: int = 128 * 1024 * 1024
 
 
 @dataclass(eq=False)
 class _Accepted:
-    """A call accepted and not yet answered.
+    """An accepted call without a reply.
 
     Attributes:
-        scope: Cancels it, while it is being served.
-        cancelled: Whether its program gave it up.
+        scope: Cancels it while a task serves it.
+        cancelled: Whether its program cancelled it.
     """
 
     call: Call
@@ -130,17 +127,17 @@ class Dispatcher:
 
     @property
     def under_way(self) -> int:
-        """Calls accepted and not yet answered."""
+        """The number of accepted calls without a reply."""
         return len(self._under_way)
 
     async def accept(self, call: Call, cost: int = 0) -> None:
-        """Start serving `call`; wait only while too many or too large calls are pending.
+        """Start serving `call`; wait while too many or too large calls are pending.
 
         Args:
-            cost: Bytes of memory of its arguments, approximately.
+            cost: Approximate memory of its arguments, in bytes.
 
         Raises:
-            WireError: Its id is that of a pending call.
+            WireError: A pending call has the same id.
         """
         if call.id in self._under_way:
             raise WireError(f"call id {call.id} is in use")
@@ -160,30 +157,27 @@ class Dispatcher:
             self._tasks.start_soon(self._serve)
 
     def _has_room_for(self, cost: int) -> bool:
-        # One alone may be however large: it is bounded by its frame.
+        # A single call may have any size, which its frame bounds.
         return not self._under_way or (
             len(self._under_way) < self._limits.pending
             and self._cost + cost <= self._limits.pending_cost
         )
 
     def cancel(self, call_id: int) -> None:
-        """Cancel a call, if it is pending; it gets no reply unless one is being sent."""
+        """Cancel a pending call; it gets no reply unless the reply is being sent."""
         if accepted := self._under_way.get(call_id):
-            # One that waits keeps its room until its turn, so that the queue stays bounded.
+            # A queued call keeps its room until its turn, so the queue stays bounded.
             accepted.cancelled = True
             if accepted.scope is not None:
                 accepted.scope.cancel()
 
     def close(self) -> None:
-        """Accept no more: the tasks end with the calls under way."""
+        """Accept no more calls; the tasks end after the pending ones."""
         for _ in range(self._workers):
             self._queue.put_nowait(None)
 
     async def cancel_all(self) -> None:
-        """Cancel pending calls and accept no more; return once nothing is being written.
-
-        For a channel that remains in use: replies that are being sent are sent whole.
-        """
+        """Cancel pending calls and accept no more; replies that are being sent are completed."""
         for call_id in tuple(self._under_way):
             self.cancel(call_id)
         self.close()
@@ -211,12 +205,11 @@ class Dispatcher:
     async def _serve_one(self, accepted: _Accepted) -> None:
         with anyio.CancelScope() as accepted.scope:
             reply = await self._answer(accepted.call)
-        # Outside of the scope it cannot be cancelled: half a reply would corrupt the channel for
-        # all other calls.
+        # Outside of the scope nothing cancels the write: half a reply would corrupt the channel.
         if accepted.cancelled:
             return
         try:
-            # A lone reply is sent at once; otherwise others may be ready at the same time.
+            # With several pending calls other replies may be ready at the same time.
             await self._write(reply, batched=len(self._under_way) > 1)
         except ChannelClosedError:
             logger.debug("reply to call %d dropped: the sandbox is gone", accepted.call.id)
@@ -240,7 +233,7 @@ class Dispatcher:
         clear = self._clear_for(call)
         work = partial(encode_reply, call.id, value, clear)
         try:
-            # Without redaction, encoding is as cheap as reading the answer was: no thread.
+            # Without redaction encoding is cheap and needs no thread.
             reply = work() if clear is None else await offload(value, work)
         except (ValueError, TypeError) as error:
             message = f"The answer cannot be passed on as JSON: {error}."
@@ -255,7 +248,7 @@ class Dispatcher:
         return reply
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
-        # Redacted before it is cut, or half a secret might be left.
+        # Redacted before it is cut, since half a secret would not be recognised.
         message = error.message if self._clear is None else self._clear.text(error.message)
         document = {
             "kind": error.kind,
@@ -267,7 +260,7 @@ class Dispatcher:
             "content": error.result.get("content"),
             "meta": error.result.get("_meta"),
         }
-        # An error that is too large, or cannot be written or cleared, is sent without its data.
+        # An error that is too large or is not JSON is sent without its data.
         cut = {**document, "data": None, "content": None, "meta": None, "message": message[:1000]}
         for each in (document, cut):
             with suppress(ValueError, TypeError):
@@ -277,16 +270,16 @@ class Dispatcher:
         raise AssertionError("an error without data is always JSON")
 
 
-_KINDS = {CallTimeoutError.code: "timeout", CallBudgetError.code: "limit"}
+_KINDS = {CallTimeoutError.code: "timeout", "call_budget": "limit"}
 
 
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:
-    """Return one of the bridge's own errors as the error that the program gets."""
+    """Return an error of the bridge as the error for the program."""
     if isinstance(error, UpstreamError):
         kind = "tool" if isinstance(error, ToolCallError) and error.by_tool else "upstream"
     else:
         kind = "policy" if isinstance(error, RefusedError) else "usage"
-    # Not `str(error)`, which has details for the user only. A start's remedy names host files.
+    # `str(error)` has details for the user only. A start's remedy names host files.
     told = [error.message] if isinstance(error, ServerStartError) else [error.message, error.remedy]
     return CallFailedError(
         " ".join(part for part in told if part),
@@ -299,4 +292,4 @@ def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> C
 
 
 Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
-"""Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
+"""Answers a call of one method, or raises `CallFailedError` or `BridgeError`."""

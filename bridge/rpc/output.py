@@ -1,11 +1,12 @@
-"""Bounds on a program's output: in memory, in the model's result, and in storage.
+"""Limits on a program's output in memory, in the result and in storage, and its terminal view.
 
-Takes bytes and returns bytes; callers store them. A guest may send anything, and any amount.
+A guest may send anything, and any amount. Pure.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,15 +14,15 @@ from bridge.text import counted
 from bridge.tokens import count_tokens
 
 MAX_LINES = 50_000
-"""Of a program's output in its result. Structured content lists each line; the token limit alone
-would allow a million empty ones, which takes clients seconds."""
+"""Lines of a guest's output in the result. Structured content lists each line, and the token limit
+alone would allow a million empty ones, which take clients seconds."""
 
 MEMORY_BYTES = 128 * 1024
-"""Bytes of a stream's beginning in memory before it goes to storage; half as many of its end."""
+"""Bytes of a stream's beginning in memory; of its end half as many. Storage has the rest."""
 
-OUTPUT_BYTES = 32 * 1024 * 1024  # Most bytes kept of a stream, whatever limit its guest was given.
-_STEP_BYTES = 2048  # Counted at a time: little is counted that is not shown.
-_WHOLE_LINES_WITHIN = 2048  # A cut is moved to the end of a line within so many bytes.
+OUTPUT_BYTES = 32 * 1024 * 1024  # Most stored bytes of a stream.
+_STEP_BYTES = 2048  # Tokens are counted in steps of this size.
+_WHOLE_LINES_WITHIN = 2048  # A cut moves to the end of a line within this distance.
 
 
 def cost(data: bytes | bytearray) -> int:
@@ -29,10 +30,7 @@ def cost(data: bytes | bytearray) -> int:
 
 
 def shares(costs: Sequence[float], most: float) -> list[float]:
-    """Return each of two streams' share of `most` tokens.
-
-    One that needs less than half gets all it needs, and the other the rest.
-    """
+    """Return the shares of two streams in `most` tokens; what one does not need the other gets."""
     first, second = costs
     half = most / 2
     return [min(first, max(half, most - second)), min(second, max(half, most - first))]
@@ -43,10 +41,10 @@ class Excerpt:
     """The shown part of a stream.
 
     Attributes:
-        head, tail: Its beginning and its end; if nothing is cut, all of it is the head.
-        is_cut: Whether something was kept and is not shown.
-        left_out: Bytes that are not shown.
-        lines: Line ends among them; -1 if unknown, because the guest dropped some.
+        head, tail: Its beginning and its end; without a cut the head is everything.
+        is_cut: Whether stored bytes are not shown.
+        left_out: The number of bytes that are not shown.
+        lines: The number of their line ends; -1 if unknown, because the guest dropped some.
     """
 
     head: bytes
@@ -56,7 +54,7 @@ class Excerpt:
     lines: int = 0
 
     def text(self, notice: str = "") -> str:
-        """Return it as text, with the notice at the cut."""
+        """Return the text with the notice at the cut."""
         head, tail = (part.decode("utf-8", "replace") for part in (self.head, self.tail))
         if not notice:
             return head + tail
@@ -68,8 +66,8 @@ def cut_notice(ends: Excerpt, *, dropped: int = 0, kept: bool = False) -> str:
     """Return the notice for a cut in a stream.
 
     Args:
-        dropped: Bytes left out that were not kept either.
-        kept: Whether the others were. The result says how to read them.
+        dropped: The bytes that were not stored.
+        kept: Whether the others were stored. The result says how to read them.
     """
     amount = f"{ends.left_out:,} bytes"
     if ends.lines > 0:
@@ -84,11 +82,11 @@ class OutputBuffer:
     """One stream: its beginning, its end and its size.
 
     Args:
-        limit: Most bytes accepted; further ones are dropped.
-        memory: Most bytes of the beginning in memory.
+        limit: The most accepted bytes; the rest is dropped.
+        memory: The most bytes of the beginning in memory.
 
     Attributes:
-        dropped: Bytes that were not kept: by the guest, or beyond the limit.
+        dropped: The bytes that the guest dropped or that exceed the limit.
     """
 
     def __init__(self, limit: int = OUTPUT_BYTES, memory: int = MEMORY_BYTES) -> None:
@@ -104,9 +102,9 @@ class OutputBuffer:
         self.dropped = 0
 
     def append(self, data: bytes, skipped: int = 0) -> bytes:
-        """Add bytes that followed `skipped` bytes dropped by the guest; return those to store now.
+        """Add bytes after `skipped` dropped ones; return the bytes to store now.
 
-        None as long as the whole stream is in memory; see `start`.
+        There are none while the whole stream is in memory; see `start`.
         """
         gap = b""
         if skipped > 0:
@@ -129,15 +127,12 @@ class OutputBuffer:
         return self._size == len(self._start)
 
     def cost(self, most: float) -> int:
-        """Return the tokens of the whole stream; if more than `most`, some number above it.
-
-        So it is for one that is not whole in memory, of which a part is shown in any case.
-        """
+        """Return the tokens of the whole stream, or any number above `most`."""
         if not self.is_whole:
             return int(most) + 1
         if self._cost is None:
             size = int(2 * most) + 1
-            # Most text costs more by then, and need not be read to its end.
+            # Most long text exceeds `most` early and need not be counted to its end.
             while size < len(self._start):
                 if (beginning := cost(self._start[:size])) > most:
                     return beginning
@@ -162,22 +157,22 @@ class OutputBuffer:
         else:
             self._end += data
         excess = len(self._end) - self._memory // 2
-        # At twice the size only, so that each byte is moved once on average.
+        # At twice the size, so that each byte moves once on average.
         if excess > self._memory // 2:
             del self._end[:excess]
             self._end_lost += excess
         return before + data
 
     def shown(self, most: float, lines: int = MAX_LINES) -> Excerpt:
-        """Return the part to show within `most` tokens and so many lines."""
+        """Return the part to show within `most` tokens and `lines` lines."""
         start, end = bytes(self._start), bytes(self._end)
         if self.is_whole and self._lines <= lines and self.cost(most) <= most:
             return Excerpt(head=start, left_out=self.dropped)
         if not self._end_lost:
-            # Nothing is missing in between, so the end may reach further back.
+            # Nothing is missing in between, so the end may start earlier.
             start = end = start + end
-        head = start[: _fitting(start, most / 2, lines // 2)]
-        tail = end[len(end) - _fitting(end, most / 2, lines // 2, at_end=True) :]
+        head = start[: _cut_to_tokens(start, most / 2, lines // 2)]
+        tail = end[len(end) - _cut_to_tokens(end, most / 2, lines // 2, at_end=True) :]
         # Overlapping bytes would be shown twice.
         overlap = len(head) + len(tail) - self._size
         tail = tail[max(0, overlap) :]
@@ -202,8 +197,8 @@ class OutputBuffer:
         )
 
 
-def _fitting(data: bytes, most: float, lines: int, *, at_end: bool = False) -> int:
-    """Return how many bytes of the beginning of `data`, or of its end, fit."""
+def _cut_to_tokens(data: bytes, most: float, lines: int, *, at_end: bool = False) -> int:
+    """Return how many bytes at the beginning or end of `data` fit into the tokens."""
     size, whole = 0, 0
     while size == whole < len(data):
         edge = len(data) - size if at_end else size
@@ -231,7 +226,7 @@ def _fitting(data: bytes, most: float, lines: int, *, at_end: bool = False) -> i
 
 
 def _whole_head(head: bytes) -> bytes:
-    """Return a head that ends with a line, if that is near, or with a character."""
+    """Return a head that ends with a whole line if one is near, else with a whole character."""
     end = head.rfind(b"\n", max(0, len(head) - _WHOLE_LINES_WITHIN)) + 1
     if end:
         return head[:end]
@@ -243,7 +238,7 @@ def _whole_head(head: bytes) -> bytes:
 
 
 def _whole_tail(tail: bytes) -> bytes:
-    """Return a tail that begins with a line, if that is near, or with a character."""
+    """Return a tail that begins with a whole line if one is near, else with a whole character."""
     start = tail.find(b"\n", 0, _WHOLE_LINES_WITHIN) + 1
     if start and start < len(tail):
         return tail[start:]
@@ -251,3 +246,58 @@ def _whole_tail(tail: bytes) -> bytes:
     while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
         start += 1
     return tail[start:]
+
+
+_PIECES = re.compile(
+    r"\x1b\[(?P<up>\d{0,3})A|(?P<end>\x1b\[0?K)|(?P<line>\x1b\[2K)"
+    r"|\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])"
+    r"|\r++|[\n\b\x1b]|[^\r\n\b\x1b]++"
+)
+"""Matches one piece: a cursor movement or erasure, an ignored sequence, or text."""
+
+_REPEATED = re.compile(r"(?m)^([^\S\n]*+[^\n]++\n)\1{9,}")
+"""Matches a line that repeats ten times or more; fewer may be rows of a drawing."""
+
+
+def terminal_view(data: bytes) -> bytes:
+    """Return what a terminal shows once it has received `data`."""
+    # A character may be cut at either end.
+    text = data.decode("utf-8", "surrogateescape")
+    if not {"\r", "\x1b", "\b"}.isdisjoint(text):
+        text = _draw(text)
+    return _REPEATED.sub(_count, text).encode("utf-8", "surrogateescape")
+
+
+def _count(match: re.Match[str]) -> str:
+    line = match[1]
+    return f"{line[:-1]} ({len(match[0]) // len(line):,} times)\n"
+
+
+def _draw(text: str) -> str:
+    rows: list[list[str]] = [[]]
+    row = column = 0
+    overwritten = set()
+    for match in _PIECES.finditer(text):
+        piece = match[0]
+        if piece == "\n":
+            row, column = row + 1, 0
+            if row == len(rows):
+                rows.append([])
+        elif piece[0] == "\r" or match["line"]:
+            overwritten.add(row)
+            column = 0
+            if match["line"]:
+                rows[row].clear()
+        elif piece == "\b":
+            column = max(0, column - 1)
+        elif match["up"] is not None:
+            # To the first column: no row is filled up with spaces, whose number has no bound.
+            row, column = max(0, row - int(match["up"] or 1)), 0
+        elif match["end"]:
+            del rows[row][column:]
+        elif piece[0] != "\x1b":
+            rows[row][column : column + len(piece)] = piece
+            column += len(piece)
+    # A bar that was removed is overwritten with spaces.
+    lines = ("".join(line) for line in rows)
+    return "\n".join(s.rstrip(" ") if n in overwritten else s for n, s in enumerate(lines))

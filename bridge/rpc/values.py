@@ -54,7 +54,7 @@ def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = 
 def call_parts(
     result: Mapping[str, Json], *, wraps: bool = False, several: bool = False
 ) -> dict[str, Json]:
-    """Return the parts of a successful result, as `bridge.upstream.results.parse_result` gives it.
+    """Return the parts of a successful result, as `bridge.upstream.framing.parse_result` gives it.
 
     Args:
         wraps: Whether the tool's structure only wraps a value; see `Tool.wraps_result`.
@@ -108,14 +108,14 @@ def prompt_value(result: Mapping[str, Json]) -> dict[str, Json]:
 def _message(message: Mapping[str, Json]) -> dict[str, Json]:
     role, content = message.get("role"), message.get("content")
     blocks = content if isinstance(content, list) else [content]
-    parts = [_spoken(block) for block in blocks if isinstance(block, dict)]
+    parts = [_spoken_text(block) for block in blocks if isinstance(block, dict)]
     return {
         "role": role if isinstance(role, str) else "",
         "content": parts[0] if len(parts) == 1 else {"blocks": parts},
     }
 
 
-def _spoken(block: Mapping[str, Json]) -> dict[str, Json]:
+def _spoken_text(block: Mapping[str, Json]) -> dict[str, Json]:
     if block.get("type") == "text":
         return {"json": block.get("text")}
     return {"parts": {"content": [block]}}

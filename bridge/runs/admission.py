@@ -1,8 +1,7 @@
-"""Whether a request becomes a run, and with which servers.
+"""Admits requests: checks their limits, reads their program, and chooses its servers.
 
-Owns the bounds on a request, which servers a program gets, and what ends it before it begins: a
-server that does not exist, the guard in its mode "enforce", a certain mistake, a skill that is not
-approved.
+A request ends here if it names an unknown server, breaks a rule of the guard in mode "enforce",
+contains a certain mistake, or uses a saved function that the user has not approved.
 """
 
 from __future__ import annotations
@@ -12,31 +11,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.advice import explained
+from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.edits import apply_edits
-from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import Unread
-from bridge.catalog.program.report import NOTHING
-from bridge.catalog.program.server_references import References
+from bridge.catalog.program.guard import NOTHING
+from bridge.catalog.program.parsing import Unread, apply_edits
+from bridge.catalog.program.references import NameTable, References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
+from bridge.inventory.project_approval import ProjectApproval
 from bridge.model import Limits, RunRequest, RunResult, Tool
-from bridge.runs.checks import Check, add_findings, refused
-from bridge.runs.execution import Parts
-from bridge.runs.input_files import resolved
-from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import Reading, by_size, read
+from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refusal_result
+from bridge.runs.execution import Parts, PreparedRun
+from bridge.runs.input_files import resolve_files
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
-from bridge.servers.project_approval import ProjectApproval
 from bridge.sessions import Sessions
-from bridge.settings import Settings, narrowed
+from bridge.settings import Settings, narrow
 
 logger = logging.getLogger(__name__)
 
-MAX_CODE_BYTES = 1024 * 1024  # Of a program: a client may send megabytes, which are parsed.
+MAX_CODE_BYTES = 1024 * 1024  # A client may send megabytes, and the program is parsed.
 
 
 class Admission:
@@ -82,18 +77,14 @@ class Admission:
         if request.session:
             self._sessions.check(request)
         if request.files:
-            request = await resolved(request, limits, self._artifacts)
+            request = await resolve_files(request, limits, self._artifacts)
         return request, limits
 
     async def read(self, request: RunRequest, caller: RunCaller) -> tuple[RunRequest, Reading]:
-        """Read a program, once; again only if a server that it names was approved just now.
-
-        Returns:
-            The request with the program as it is read, and what the program's text shows.
+        """Return the request with the repaired program, and what the program's text shows.
 
         Raises:
-            UnknownError: It names a server that does not exist: it must not stop half-way
-                for a typing mistake.
+            UnknownError: The program names a server that does not exist.
         """
         table = self._table(request)
         program = await self._read(request, table)
@@ -102,7 +93,7 @@ class Admission:
         ):
             await self._servers.load_unknown(self._usable(request))
             program = await self._read(request)
-        if await self._approved_now(request, program, caller):
+        if await self._ask_approval(request, program, caller):
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
@@ -116,22 +107,22 @@ class Admission:
     async def admit(
         self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller
     ) -> PreparedRun | RunResult:
-        """Return the run, or the result of a program that may not or cannot run.
+        """Return the run, or the result of a program that must not run.
 
         Raises:
-            InvalidRequestError: The program uses servers that it may not have.
+            InvalidRequestError: The program uses servers that the request does not list.
             SettingsError: The policy does not parse.
-            UnknownError: There is nothing to retry.
+            UnknownError: The run to retry does not exist.
         """
         skills = await self._skills.of_program(request, program.survey, caller)
-        servers, tolerant = self._wanted(request, skills.widened(program.references))
+        servers, tolerant = self._servers_to_load(request, skills.extend(program.references))
         check = await self._check(request, program, servers)
-        request, program, check = await self._edited(request, program, check)
+        request, program, check = await self._apply_fixes(request, program, check)
         run_id = request.run_id
         if (settings := self._in_force(request)).guard == "enforce" and program.scan.certain:
-            return add_findings(refused(run_id, program, program.scan, limits.timeout), program)
+            return add_findings(refusal_result(run_id, program, program.scan, limits), program)
         if caller.is_shown:
-            # All output goes to the client, and none is kept.
+            # The client shows all output, so none is stored.
             limits = replace(limits, output_bytes=1 << 50)  # more than a run has time to write
         run = PreparedRun(
             run_id=run_id,
@@ -148,18 +139,18 @@ class Admission:
         )
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
-            result = refused(run_id, run.program, run.check.verdict, limits.timeout)
+            result = refusal_result(run_id, run.program, run.check.verdict, limits)
             return add_findings(result, run.program, run.check.verdict)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)
 
     async def connect(self, run: PreparedRun) -> tuple[PreparedRun, dict[str, tuple[Tool, ...]]]:
-        """Connect a run's servers, all at the same time; return the run, and the tools of each.
+        """Connect a run's servers in parallel; return the run and the tools of each server.
 
-        A refused server does not stop a run that has others: its use raises the reason.
+        A refused server does not stop the run; its use raises the reason.
 
         Raises:
-            UpstreamError: One that the program needs cannot be reached.
+            UpstreamError: A server that the program needs cannot be reached.
         """
         tools, errors = await self._servers.load(run.servers, tolerant=run.tolerant)
         for name, error in errors.items():
@@ -175,18 +166,18 @@ class Admission:
         return run, {**dict.fromkeys(run.refused, ()), **tools}
 
     async def check(self, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]]) -> PreparedRun:
-        """Return a run that is checked against its servers as they turned out to be."""
+        """Return the run, checked against the tools that its servers have now."""
         loaded = tuple(name for name in run.servers if name in tools)
         if loaded == run.servers and run.check.revision in (-1, self._servers.inventory.revision):
             return run
         check = await self._check(run.request, run.program, loaded)
-        request, program, check = await self._edited(run.request, run.program, check)
+        request, program, check = await self._apply_fixes(run.request, run.program, check)
         return replace(run, request=request, program=program, check=check)
 
-    async def _edited(
+    async def _apply_fixes(
         self, request: RunRequest, program: Reading, check: Check
     ) -> tuple[RunRequest, Reading, Check]:
-        """Return a run's program with its certain mistakes fixed, if that is certain for all."""
+        """Fix the program's certain mistakes if each has one certain fix."""
         edits = check.verdict.edits
         code = request.code.removeprefix("\ufeff")
         new = await by_size(code, apply_edits, code, edits) if edits else None
@@ -201,16 +192,15 @@ class Admission:
         return fixed, replace(reading, read_as=words), again
 
     async def _with_servers_asked(self, run: PreparedRun) -> PreparedRun:
-        """Return a run whose mistakes are certain: what hangs on tools is only once they are new.
+        """Ask servers again for their tools if a certain mistake depends on them.
 
-        What else is wrong is reported together with that, but waits for no server that does not
-        answer.
+        Other mistakes are reported together with it, and wait for no server that is silent.
         """
         if run.check.verdict.certain and run.servers:
-            tolerant = run.tolerant or not run.check.may_be_mended
+            tolerant = run.tolerant or not run.check.may_be_outdated
             tools, _ = await self._servers.load(run.servers, tolerant=tolerant)
             run = await self.check(run, tools)
-            if run.check.verdict.certain and run.check.may_be_mended:
+            if run.check.verdict.certain and run.check.may_be_outdated:
                 await self._servers.ask_again(tools)
                 run = await self.check(run, tools)
         return run
@@ -222,7 +212,7 @@ class Admission:
         if self._settings.preflight != "check":
             return Check(verdict=NOTHING)
         if isinstance(survey, Unread):
-            return Check(verdict=explained(request.code, survey), revision=known.revision)
+            return Check(verdict=explain_syntax(request.code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, session = known.revision, bool(request.session)
         verdict = await by_size(
@@ -249,7 +239,7 @@ class Admission:
         return NameTable(entries, request.servers or ())
 
     def _in_force(self, request: RunRequest) -> Settings:
-        return narrowed(self._settings, request.profile) if request.profile else self._settings
+        return narrow(self._settings, request.profile) if request.profile else self._settings
 
     def _check_narrowed(self, request: RunRequest, settings: Settings) -> None:
         problem = ""
@@ -271,8 +261,8 @@ class Admission:
             return tuple(self._servers.resolve(name) for name in request.servers or ())
         return self._servers.names()
 
-    async def _approved_now(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
-        """Ask about servers of a project that the program names; return whether one came in."""
+    async def _ask_approval(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
+        """Ask about the project servers that the program names; return whether one was approved."""
         if not self._servers.discovery.proposed:
             return False
         named = (*(request.servers or ()), *program.references.unknown)
@@ -287,8 +277,10 @@ class Admission:
             message, host_detail=self._servers.skip_reasons([*unknown]), code="unknown_server"
         )
 
-    def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
-        """Return the servers to load, and whether some may fail to start."""
+    def _servers_to_load(
+        self, request: RunRequest, references: References
+    ) -> tuple[tuple[str, ...], bool]:
+        """Return the servers to load, and whether the run tolerates failures to start."""
         named = dict.fromkeys(self._servers.resolve(name) for name in request.servers or ())
         if self._in_force(request).listed_servers_only:
             missing = [name for name in references.servers if name not in named]
@@ -298,9 +290,9 @@ class Admission:
                 raise InvalidRequestError(message, remedy=remedy)
             return tuple(named), False
         if request.servers is not None:
-            # A server that the code names but the list lacks would be a NameError half-way through.
+            # A server that only the code names would raise a NameError half-way through.
             return tuple({**named, **dict.fromkeys(references.servers)}), False
         if references.dynamic:
-            # The program chooses at run time, so everything is offered; what fails is left out.
+            # The program chooses at run time, so the run gets all servers that start.
             return self._servers.names(), True
         return references.servers, False

@@ -1,41 +1,41 @@
-"""All parts of a bridge, put together: what it keeps open, and what runs programs.
-
-Owns which parts there are, and in which order they open and close. A run is `bridge.runs.runner`'s.
-"""
+"""The engine: all parts of a bridge, in the order in which they open and close."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+
+import anyio
 
 from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
+from bridge.errors import BridgeError
 from bridge.gate.result_redaction import clear_value
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
+from bridge.inventory.guide import GuestGuide
+from bridge.inventory.servers import Servers
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
 from bridge.plans.plan_store import Plans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Parts
+from bridge.runs.program import save_state
 from bridge.runs.records import RunRecord, RunRecords
 from bridge.runs.runner import Runner
 from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
-from bridge.runs.under_way import UnderWay
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
-from bridge.servers.guide import GuestGuide
-from bridge.servers.servers import Servers
+from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions
 from bridge.settings import Settings, store_of
-from bridge.skills.skills import Skills
 from bridge.tasks import background_task
 from bridge.upstream.client_features import current_caller
 
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs programs, while it is `opened`."""
+    """An engine that runs programs while it is `opened`."""
 
     def __init__(
         self,
@@ -56,9 +56,11 @@ class Engine:
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
         permanent = self.sandboxes.reserve_permanent
-        self.sessions = Sessions(settings, permanent, store_of(settings), self.packages.resolve)
+        self.sessions = Sessions(
+            settings, permanent, store_of(settings), self.packages.resolve, save_state
+        )
         self.queue = RunQueue(runs := _runs_at_once(settings))
-        # What waits for people leaves places for what does not.
+        # Runs that wait for a user take at most half of the slots.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
         self.under_way = UnderWay(settings.replica)
         self.artifacts = store_for(settings)
@@ -69,7 +71,7 @@ class Engine:
             servers,
             servers.secrets.redactor,
             _current_asker,
-            self.plans.local.knows,
+            self.plans.knows,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(
@@ -78,7 +80,7 @@ class Engine:
             policy=lambda: self.gate.policy().spec.skills,
             note=self.gate.audit.later,
         )
-        self.guide = GuestGuide(servers, settings, self.skills.shelf)
+        self.guide = GuestGuide(servers, settings, self.skills.index)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
         parts = Parts(
@@ -112,7 +114,7 @@ class Engine:
                 self.sandboxes.opened(),
                 self.sessions,
                 self.suspended.opened(),
-                background_task(self.artifacts.tidying),
+                background_task(self.artifacts.tidy_periodically),
             ):
                 await stack.enter_async_context(part)
             yield self
@@ -127,14 +129,14 @@ class Engine:
             return await self._runner.run(request, client)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
-        """Make the held calls of a plan, after a person has approved exactly those.
+        """Make the held calls of a plan after the user has approved exactly those.
 
         Raises:
             UnknownError: There is no such plan for this caller.
             RefusedError: It was not approved.
         """
         with self.under_way.one():
-            return await self._runner.recorded(request, client, self._apply)
+            return await self._runner.with_record(request, client, self._apply)
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord
@@ -152,3 +154,67 @@ def _runs_at_once(settings: Settings) -> int:
 def _current_asker() -> StartApprover | None:
     caller = current_caller()
     return caller.asker if isinstance(caller, RunCaller) else None
+
+
+LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
+
+
+class UnderWay:
+    """The running runs; at shutdown each of them gets a typed error as its result.
+
+    Args:
+        replica: This process's name among several; empty if it is alone.
+    """
+
+    def __init__(self, replica: str = "") -> None:
+        self.draining = False
+        self._called = f"replica {replica!r} of the bridge" if replica else "bridge"
+        self._scopes: set[anyio.CancelScope] = set()
+
+    @property
+    def count(self) -> int:
+        return len(self._scopes)
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        if self.draining:
+            message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
+            raise BridgeError(message, code="draining")
+        scope = anyio.CancelScope()
+        self._scopes.add(scope)
+        try:
+            with scope:
+                yield
+        finally:
+            self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            message = (
+                f"The run was ended in the middle: this {self._called} is ending, and the time "
+                "for its last runs is over. What it had called by then has happened."
+            )
+            remedy = "See on the servers what it did before any of it is done again."
+            raise BridgeError(message, remedy=remedy, code="draining")
+
+    async def drain(self, seconds: float, waits: Callable[[], bool] = lambda: False) -> None:
+        """Let no more runs begin, wait for those there are, and end what is left.
+
+        Args:
+            seconds: How long runs may take to end by themselves.
+            waits: Returns whether something else must be awaited too.
+        """
+        self.draining = True
+
+        async def none_left() -> None:
+            while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
+                await anyio.sleep(LOOK_SECONDS)
+
+        with anyio.move_on_after(seconds):
+            await none_left()
+            return
+        logger.warning("%d runs are ended: %g s are over", self.count, seconds)
+        for scope in self._scopes:
+            scope.cancel()
+        # The session interrupts its program first, which keeps its state. Meanwhile clients that
+        # answer a question or poll their task still get a reply.
+        with anyio.move_on_after(12.0):
+            await none_left()

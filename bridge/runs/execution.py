@@ -1,43 +1,165 @@
-"""One run's program while it runs: what answers its calls, and the result that is built of it.
-
-Owns which parts serve one run: its gate, its guest's requests, what collects its output.
-"""
+"""The execution of one run: the gate, the answers to its guest, and the result."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 from bridge.artifacts import ArtifactStore
-from bridge.gate.bridge_calls import BridgeCalls
-from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.provenance import ProvenanceTracker
-from bridge.gate.receipt import accounted
-from bridge.guest.protocol.wire import Call
-from bridge.model import Json, RunResult, Tool, Usage
+from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
+from bridge.errors import AuditError
+from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
+from bridge.gate.held_calls import HeldCalls
+from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
+from bridge.gate.services import RunContext
+from bridge.guest.protocol.wire import Call, Done, Run
+from bridge.inventory.guide import GuestGuide
+from bridge.inventory.inventory import ToolInventory
+from bridge.inventory.servers import Servers
+from bridge.model import (
+    Json,
+    Limits,
+    Plan,
+    RunRequest,
+    RunResult,
+    SessionReport,
+    Tool,
+    Usage,
+)
 from bridge.offload import offload
-from bridge.packages.packages import NOTHING, Packages
-from bridge.plans.plan_result import planned
+from bridge.packages.packages import NOTHING, Packages, PackageSet
 from bridge.plans.plan_store import Plans
-from bridge.render.receipt import bytes_returned
-from bridge.rpc.channel import Redact
+from bridge.render.plan import plan_summary
+from bridge.render.text import bytes_returned
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
+from bridge.runs.checks import Check, Reading
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.guest_session import GuestSession
+from bridge.runs.input_files import frame_files
 from bridge.runs.kept_outputs import KeptOutputs
-from bridge.runs.prepared_run import Place, PreparedRun, run_frame
 from bridge.runs.program import Facts, Program
+from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.runs.sandboxes import Sandboxes
-from bridge.sandbox.failure import classify
-from bridge.servers.guide import GuestGuide
-from bridge.servers.servers import Servers
-from bridge.skills.skills import Skills
+from bridge.sandbox.backend import DistantSandbox
+from bridge.sandbox.failure import Verdict, classify
+from bridge.sandbox.layers import guest_limits
+from bridge.sandbox.pool import Reservation
+from bridge.saved_functions.requests import KeptRequests
+from bridge.saved_functions.skills import Skills, SkillUse
+from bridge.sessions import Turn
+from bridge.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """An admitted run.
+
+    Attributes:
+        settings: The bridge's settings, narrowed by the requested profile.
+        servers: The servers to connect before the program begins.
+        tolerant: Whether the program begins without servers that fail or are slow.
+        check: The preflight's verdict.
+    """
+
+    run_id: str
+    request: RunRequest
+    limits: Limits
+    settings: Settings
+    servers: tuple[str, ...]
+    tolerant: bool
+    program: Reading
+    skills: SkillUse
+    check: Check
+    caller: RunCaller
+    gate: RunContext
+    packages: PackageSet = NOTHING
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The sandbox of a run.
+
+    Attributes:
+        sandbox: The reservation; its `get` returns the sandbox once its guest is ready.
+        waited: Whether the sandbox may have died while it waited for this run.
+        session: The run's turn in its session; None without a session.
+    """
+
+    sandbox: Reservation[ReadySandbox]
+    waited: bool
+    session: Turn | None = None
+
+
+def run_frame(
+    run: PreparedRun,
+    tools: Mapping[str, tuple[Tool, ...]],
+    session: ReadySandbox,
+    known: ToolInventory,
+    guide: GuestGuide,
+    *,
+    number: int = 0,
+    state: str = "",
+) -> Run:
+    """Return the frame that starts its program.
+
+    Args:
+        number: The run's number in its session; 0 without one.
+        state: The session's saved state, as base64.
+    """
+    loaded, reach = tuple(tools), run.program.references.reach
+    # In the order of the configuration, from which a server may have been removed meanwhile.
+    stubs = [
+        known.stubs(name, None if reach is None else reach.get(name, frozenset()))
+        for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
+    ]
+    stubs = [
+        {**stub, "refused": run.refused[stub["name"]]} if stub["name"] in run.refused else stub
+        for stub in stubs
+    ]
+    # Without a dynamic use of servers the program cannot reach the rest through `runtime`.
+    distant = isinstance(session.sandbox, DistantSandbox)
+    return Run(
+        code=run.request.code,
+        argv=list(run.request.argv),
+        servers=stubs,
+        discovered=known.discovery_lines(loaded) if reach is None else [],
+        capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
+        limits={
+            # The host enforces the time limit, since only it knows how long questions took.
+            "timeout": run.limits.longest_timeout + 2 * MAX_WAIT_SECONDS,
+            "output_bytes": run.limits.output_bytes,
+            # A larger value is printed instead. At a terminal it need not fit into the output.
+            "result_bytes": run.limits.result_bytes
+            if run.caller.is_shown
+            else min(run.limits.result_bytes, run.limits.output_tokens * BYTES_PER_TOKEN),
+            "shown_bytes": run.limits.shown_bytes,
+            "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "out_bytes": run.limits.out_bytes,
+            "out_files": run.limits.out_files,
+            # Seconds that the guest waits until the host has read its last frame.
+            **({"answer_seconds": 20.0} if distant else {}),
+            **guest_limits(session.sandbox.isolation, run.limits),
+        },
+        paths=list(run.packages.paths),
+        session=number,
+        name=run.request.name,
+        state=state,
+        files=frame_files(run.request.files) if run.request.files else [],
+        skills=run.skills.payload(),
+        packages=guide.allowed_packages,
+        names=dict(run.program.names),
+    )
+
+
+HELD_RESULT_ERROR = "HeldResultError"  # Stops a program that reads the result of a held call.
 
 _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
-"""Methods whose answers are a server's own words, as it said them."""
+"""Methods whose answers contain a server's unchanged words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +180,13 @@ async def execute(
 ) -> RunResult:
     """Start a program, serve it to its end, and return its result.
 
-    The audit log has its beginning before anything of it runs, and its end before its result.
+    The audit log records the beginning before the program starts, and the end before the result.
 
     Raises:
-        NotStartedError: The sandbox was dead; nothing was done outside of it.
+        NotStartedError: The sandbox was dead, so the program did nothing.
         AuditError: The beginning cannot be recorded.
     """
-    guest = await place.guest()
+    guest = await place.sandbox.get()
     if run.packages is not NOTHING:
         parts.packages.check(run.packages, guest.facts)
     backend = await parts.sandboxes.backend()
@@ -75,8 +197,8 @@ async def execute(
             await execution.begin()
             result = await execution.conclude(await execution.finish())
             record(result)
-    # What the program returned is written as JSON to be counted.
-    count = partial(accounted, result, execution.gate, run.gate, bytes_returned)
+    # Counting writes the program's value as JSON, which can be large.
+    count = partial(add_receipt, result, execution.gate, run.gate, bytes_returned)
     return await offload(result.result, count)
 
 
@@ -84,7 +206,7 @@ class Execution(Program):
     """The program of one run. Used once.
 
     Attributes:
-        gate: What its calls pass; None until it makes one.
+        gate: The gate for its calls; None until the first call.
     """
 
     def __init__(
@@ -93,7 +215,7 @@ class Execution(Program):
         run: PreparedRun,
         tools: Mapping[str, tuple[Tool, ...]],
         place: Place,
-        guest: GuestSession,
+        guest: ReadySandbox,
     ) -> None:
         self._parts = parts
         self._run = run
@@ -107,7 +229,7 @@ class Execution(Program):
         clear = run.gate.context.marks.of("")
         super().__init__(
             guest,
-            run.caller.followed(self._handle),
+            run.caller.report_calls(self._handle),
             run.limits,
             collector=Collector(run.limits, run=run.caller, artifacts=artifacts, clear=clear),
             waited=place.waited,
@@ -134,24 +256,32 @@ class Execution(Program):
             session.begun(self.stop)
 
     async def conclude(self, facts: Facts) -> RunResult:
-        """Return the result: the verdict, the plan if it made one, and its session's report."""
-        run, gate, left = self._run, self.gate, facts.left
-        verdict = classify(facts.ending, run.limits)
+        """Return the result, with the plan and the session's report if there are any."""
+        run, gate, left, session = self._run, self.gate, facts.left, self._place.session
         done, exited = facts.ending.done, facts.ending.exited
+        verdict = classify(facts.ending, run.limits)
+        plan: Plan | None = None
+        report: SessionReport | None = None
+        label: Callable[[Any], Any] = _unlabelled
+        if (held := run.gate.context.held_calls) is not None:
+            label = held.add_labels
+            verdict, plan = await self._close_plan(verdict, done, held)
+        if session is not None:
+            verdict, report = session.conclude(verdict, facts.ending)
         counts = done is not None and not (done.assigned and (left.stdout or left.shown))
-        result = RunResult(
+        return RunResult(
             run_id=run.run_id,
             status=verdict.status,
-            summary=verdict.summary,
+            summary=label(verdict.summary),
             reason=verdict.reason,
             code=verdict.code,
             exit_code=verdict.exit_code,
-            stdout=left.stdout,
-            stderr=left.stderr,
+            stdout=label(left.stdout),
+            stderr=label(left.stderr),
             has_result=counts and done is not None and done.has_result,
-            result=done.result if counts and done is not None else None,
-            result_repr=done.result_repr if done is not None else "",
-            error=verdict.error,
+            result=label(done.result) if counts and done is not None else None,
+            result_repr=label(done.result_repr) if done is not None else "",
+            error=label(verdict.error),
             servers=tuple(self._tools),
             timeout_seconds=run.limits.timeout,
             truncated=left.dropped,
@@ -163,14 +293,42 @@ class Execution(Program):
                 tool_calls=0 if gate is None else gate.calls,
                 tool_result_bytes=0 if gate is None else gate.result_bytes,
             ),
-            shown=left.shown,
+            shown=tuple(replace(item, text=label(item.text)) for item in left.shown),
             unsent=() if done is None else tuple(str(name)[:200] for name in done.unsent[:21]),
             artifacts=left.artifacts,
             missing=left.missing,
+            plan=plan,
+            session=report,
         )
-        result = await planned(result, done, run.gate, self._parts.plans)
-        session = self._place.session
-        return result if session is None else session.conclude(result, facts.ending)
+
+    async def _close_plan(
+        self, verdict: Verdict, done: Done | None, held: HeldCalls
+    ) -> tuple[Verdict, Plan]:
+        """Store the plan that the program made; reading the result of a held call ends a plan."""
+        run, plans, stopped = self._run.gate, self._parts.plans, ""
+        if verdict.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
+            verdict = replace(verdict, status="success", reason=None, exit_code=None, error="")
+            stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:2_000]
+        # A thread computes the shown calls, and `plans.keep` uses them.
+        await offload([request.call.arguments for request in held.requests], held.shown)
+        plan = await plans.keep(
+            held,
+            run.owner,
+            run_id=self._run.run_id,
+            stopped=held.add_labels(stopped),
+            failed=verdict.status != "success",
+            here=not run.context.vault.idle,
+        )
+        plan = replace(plan, askable=run.caller.identified)
+        if plan.plan_id:
+            facts = {"plan": plan.plan_id, "owner": run.owner, "calls": len(plan.calls)}
+            try:
+                await run.context.audit.record_event("plan", {**facts, "seconds": plan.seconds})
+            except AuditError as error:
+                plan = await plans.withdraw(plan, run.owner, error.message)
+        if verdict.status == "success":
+            verdict = replace(verdict, summary=plan_summary(plan))
+        return verdict, plan
 
     @cached_property
     def _provenance(self) -> ProvenanceTracker:
@@ -182,12 +340,12 @@ class Execution(Program):
             return self._parts.servers.secrets.redactor
         return self._run.gate.context.marks.of(self._parts.servers.resolve(name))
 
-    async def _handle(self, method: str, params: Mapping[str, Json]) -> Json:
-        return await self._requests.handle(method, params)
+    def _handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
+        return self._requests.handle(method, params)
 
     @cached_property
     def _requests(self) -> GuestRequests:
-        """What answers the program's requests; made for the first one."""
+        """The answers to the program's requests; made for the first request."""
         parts, run = self._parts, self._run
         only_listed = run.settings.listed_servers_only
         granted = frozenset(run.servers) if only_listed else None
@@ -209,12 +367,16 @@ class Execution(Program):
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
         parts, run = self._parts, self._run
         outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
-        skills = parts.skills.answers(
-            run.request,
-            run.caller,
-            run.skills,
+        kept = KeptRequests(
+            parts.skills,
             gate=gate,
             tracker=self._provenance,
             own=BridgeCalls(run.gate.context, gate),
+            review=run.skills.review or parts.skills.review(run.request, run.caller),
+            request=run.request,
         )
-        return {"read_output": outputs.read_output, **skills}
+        return {"read_output": outputs.read_output, **kept.methods}
+
+
+def _unlabelled(value: Any) -> Any:
+    return value

@@ -1,7 +1,7 @@
-"""What a program may ask the host, method by method.
+"""The methods that a program can call on the host.
 
-Owns the methods' parameters and answers. Parameters come from the guest and are checked before
-anything acts on them; a mistake in them is answered so that the program's author can fix it.
+The parameters come from the guest, so each method checks them before it acts. An error names the
+mistake so that the author of the program can fix it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import NoReturn, cast
 import anyio
 
 from bridge.catalog.docs import Detail
-from bridge.catalog.program.names import NameTable
+from bridge.catalog.program.references import NameTable
 from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.held_calls import HeldPlaceholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
 from bridge.guest.schema.validation import problem
+from bridge.inventory.guide import GuestGuide, has_match, starting_line
+from bridge.inventory.servers import Servers
 from bridge.large_text import with_plain_text
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error
-from bridge.servers.guide import GuestGuide, has_match, starting_line
-from bridge.servers.servers import Servers
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
 from bridge.upstream.server import UpstreamServer
 
@@ -36,11 +36,11 @@ READS: Mapping[Kind, str] = {
     "templates": READ_RESOURCE,
     "prompts": GET_PROMPT,
 }
-"""What rules know the request by that reads what is listed."""
+"""The method that policy rules see when a program lists this kind."""
 
-MAX_NAME_CHARS = 1024  # Of a guest's text that goes into records, errors and questions.
+MAX_NAME_CHARS = 1024  # A guest's name goes into records, errors and questions.
 
-MAX_QUERY_CHARS = 8_000  # Of a text that a guest has looked for.
+MAX_QUERY_CHARS = 8_000  # A guest's query is searched for.
 
 LONGEST: Mapping[str, int] = {
     **dict.fromkeys(
@@ -49,7 +49,7 @@ LONGEST: Mapping[str, int] = {
     **dict.fromkeys(("query", "find", "description"), MAX_QUERY_CHARS),
     "uri": MAX_URI_CHARS,
 }
-"""How long what is called so may be, whichever method it is for."""
+"""The longest text of each parameter, for all methods."""
 
 
 SAID_BEFORE = "What can be done was said with the first such call of this run."
@@ -59,9 +59,10 @@ class GuestRequests:
     """Answers one program's requests to the host.
 
     Args:
-        more: Returns the methods beside those here, by name. Asked when the first of them is
-            called: what answers them is made for each run, and few programs call one.
-        show: Told the names of the saved skills that a search found, if any, before the program is.
+        more: Returns further methods by name. It is called for the first of them, since few
+            programs use one.
+        show: Records the names of the saved functions that a search found, before the program
+            gets them.
     """
 
     def __init__(
@@ -94,8 +95,8 @@ class GuestRequests:
             "complete": self._complete,
         }
 
-    async def handle(self, method: str, params: Mapping[str, Json]) -> Json:
-        """Answer one call.
+    def handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
+        """Return the answer to one call.
 
         Raises:
             CallFailedError: The answer is an error.
@@ -109,10 +110,10 @@ class GuestRequests:
         if answer is None:
             self._gate.admit()
             raise CallFailedError(f"The bridge has no method {method!r:.80}.", kind="usage")
-        return await answer(params)
+        return answer(params)
 
     def _reject_long_names(self, params: Mapping[str, Json]) -> None:
-        """Reject names that are too long; such a call counts as made."""
+        """Reject names that are too long; the call counts against the run's calls."""
         arguments = params.get("arguments")
         for key, most in LONGEST.items():
             text = params.get(key)
@@ -127,11 +128,11 @@ class GuestRequests:
         message = f"{what} has {characters:,} characters; the limit is {most:,}."
         raise CallFailedError(message, kind="usage")
 
-    def _failed(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
-        """Return the error that the program gets; a long remedy only the first time."""
+    def _as_failure(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
+        """Return the error for the program; a long remedy only the first time."""
         if error.remedy in self._told:
             error.remedy = SAID_BEFORE
-        elif len(error.remedy) > 120:  # A longer remedy is sent once in a run.
+        elif len(error.remedy) > 120:  # Each longer remedy is sent once in a run.
             self._told.add(error.remedy)
         return as_failed_call(error, server=server, tool=tool)
 
@@ -149,7 +150,7 @@ class GuestRequests:
             if not (
                 params.get("raw") is True and isinstance(error, ToolCallError) and error.by_tool
             ):
-                raise self._failed(error, server=name, tool=tool) from error
+                raise self._as_failure(error, server=name, tool=tool) from error
             told = {"code": error.rpc_code, "message": error.message, "data": error.data}
             block = {"type": "text", "text": error.message}
             result = {"content": [block], "isError": True, "error": told}
@@ -158,7 +159,7 @@ class GuestRequests:
         if params.get("raw") is True:
             return await offload(result, partial(with_plain_text, result))
         if result.get("isError") is True:
-            # All of it is searched for secrets before it is cut.
+            # The whole text is redacted before it is cut.
             error_text = await offload(result, partial(tool_error, result, self._redactor.text))
             raise CallFailedError(
                 error_text or "", kind="tool", server=server, tool=tool, result=result
@@ -168,7 +169,7 @@ class GuestRequests:
         if (note := self._schema_note(server, tool, result)) is not None:
             value["parts"]["note"] = note
         if not self._gate.is_watched:
-            # Field names could carry what was read past the flow rules, into a later run.
+            # Field names could carry labelled data past the flow rules into a later run.
             inventory.learn_result(server, tool, value)
         return value
 
@@ -218,7 +219,7 @@ class GuestRequests:
             try:
                 found[server] = await self._offers(server, kind)
             except BridgeError as error:
-                # As with searching: one server that is down does not hide the others.
+                # A server that is down does not hide the others.
                 logger.warning("server %s is left out of a list: %s", server, error)
 
         async with anyio.create_task_group() as tasks:
@@ -252,7 +253,7 @@ class GuestRequests:
         ask: Callable[[UpstreamServer, Mapping[str, Json]], Awaitable[dict[str, Json]]],
         part: str,
     ) -> dict[str, Json]:
-        """Make a request through the gate; the rest as for `Gate.obtain`."""
+        """Make a request through the gate."""
         name = _text(params, "server")
         try:
             server, pool = self._servers.resolve(name), self._servers.pool
@@ -260,7 +261,7 @@ class GuestRequests:
                 server, method, asked, lambda given: ask(pool.server(server), given), part
             )
         except BridgeError as error:
-            raise self._failed(error, server=name) from error
+            raise self._as_failure(error, server=name) from error
 
     async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
         name, prompt = _text(params, "server"), _text(params, "name")
@@ -279,7 +280,7 @@ class GuestRequests:
         return await offload(result, partial(prompt_value, result))
 
     async def _complete(self, params: Mapping[str, Json]) -> Json:
-        """Complete an argument; to rules it is what it is about: reading, or getting a prompt."""
+        """Complete an argument; to policy rules it reads the resource or gets the prompt."""
         name, key = _text(params, "server"), "uri" if params.get("uri") is not None else "name"
         about, argument, value = _text(params, key), _text(params, "argument"), params.get("value")
         known = params.get("known")
@@ -311,14 +312,14 @@ class GuestRequests:
         return list(self._servers.names())
 
     async def _list_tools(self, params: Mapping[str, Json]) -> Json:
-        return await self._guide.server_docs(await self._loaded(_text(params, "server")), "full")
+        return await self._guide.server_docs(await self._load(_text(params, "server")), "full")
 
     async def _load_server(self, params: Mapping[str, Json]) -> Json:
-        server = await self._loaded(_text(params, "server"))
+        server = await self._load(_text(params, "server"))
         return self._servers.inventory.stubs(server, None)
 
     async def _query_tool_docs(self, params: Mapping[str, Json]) -> Json:
-        server = await self._loaded(_text(params, "server"))
+        server = await self._load(_text(params, "server"))
         detail = _detail(params)
         if params.get("tool") is None:
             docs = await self._guide.server_docs(server, detail)
@@ -342,7 +343,7 @@ class GuestRequests:
         )
         for name, error in errors.items():
             logger.warning("server %s is left out of a search: %s", name, error)
-        starting = self._servers.starting(errors)
+        starting = self._servers.starting_servers(errors)
         if starting and not has_match(found):
             raise CallFailedError(starting_line(starting, names), kind="upstream")
         skills = [str(one["tool"]) for one in found if one.get("kind") == "skill"]
@@ -350,11 +351,11 @@ class GuestRequests:
             await self._show(skills)
         return found
 
-    async def _loaded(self, name: str) -> str:
+    async def _load(self, name: str) -> str:
         server = self._servers.resolve(name)
         self._gate.admit(server)
         if self._gate.stop(server) is not None and self._servers.inventory.tools(server):
-            return server  # To ask it again would tell it something.
+            return server  # A flow rule stops calls to it, and asking it again would be one.
         async with self._gate.noting_errors(server):
             await self._servers.load([server])
         return server

@@ -1,8 +1,4 @@
-"""What programs ask of earlier runs' outputs: `read_output`.
-
-Owns the parameters, and what is said where nothing is kept. Only what the caller's own runs left is
-ever found; see `bridge.artifacts`.
-"""
+"""`read_output`: a program reads the outputs of its caller's earlier runs."""
 
 from __future__ import annotations
 
@@ -12,9 +8,9 @@ import anyio
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore
-from bridge.artifacts.parts import nth_line_end
+from bridge.artifacts.content import nth_line_end
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
-from bridge.gate.provenance import ProvenanceTracker
+from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.guest.schema.validation import problem
 from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import CallFailedError
@@ -41,10 +37,10 @@ ALL = 32 * MEBIBYTE  # Of a stream, at least: as more is not kept.
 
 
 class KeptOutputs:
-    """Answers one run's questions about earlier ones.
+    """The `read_output` of one run.
 
     Args:
-        tracker: Takes note of what the run that wrote it had read.
+        tracker: Records what the earlier run had read.
     """
 
     def __init__(self, store: ArtifactStore, owner: str, tracker: ProvenanceTracker) -> None:
@@ -54,11 +50,11 @@ class KeptOutputs:
         self._reading = anyio.CapacityLimiter(2)  # Each is in memory then.
 
     async def read_output(self, params: Mapping[str, Json]) -> Json:
-        """Return text, or the lines that have a text in them with their numbers.
+        """Return a text, or its lines that contain `find` with their numbers.
 
         Raises:
             CallFailedError: The parameters are wrong, or there is no such output.
-            AuditError: That it was read cannot be recorded.
+            AuditError: The audit log cannot record the read.
         """
         given = {name: value for name, value in params.items() if value is not None}
         wrong = problem(given, _PARAMETERS, _PARAMETERS)
@@ -94,7 +90,7 @@ class KeptOutputs:
             except UnknownError:
                 if stream != "stdout":
                     raise
-                # Of a run whose client did not get its result, that has the output.
+                # A result that its client did not receive contains the output.
                 uri = f"bridge://runs/{run_id}/result"
                 artifact = self._store.find(self._owner, uri)
             start = max(0, artifact.size + offset) if offset < 0 else offset
@@ -104,15 +100,15 @@ class KeptOutputs:
 
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
         try:
-            listed = await anyio.to_thread.run_sync(self._store.listed, self._owner)
+            listed = await anyio.to_thread.run_sync(self._store.find_all, self._owner)
         except BridgeError:
             listed = ()
         kept = [one for one in listed if one.kind in STREAMS]
         if not self._owner:
-            # A run's id opens its output: it is not shown to callers that cannot be told apart.
+            # A run's id opens its output, so callers that share an owner do not see it.
             kept = [one for one in kept if one.run_id == run_id]
         for one in kept:
-            # That a run left an output, and how large it is, is data, too.
+            # The existence and size of an output are data too.
             await self._tracker.add_store(one.uri, one.provenance)
         return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
 
@@ -132,7 +128,7 @@ class KeptOutputs:
 
 
 def part(data: bytes, first: int, last: int | None) -> bytes:
-    """Return lines of a text, from 1 and with the last. Pure."""
+    """Return lines of a text, counted from 1 and including the last."""
     start = _line_start(data, 0, first - 1)
     if last is None:
         return data[start:]
@@ -142,7 +138,7 @@ def part(data: bytes, first: int, last: int | None) -> bytes:
 def found_lines(
     data: bytes, text: str, first: int = 1, last: int | None = None, limit: int = 100
 ) -> list[Json]:
-    """Return the lines that contain a text: number, and the line or an excerpt of it. Pure."""
+    """Return the numbers and excerpts of the lines that contain a text."""
     wanted = text.encode("utf-8", "replace")
     data = part(data, first, last)
     found: list[Json] = []
@@ -154,7 +150,7 @@ def found_lines(
         end = len(data) if end < 0 else end
         number += data.count(b"\n", counted_to, start)
         counted_to = start
-        # Of a long line, which a guest may write, a little before it and more of what follows.
+        # A guest may write long lines: the excerpt has little before the match and more after it.
         start = max(start, min(at - 512, end - 2048))
         line = data[start : min(end, start + 2048)]
         room -= len(line) + 1
@@ -164,7 +160,7 @@ def found_lines(
 
 
 def _line_start(data: bytes, start: int, lines: int) -> int:
-    """Return where so many lines later a line begins."""
+    """Return the offset of the line that begins `count` lines later."""
     if lines < 1:
         return start
     if data.count(b"\n", start) < lines:

@@ -1,7 +1,4 @@
-"""Opens an engine on the user's own servers.
-
-Owns which parts an engine is put together from, and to whom a login is offered, and how often.
-"""
+"""Opens an engine on the user's own servers."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from bridge.callers.client import RunCaller
 from bridge.errors import CannotAskError, LoginFailedError
 from bridge.gate.question import safe_name
 from bridge.gate.result_redaction import clear_logs
+from bridge.inventory.configuration import ConfigFinder, Finder, context_for
+from bridge.inventory.consents import consents_of
+from bridge.inventory.learned_shapes import LearnedShapes
+from bridge.inventory.secrets import Secrets
+from bridge.inventory.servers import Servers
+from bridge.inventory.tool_cache import ToolCache
 from bridge.model import ServerSpec
 from bridge.private_files import in_use, make_directory
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.ownership import current_owner, reap_leftovers
 from bridge.sandbox.selection import select_backend
-from bridge.servers.configuration import ConfigFinder, Finder, context_for
-from bridge.servers.consents import consents_of
-from bridge.servers.learned_shapes import LearnedShapes
-from bridge.servers.secrets import Secrets
-from bridge.servers.servers import Servers
-from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, runtime_dir, store_of
 from bridge.upstream.client_features import current_caller
 from bridge.upstream.launch import Containers
@@ -46,7 +43,7 @@ class LoginOffers:
 
     def __init__(self, store: TokenStore) -> None:
         self._store = store
-        # Two pages at once, for one server perhaps, would only confuse.
+        # Two login pages at once would confuse the user.
         self._one_at_a_time = anyio.Lock()
 
     async def offer(self, spec: ServerSpec) -> bool:
@@ -84,7 +81,7 @@ class LoginOffers:
 
 
 class ServerContainers(Containers):
-    """Labels the containers of servers as those of sandboxes, and removes them as those."""
+    """Labels and removes the containers of servers in the same way as sandboxes."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -115,11 +112,11 @@ async def open_engine(
     """Open an engine on the user's own servers.
 
     Args:
-        finder: Finds servers; the clients' configuration files unless given.
-        choose_backend: Finds a backend; the ladder of `bridge.sandbox.selection` unless given.
-        cwd: Where project configurations are looked for; the current directory unless given.
+        finder: Finds servers; by default in the clients' configuration files.
+        choose_backend: Finds a backend; by default with `bridge.sandbox.selection`.
+        cwd: The project's directory; by default the current one.
         eager: Whether to wait until the configuration is read; see `Servers`.
-        patient: Whether runs wait for a server that is being installed, as for a person.
+        patient: Whether runs wait for a server that is being installed.
     """
     secrets = Secrets(settings.environ, settings.secret_names)
     logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
@@ -153,7 +150,7 @@ async def open_engine(
     try:
         async with AsyncExitStack() as stack:
             with suppress(OSError):
-                # What `purge` does not remove.
+                # `purge` removes no directory that is in use.
                 stack.enter_context(in_use(settings.state_dir))
                 make_directory(sockets := runtime_dir(settings))
                 stack.enter_context(in_use(sockets))

@@ -1,22 +1,29 @@
 """A running program in one sandbox.
 
 Owns the loop from the `Run` frame to the end: frames in, calls out, the host's own deadline, and
-the facts from which the verdict is reached.
+the facts from which the verdict is reached. Also the program without code that has a session's
+guest send its state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from bridge.clock import Clock, current_time
-from bridge.errors import ChannelClosedError, NotStartedError, SandboxError, SandboxLostError
+from bridge.errors import (
+    BridgeError,
+    ChannelClosedError,
+    NotStartedError,
+    SandboxError,
+    SandboxLostError,
+)
 from bridge.guest.protocol.wire import (
     Call,
     Cancel,
@@ -36,30 +43,32 @@ from bridge.guest.protocol.wire import (
     WireError,
 )
 from bridge.model import Json, Limits
-from bridge.rpc.channel import Redact
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
 from bridge.runs.collect import Collected, Collector
-from bridge.runs.guest_session import MISSED_PINGS, GuestSession
+from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Ending
+from bridge.sessions.session import SAVE_SECONDS
+from bridge.sessions.state import StateParts
 
 logger = logging.getLogger(__name__)
 
 _STILL_REMEDY = "Something on this machine pauses its containers; see the engine's events."
 
 GRACE_SECONDS = 2.0
-"""After its time a guest may end its program, which keeps the tail of the output; then the host
-ends the sandbox, whatever the guest does."""
+"""How long the guest may take to end its program after the time limit, which keeps the tail of the
+output. Then the host ends the sandbox."""
 
-COLLECT_SECONDS = 30.0  # For a guest's files, from the first on, whatever its time limit was.
+COLLECT_SECONDS = 30.0  # A guest may send files for so long, whatever its time limit was.
 
 YIELD_EVERY = 64
-"""Frames taken in a row before other tasks have their turn: thousands of them fit into one read."""
+"""Frames handled in a row before other tasks run: one read may contain thousands."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """How a program ended, and what was collected of it."""
+    """How a program ended, and its collected output."""
 
     ending: Ending
     left: Collected
@@ -70,7 +79,7 @@ class Program:
 
     def __init__(
         self,
-        session: GuestSession,
+        session: ReadySandbox,
         handler: Handler,
         limits: Limits,
         *,
@@ -84,17 +93,17 @@ class Program:
         """Make one.
 
         Args:
-            waited: Whether the sandbox may have waited, and died, before it was taken.
-            keeps: Whether the sandbox is a session's, for which there are further programs.
-            clock: Measures the run's time in all, and stands still for questions.
-            clear: Takes secrets out of every error.
-            clear_for: Returns what takes them out of the answer to a call.
+            waited: Whether the sandbox may have died while it waited.
+            keeps: Whether the sandbox belongs to a session, so that further programs follow.
+            clock: The run's total time; it stops during questions.
+            clear: Redacts secrets in every error.
+            clear_for: Returns the redactor for the answer to a call.
         """
         self._clear, self._clear_for = clear, clear_for
         self._waited = waited
         self._keeps = keeps
         self._clock = clock or Clock()
-        # The program's own time: it stands still while a call is open.
+        # The program's own time; it stops while a call is open.
         self._own = Clock()
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
@@ -112,32 +121,32 @@ class Program:
         self._limit = anyio.CancelScope()
 
     async def start(self, frame: Run) -> None:
-        """Send the program in.
+        """Send the program to the guest.
 
         Raises:
-            NotStartedError: The sandbox is gone, or takes nothing.
+            NotStartedError: The sandbox is gone, or reads nothing.
         """
         self._started, self._own_started = self._clock.now(), self._own.now()
-        # Milliseconds, unless it does not read; megabytes have been seen to take seconds.
+        # It takes milliseconds; megabytes have been seen to take seconds.
         with anyio.move_on_after(10.0):
             try:
                 await self._session.channel.send(frame)
             except ChannelClosedError as error:
                 raise NotStartedError(error.message, remedy=error.remedy) from error
             return
-        message = "The sandbox did not take its program in within 10 s."
+        message = "The sandbox did not read the program within 10 s."
         raise NotStartedError(message, remedy=_STILL_REMEDY)
 
     async def finish(self) -> Facts:
         """Serve the program to its end, and return how it ended.
 
         Raises:
-            NotStartedError: The sandbox was dead when it was taken.
+            NotStartedError: The sandbox was dead before the program began.
         """
         try:
             return await self._finish()
         except BaseException:
-            # An output that is only half kept is removed.
+            # Remove output that is only half stored.
             self._collector.discard()
             raise
 
@@ -166,18 +175,18 @@ class Program:
                     if self._timer is not None:
                         self._timer.cancel()
                 if self._keeps and self._exited is not None and self._exited.kept:
-                    # Half a reply would garble the channel for the programs that follow.
-                    # A session's process reads the replies on their way to it until its next run.
+                    # Half a reply would corrupt the channel for the next programs. The session's
+                    # process reads all replies until its next run.
                     with anyio.move_on_after(5.0):
                         await dispatcher.cancel_all()
                 dispatcher.close()
                 if dispatcher.under_way or self._late or isinstance(distant, DistantSandbox):
-                    # Calls that the program left running have no receiver any more. Without any,
-                    # this would only cost the time in which anyio describes the task for a log.
+                    # No one receives the answers to the program's open calls. Without open calls,
+                    # cancelling would only cost the time that anyio needs to describe the task.
                     tasks.cancel_scope.cancel()
             deadline_passed = self._ended_late()
         if deadline_passed and self._collector.collecting:
-            # Of the program itself it is known how it ended, if it said so.
+            # The program's own end is known if the guest reported it.
             self._collector.give_up_files()
             deadline_passed = self._done is None
         if self._was_dead():
@@ -192,28 +201,28 @@ class Program:
             logger.debug("sandbox %s is not stopped: %s", self._session.sandbox.id, error)
 
     async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
-        """Answer a program's request, as long as it has time.
+        """Answer a request, unless the program's time is over.
 
-        One that is interrupted has a moment for coming to its end, and not for going on with this.
+        An interrupted program gets a moment to end, and makes no further calls.
         """
         if self._stopped or min(self._seconds_left()) <= 0:
-            message = "The run's time is over: no call goes out any more."
+            message = "The run's time is over: it can make no further calls."
             raise CallFailedError(message, kind="timeout")
         with self._own.stop():
             return await self._handler(method, params)
 
     def _seconds_left(self) -> tuple[float, float]:
-        """Return the seconds that are left of the program's own time, and of the run's in all."""
+        """Return the seconds left of the program's own time, and of the run's total time."""
         own, run = self._own.now() - self._own_started, self._clock.now() - self._started
         return self._limits.timeout - own, self._limits.longest_timeout - run
 
     def _keep_time(self, tasks: TaskGroup) -> None:
-        """Interrupt the program if its time is over, else look again when it may be."""
+        """Interrupt the program if its time is over, else set the timer for the next look."""
         left = min(self._seconds_left())
         if self._collector.collecting:
             return
         if left > 0:
-            # Not sooner: both clocks may stand still just before the end.
+            # At least 0.1 s: both clocks may stop just before the end.
             later = asyncio.get_running_loop().call_later
             self._timer = later(max(left, 0.1), self._keep_time, tasks)
             return
@@ -222,17 +231,17 @@ class Program:
         tasks.start_soon(self.stop)
 
     async def _watch_over(self, distant: DistantSandbox) -> None:
-        """Ask whether the sandbox still works, and end it once it does not say so any more."""
+        """Ping the guest, and end the sandbox after three pings without an answer."""
         missed = 0
         while True:
-            # Not at once: most programs end sooner, and an answer would come to no one. A machine
-            # that stands still does not end its streams.
+            # Most programs end sooner than the first ping. A machine that stops keeps its
+            # streams open, so only a missing answer shows that it is gone.
             await anyio.sleep(5.0)
             missed = missed + 1 if self._silent else 0
             if missed == MISSED_PINGS:
                 break
             self._silent = True
-            # Whole, also when the program ends meanwhile: another one may follow in the sandbox.
+            # Shielded, since half a frame would corrupt the channel for a next program.
             with anyio.move_on_after(5.0, shield=True):
                 try:
                     await self._session.channel.send(Ping())
@@ -245,16 +254,15 @@ class Program:
     def _was_dead(self) -> bool:
         """Return whether the sandbox seems to have ended before the program began.
 
-        Should the program have begun in that moment, it has called nothing: it can begin again.
+        Even if the program has begun, it has called nothing and can begin again.
         """
         age = self._clock.now() - self._started
-        # Its end had not been noticed yet when it was taken.
         return self._waited and not self._heard and not self._protocol_error and age < 0.1
 
     def _ended_late(self) -> bool:
         """Return whether the sandbox ended at the deadline without a final frame.
 
-        A guest stops its program then, and reports it; but engines can lose the last output of a
+        The guest reports that it stopped the program, but engines can lose the last output of a
         sandbox that has unread input.
         """
         return self._exited is None and not self._protocol_error and not self._lost and self._late
@@ -279,7 +287,7 @@ class Program:
                 logger.warning("sandbox %s: %s", self._session.sandbox.id, error)
                 return
             except ChannelClosedError as error:
-                # What the program had said by then is worth as much as before.
+                # The output until then stays valid.
                 self._lost = error
                 logger.warning("sandbox %s was lost: %s", self._session.sandbox.id, error)
                 return
@@ -293,10 +301,10 @@ class Program:
             case Cancel():
                 dispatcher.cancel(frame.id)
             case Output() | Shown() | Progress() | State():
-                await self._collector.take(frame)
+                await self._collector.add(frame)
             case File():
                 self._begin_collecting()
-                await self._collector.take(frame)
+                await self._collector.add(frame)
             case Done():
                 if self._done is not None:
                     raise WireError("a second done frame")
@@ -315,7 +323,7 @@ class Program:
         report = None
         clean = self._exited is not None and self._exited.signal is None
         if not clean and not deadline_passed:
-            # The engine knows what the guest can no longer tell, such as an out-of-memory kill.
+            # The engine knows what the guest cannot report, such as an out-of-memory kill.
             with anyio.move_on_after(5.0):
                 try:
                     await self._session.sandbox.kill()
@@ -336,3 +344,57 @@ class Program:
             diagnostics="" if clean else self._session.sandbox.diagnostics(),
         )
         return Facts(ending=ending, left=await self._collector.finish())
+
+
+SAVE_LIMITS = Limits(
+    timeout=SAVE_SECONDS, longest_timeout=SAVE_SECONDS, tool_calls=0, concurrent_calls=1
+)
+
+
+async def save_state(
+    guest: ReadySandbox, number: int, limit: int, task: str = "", paths: Iterable[str] = ()
+) -> StateParts | None:
+    """Return a session's state in parts; None if its sandbox no longer works.
+
+    Args:
+        limit: The largest state, in bytes.
+        task: What the guest reports instead of the state; see `bridge.guest.state.installed`.
+    """
+    limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
+    collector = Collector(limits, saves=True)
+    program = Program(guest, _refuse, limits, collector=collector, keeps=True)
+    frame = Run(
+        code="",
+        argv=[task] if task else [],
+        paths=list(paths),
+        session=number,
+        save=True,
+        limits={
+            "timeout": limits.timeout,
+            "output_bytes": SAVE_LIMITS.output_bytes,
+            "result_bytes": SAVE_LIMITS.result_bytes,
+            "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "state_bytes": limit,
+        },
+    )
+    try:
+        await program.start(frame)
+        ending = (await program.finish()).ending
+    except BridgeError:
+        return None
+    if ending.exited is None or not ending.exited.kept or ending.protocol_error or ending.lost:
+        return None
+    state = collector.state
+    assert state is not None  # asked for above
+    if ending.exited.timed_out:
+        state.refuse(f"that took longer than {limits.timeout:g} s")
+    elif ending.done is None or ending.done.outcome != "ok":
+        said = "" if ending.done is None else ending.done.error.strip().rpartition("\n")[2]
+        state.refuse(said[:200] or "its process said nothing")
+    elif state.data is None and not state.problem:
+        state.refuse("there was nothing")
+    return state
+
+
+async def _refuse(method: str, params: Mapping[str, Json]) -> Json:
+    raise CallFailedError("No tool can be called between a session's runs.", kind="usage")

@@ -1,8 +1,7 @@
-"""The record of each run: its program, its end and the start of its output, for a person to read.
+"""A file for each run with its program, its end and the start of its output, for the user.
 
-Owns the files, one for each run, who may read them, and how long they stay. A run's calls are in
-the audit log. A bridge locks the file of a run that is running, and the kernel releases the lock
-however the bridge ends: a record that has neither an end nor a lock is of a lost run.
+The audit log has the run's calls. A bridge locks the file of a running run, and the kernel releases
+the lock however the bridge ends: a record without an end and without a lock is of a lost run.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
-from bridge.gate.audit.records import when
+from bridge.gate.audit.log import utc_text
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult
 from bridge.offload import estimated_size, offload
 from bridge.private_files import make_directory
@@ -33,21 +32,21 @@ from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 logger = logging.getLogger(__name__)
 
-KEPT_BYTES = 4 * 1024  # Of each stream, of the value and of the error.
+KEPT_BYTES = 4 * 1024  # The start of each stream, of the value and of the error.
 DAYS = 14
 MAX_ALL_BYTES = 200 * 1024**2  # A client may start runs without end.
 
-TIDY_BYTES = 10 * 1024**2  # One bridge writes so much before it removes what is old or too much.
+TIDY_BYTES = 10 * 1024**2  # A bridge removes old records after it has written this much.
 
 _NAME = re.compile(r"(\d{13})\.([0-9A-Za-z_-]{1,40})\.([0-9a-f]{32})\.jsonl")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RunRecords:
-    """The records of a state directory; several bridges may write there.
+    """The records of a state directory, which several bridges may share.
 
     Args:
-        clear: Takes this machine's secrets out of a program and its names.
+        clear: Redacts this machine's secrets in a program and its names.
     """
 
     def __init__(self, settings: Settings, clear: Callable[[Json], Json] = lambda it: it) -> None:
@@ -71,11 +70,11 @@ class RunRecords:
             await anyio.to_thread.run_sync(self.tidy)
 
     def tidy(self) -> None:
-        """Remove the records that are too old, and of those beyond the limits the oldest."""
+        """Remove records that are too old, and the oldest beyond the limits."""
         limits = RetentionLimits(
             total_bytes=MAX_ALL_BYTES - TIDY_BYTES,
             oldest=(time.time() - DAYS * 86_400) * 1000,
-            entries=20_000,  # A list of so many takes a tenth of a second.
+            entries=20_000,  # Listing this many takes a tenth of a second.
             owner_entries=20_000,
         )
         for item in items_to_remove(self._files(None), limits) or ():
@@ -83,14 +82,14 @@ class RunRecords:
                 Path(item.id).unlink()
 
     def listed(self, owner: str | None, count: int) -> list[dict[str, Json]]:
-        """Return an owner's last records, the newest first; for None, those of all owners."""
+        """Return an owner's newest records first; None means all owners."""
         return [record for file in self._files(owner)[:count] if (record := _read(file.id))]
 
     def find(self, owner: str | None, wanted: str) -> dict[str, Json]:
-        """Return the record of the one run whose id begins so.
+        """Return the record of the run whose id begins with `wanted`.
 
         Raises:
-            UnknownError: There is none for this owner, or there are several.
+            UnknownError: This owner has no such run, or several.
         """
         files = {file.digest: file for file in self._files(owner) if wanted}
         ids = [wanted] if wanted in files else sorted(i for i in files if i.startswith(wanted))
@@ -104,7 +103,7 @@ class RunRecords:
         raise UnknownError(f"No run {wanted!r:.80} is recorded.", remedy=remedy, code="unknown_run")
 
     def _files(self, owner: str | None) -> list[StoredItem]:
-        """Return the files of an owner or of all, the newest first: path, run and size of each."""
+        """Return the files of an owner or of all owners, the newest first."""
         whose, found = None if owner is None else owner_digest(owner), []
         with suppress(FileNotFoundError):
             for entry in os.scandir(self.directory):
@@ -117,7 +116,7 @@ class RunRecords:
 
 
 class RunRecord:
-    """The record of one run, while it is running.
+    """The record of one running run.
 
     Attributes:
         is_kept: Whether its file was made.
@@ -133,7 +132,11 @@ class RunRecord:
         request, records, now = self._request, self._records, time.time()
         if not records.are_kept:
             return
-        facts: dict[str, Json] = {"run": request.run_id, "time": when(now), "owner": request.owner}
+        facts: dict[str, Json] = {
+            "run": request.run_id,
+            "time": utc_text(now),
+            "owner": request.owner,
+        }
         facts["client"] = request.client
         if isinstance(request, ApplyRequest):
             facts["plan"] = request.plan_id
@@ -168,9 +171,9 @@ class RunRecord:
                 "wallMs": result.usage.wall_ms,
                 "waitingMs": 0 if result.receipt is None else result.receipt.waiting_ms,
                 "plan": "" if result.plan is None else result.plan.plan_id,
-                **{name: _beginning(text) for name, text in texts.items()},
-                "error": _beginning(result.error),
-                "ended": when(time.time()),
+                **{name: _head(text) for name, text in texts.items()},
+                "error": _head(result.error),
+                "ended": utc_text(time.time()),
             }
         )
         return replace(result, recorded=self.is_kept)
@@ -178,9 +181,9 @@ class RunRecord:
     def failed(self, error: BaseException) -> None:
         reason, text = "engine" if isinstance(error, Exception) else "cancelled", ""
         if isinstance(error, BridgeError):
-            reason, text = error.code, _beginning(str(error))
+            reason, text = error.code, _head(str(error))
             error.run_id = self._request.run_id if self.is_kept else ""
-        end = when(time.time())
+        end = utc_text(time.time())
         self._write({"status": "error", "reason": reason, "error": text, "ended": end})
 
     def close(self) -> None:
@@ -198,16 +201,16 @@ class RunRecord:
             return False
 
 
-def _beginning(text: str) -> str:
+def _head(text: str) -> str:
     return text.encode("utf-8", "replace")[:KEPT_BYTES].decode("utf-8", "ignore")
 
 
 def _read(path: str) -> dict[str, Json]:
-    """Return a record with the status of its run; empty if it is none."""
+    """Return a record with the status of its run; empty if the file is no record."""
     try:
         with Path(path).open("rb") as file:
             record: dict[str, Json] = {"status": "lost"}
-            # First: a run may end before its lines are read.
+            # The lock is tested first, since the run may end while its lines are read.
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -1,16 +1,17 @@
 """One run, from the request to its result: nine steps, each a call to the part that owns it.
 
-A session's run takes the same steps, in a sandbox that stays. Owns their order, the order of the
-queue, packages and the sandbox, and the second try of a program whose first sandbox was dead
-before it began.
+A run of a session takes the same steps, in the session's sandbox. If the first sandbox was dead
+before the program began, the runner starts the program in a second one.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -18,25 +19,23 @@ import anyio
 from bridge.callers.client import Client, RunCaller
 from bridge.clock import Clock
 from bridge.errors import NotStartedError
-from bridge.gate.result_redaction import cleared
+from bridge.gate.result_redaction import redact_outcome
 from bridge.model import ApplyRequest, RunRequest, RunResult
-from bridge.model.outcome import caught
+from bridge.model.results import catch
 from bridge.runs.admission import Admission
-from bridge.runs.checks import add_findings, refused
-from bridge.runs.execution import Parts, execute
-from bridge.runs.guest_session import GuestSession
-from bridge.runs.prepared_run import Place, PreparedRun
+from bridge.runs.checks import add_findings, refusal_result
+from bridge.runs.execution import Parts, Place, PreparedRun, execute
 from bridge.runs.records import RunRecord, RunRecords
-from bridge.sandbox.pool import Acquire
 from bridge.sandbox.run_queue import RunQueue
-from bridge.sessions import SessionRun, Sessions
+from bridge.sessions import Sessions, Turn
 from bridge.upstream.client_features import on_behalf_of
 
 logger = logging.getLogger(__name__)
 
 Request = TypeVar("Request", RunRequest, ApplyRequest)
 
-Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]  # What is done with a place.
+OpenSandbox = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Place]]]
+"""A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
 class Runner:
@@ -60,119 +59,128 @@ class Runner:
         """Run a program and return its result.
 
         Args:
-            client: Who asked for it: hears of its progress, and answers what servers ask.
+            client: The MCP client; it receives progress and answers the questions of servers.
 
         Raises:
-            UsageError: The request is unusable, or names a server that does not exist.
+            UsageError: The request is invalid, or names a server that does not exist.
             SandboxError: There is no sandbox, or it was lost.
             UpstreamError: A server that the program needs cannot be reached.
         """
-        return await self.recorded(request, client, self._run)
+        return await self.with_record(request, client, self._run)
 
-    async def recorded(
+    async def with_record(
         self,
         request: Request,
         client: Client | None,
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
-        """Do a request's work, with a record of it and without secrets in its result."""
+        """Do the work of a request, record it, and redact its result."""
         caller = RunCaller(client, Clock(), identified=request.is_identified)
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         async with self._records.recording(request) as record:
-            result = await cleared(
-                attended(caller, work(request, caller, record)),
+            result = await redact_outcome(
+                with_progress(caller, work(request, caller, record)),
                 self._parts.servers.secrets.redactor,
             )
             return record.ended(result)
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
-        """Take the nine steps; what is certainly wrong ends before the sandbox is used."""
+        """Take the nine steps."""
         await self._parts.servers.refresh()
         if not request.ends_session_only:
             await record.begin()
-        # 1. Parse: `server/` made the request; here it is held against this bridge's limits.
+        # 1. Parse: check the request that `server/` made against the limits of this bridge.
         request, limits = await self._admission.parse(request)
         if request.ends_session_only:
-            return await self._sessions.end(request)
+            return await self._sessions.end_session(request)
         # 2. Read the program once: its syntax tree, the servers it names, the guard's findings.
         request, program = await self._admission.read(request, caller)
         # 3. Admit: the guard's mode, certain mistakes, skills; which servers the run may have.
         run = await self._admission.admit(request, limits, program, caller)
         if isinstance(run, RunResult):
             return run
-        verdict = run.check.verdict
+        session: Turn | None = None
+        result: RunResult | None = None
+        async with self._place(run) as open_sandbox:
+            for again in (False, True):
+                try:
+                    async with open_sandbox(again) as (run, place):
+                        session = place.session
+                        # 4. Prepare: the servers connect while the sandbox starts.
+                        run, tools = await self._admission.connect(run)
+                        # 5. Check the program against the tools as they are now.
+                        run = await self._admission.check(run, tools)
+                        if run.check.verdict.certain:
+                            result = refusal_result(
+                                run.run_id, run.program, run.check.verdict, limits
+                            )
+                        else:
+                            # 6. Start: one `run` frame. 7. Serve its calls through the gate;
+                            # collect what it writes. 8. Conclude: the verdict, the audit log's
+                            # last record, the result.
+                            result = await execute(self._parts, run, tools, place)
+                    break
+                except NotStartedError as error:
+                    if again:
+                        raise
+                    logger.warning("the program is started again in a new sandbox: %s", error)
+        # 9. Release: the sandbox is gone, or the session has kept it and saved its state.
+        assert result is not None
+        if session is not None:
+            result = session.with_losses(result)
+        return add_findings(result, run.program, run.check.verdict, caller.restarted)
 
-        async def in_place(run: PreparedRun, place: Place) -> RunResult:
-            nonlocal program, verdict
-            # 4. Prepare: the servers connect while the sandbox starts.
-            run, tools = await self._admission.connect(run)
-            # 5. Check the program against the tools as they are now.
-            run = await self._admission.check(run, tools)
-            program, verdict = run.program, run.check.verdict
-            if verdict.certain:
-                return refused(run.run_id, program, verdict, limits.timeout)
-            # 6. Start: one `run` frame. 7. Serve its calls through the gate; collect what it
-            # writes. 8. Conclude: the verdict, the audit log's last record, the result.
-            return await execute(self._parts, run, tools, place)
+    def _place(self, run: PreparedRun) -> AbstractAsyncContextManager[OpenSandbox]:
+        return self._in_session(run) if run.request.session else self._in_own_sandbox(run)
 
-        # 9. Release: the place ends its sandbox, or the session keeps it.
-        take = self._in_session if request.session else self._in_own_sandbox
-        result = await take(run, in_place)
-        return add_findings(result, program, verdict, caller.restarted)
-
-    async def _in_own_sandbox(self, run: PreparedRun, work: Work) -> RunResult:
+    @asynccontextmanager
+    async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
         packages = self._parts.packages
-        async with self._queue.slot(run.request.owner, run.caller.queued) as place:
+        async with self._queue.slot(run.request.owner, run.caller.report_queue) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge:
-                    # There is no time after the run.
+                    # The bridge ends with this run, so nothing can be compiled after it.
                     packages.compile_later(run.packages)
-            try:
-                return await self._in_sandbox(run, work, place.keep)
-            except NotStartedError as error:
-                logger.warning("the program is started again in a new sandbox: %s", error)
-            return await self._in_sandbox(run, work, place.keep, fresh=True)
+            reserve = partial(self._parts.sandboxes.reserve, binds=run.packages.binds)
 
-    async def _in_sandbox(
-        self, run: PreparedRun, work: Work, keep: Acquire, *, fresh: bool = False
-    ) -> RunResult:
-        reserve, binds = self._parts.sandboxes.reserve, run.packages.binds
-        async with reserve(run.limits, fresh=fresh, binds=binds, keep=keep) as reserved:
-            result = await work(run, Place(guest=reserved.get, waited=not fresh))
-        self._parts.packages.compile_later(run.packages)
-        return result
+            @asynccontextmanager
+            async def open_sandbox(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+                async with reserve(run.limits, fresh=again, keep=slot.keep) as sandbox:
+                    yield run, Place(sandbox=sandbox, waited=not again)
+                packages.compile_later(run.packages)
 
-    async def _in_session(self, run: PreparedRun, work: Work) -> RunResult:
-        async def in_turn(guest: GuestSession, session: SessionRun) -> RunResult:
-            session.check(run.request)
-            # What earlier runs read counts for this one.
-            gate = run.gate.in_session(session.flow)
-            placed = replace(run, gate=gate, packages=session.packages)
+            yield open_sandbox
 
-            async def ready() -> GuestSession:
-                return guest
+    @asynccontextmanager
+    async def _in_session(self, run: PreparedRun) -> AsyncIterator[OpenSandbox]:
+        async with self._sessions.queued(run.request, run.limits, run.caller) as queued:
 
-            place = Place(guest=ready, waited=session.waited, session=session)
-            # A run that waits here has its session; one with a place never waits for a session.
-            async with self._queue.slot(run.request.owner, run.caller.queued):
-                result = await work(placed, place)
-            self._parts.packages.compile_later(session.packages)
-            return result
+            @asynccontextmanager
+            async def open_sandbox(_: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+                async with queued.turn() as turn:
+                    turn.check(run.request)
+                    # For flow rules this run has read what the session's earlier runs read.
+                    gate = run.gate.in_session(turn.flow)
+                    place = Place(sandbox=turn.sandbox, waited=turn.waited, session=turn)
+                    # The turn comes first: a run with a slot never waits for its session.
+                    async with self._queue.slot(run.request.owner, run.caller.report_queue):
+                        yield replace(run, gate=gate, packages=turn.packages), place
+                    self._parts.packages.compile_later(turn.packages)
 
-        return await self._sessions.run(run.request, run.limits, run.caller, in_turn)
+            yield open_sandbox
 
 
-async def attended(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:
-    """Do a run's work while its client hears of its progress."""
+async def with_progress(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:
+    """Await the work of a run while its client receives progress."""
     with on_behalf_of(caller):
         if not (caller.is_followed or caller.is_shown):
-            # Without a task for progress, whose start and end take a tenth of a millisecond.
-            outcome = await caught(work)
+            # A task for progress would cost a tenth of a millisecond.
+            outcome = await catch(work)
         else:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(caller.tick)
-                outcome = await caught(work)
+                outcome = await catch(work)
                 tasks.cancel_scope.cancel()
             await caller.conclude()
     if isinstance(outcome, RunResult):

@@ -1,8 +1,4 @@
-"""Sandboxes for runs: which backend, the warm pool, and what a sandbox is started with.
-
-Owns the backend in use, the sandboxes waiting in it, and the recipe by which two count as alike.
-What is done with a sandbox is the engine's business; how one waits, `bridge.sandbox.pool`'s.
-"""
+"""Sandboxes for runs: the backend in use, its warm pool, and what a sandbox is started with."""
 
 from __future__ import annotations
 
@@ -23,8 +19,8 @@ from anyio.abc import TaskGroup
 from bridge.errors import LaunchError
 from bridge.model import Json, Limits
 from bridge.private_files import in_use
-from bridge.runs.guest_session import GuestSession, open_guest, wait_dead
-from bridge.runs.session_guest import SessionGuest, save_state, session_guest
+from bridge.runs.program import save_state
+from bridge.runs.ready_sandbox import ReadySandbox, open_guest
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.limits import limits_for
@@ -43,10 +39,9 @@ class Recipe:
     """What is fixed when a sandbox starts: two runs with equal recipes can share a pool.
 
     Attributes:
-        limits: What the sandbox is started under. Its timeout is the longest that a run may ask
-            for: the deadline itself comes with the `Run` frame, but the limit on CPU time that
-            backends derive from it is set before. What else is enforced later has its default
-            here, since it makes no difference to a sandbox.
+        limits: The limits at the start. The timeout is the longest that a run may ask for, since
+            backends derive the limit on CPU time from it. Limits that are enforced later have
+            their defaults here.
     """
 
     limits: Limits
@@ -54,7 +49,7 @@ class Recipe:
 
 
 def recipe_for(limits: Limits, binds: tuple[Bind, ...] = ()) -> Recipe:
-    """Return what the sandbox of a run with these limits is made from."""
+    """Return the recipe for the sandbox of a run with these limits."""
     later = ["output_bytes", "output_tokens", "result_bytes", "frame_bytes"]
     later += ["longest_timeout", "tool_calls", "concurrent_calls"]
     defaults = {name: getattr(_DEFAULTS, name) for name in later}
@@ -78,14 +73,14 @@ GUEST_ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": "/tmp",
 }
-"""Everything a program finds in its environment, but for its time zone."""
+"""A program's environment, without its time zone."""
 
 
-Reserved = Reservation[GuestSession]  # A sandbox that is one run's until the reservation ends.
+Reserved = Reservation[ReadySandbox]
 
 
 class Sandboxes:
-    """Hands out sandboxes whose guest is up, while it is `opened`; then every one of them ends."""
+    """Starts sandboxes and hands them out while it is `opened`; closing ends them all."""
 
     _tasks: TaskGroup
 
@@ -100,13 +95,15 @@ class Sandboxes:
         )
         self._choosing = anyio.Lock()
         self._backend: Backend | None = None
-        self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
-        self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
+        self._pool = WarmPool(
+            self._open_guest, most=settings.warm, wait_dead=ReadySandbox.wait_dead
+        )
+        self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=ReadySandbox.wait_dead)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Hand out sandboxes while this is open; entering starts none."""
-        # All three hold task groups, so they are entered here, in the task that will leave them.
+        """Open the pools; entering starts no sandbox."""
+        # All three hold task groups, which must be left by the task that entered them.
         try:
             async with background_tasks() as self._tasks, self._pool, self._session_pool:
                 yield
@@ -117,14 +114,14 @@ class Sandboxes:
 
     @property
     def report(self) -> PoolReport:
-        """What waits, and how runs came by their sandboxes so far."""
+        """The counts of the warm pool."""
         return self._pool.report
 
     async def backend(self) -> Backend:
         """Return the backend in use, choosing it at the first call.
 
         Raises:
-            SandboxError: None works; the next call tries again.
+            SandboxError: No backend works; the next call tries again.
         """
         if self._backend is not None:
             return self._backend
@@ -143,12 +140,12 @@ class Sandboxes:
         binds: tuple[Bind, ...] = (),
         keep: Acquire = acquire_nothing,
     ) -> AbstractAsyncContextManager[Reserved]:
-        """Set a sandbox aside for one run, starting one if none waits; leaving destroys it.
+        """Reserve a sandbox for one run, starting one if none waits; leaving destroys it.
 
         Args:
-            fresh: Whether one that waited will not do, because the last that did was broken.
-            binds: What of the host it is to have.
-            keep: Keeps what is the run's until its sandbox is gone.
+            fresh: Whether to start a new sandbox, because one that waited was dead.
+            binds: Directories of the host to mount.
+            keep: Keeps the run's slot until the sandbox is gone.
         """
         directories = self._directories if limits.directories else ()
         recipe = recipe_for(limits, (*directories, *binds))
@@ -157,28 +154,23 @@ class Sandboxes:
     @asynccontextmanager
     async def reserve_permanent(
         self, limits: Limits, *, binds: tuple[Bind, ...] = ()
-    ) -> AsyncIterator[Callable[[], Awaitable[SessionGuest]]]:
-        """Set a sandbox aside that runs of one session follow each other in; it is never shared.
+    ) -> AsyncIterator[Reserved]:
+        """Reserve a sandbox for the runs of one session.
 
-        What it is in is not stopped for being idle while it is there.
+        An idle engine is not stopped while the sandbox exists.
 
         Raises:
-            SandboxError: There is no backend.
+            SandboxError: No backend works.
         """
-        # The kernel counts a process's time over all of its runs.
-        # CPU time of a session's process in all
+        # The kernel counts the CPU time of a session's process over all its runs.
         limits = replace(limits, longest_timeout=max(limits.longest_timeout, 24 * 3600.0))
         backend = await self.backend()
         recipe = recipe_for(limits, (*self._directories, *binds))
         async with backend.in_use(), self._session_pool.reserve(recipe) as reservation:
-
-            async def ready() -> SessionGuest:
-                return session_guest(await reservation.get())
-
-            yield ready
+            yield reservation
 
     async def facts(self) -> tuple[Mapping[str, Any], Json]:
-        """Return what the guest of a sandbox tells of it, such as its Python, and its packages."""
+        """Return a guest's facts, such as its Python version, and its packages."""
         async with self.reserve(limits_for(self._settings)) as reservation:
             guest = await reservation.get()
             state = await save_state(guest, 1, MAX_STATE_BYTES, "distributions")
@@ -186,10 +178,10 @@ class Sandboxes:
             return guest.facts, json.loads(data or b"[]")
 
     async def look(self, source: Path, inside: str, task: str) -> bytes | None:
-        """Return what a guest reports of packages; None if a sandbox cannot tell.
+        """Return a guest's report on a directory of packages; None if it sends none.
 
         Args:
-            inside: Where programs see them, which becomes part of tracebacks.
+            inside: The directory's path in the sandbox, which tracebacks show.
         """
         bind = Bind(source=str(source), inside=inside, executable=True)
         recipe = recipe_for(limits_for(self._settings), (bind,))
@@ -198,32 +190,32 @@ class Sandboxes:
             return None if state is None else state.data
 
     def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
-        async def guarded() -> None:
+        async def run_guarded() -> None:
             try:
                 await job()
             except Exception:
-                # A named boundary: nothing waits for it.
+                # A named boundary: no one awaits the job.
                 logger.exception("a job in the background failed")
 
-        self._tasks.start_soon(guarded)
+        self._tasks.start_soon(run_guarded)
 
     @asynccontextmanager
-    async def _open_guest(self, recipe: Recipe) -> AsyncIterator[GuestSession]:
+    async def _open_guest(self, recipe: Recipe) -> AsyncIterator[ReadySandbox]:
         backend = await self.backend()
         await self._see_unmoved()
         async with AsyncExitStack() as stack:
             for bind in recipe.binds:
                 if bind.executable:
-                    # While it is mounted no bridge evicts it.
+                    # No bridge evicts a mounted directory.
                     stack.enter_context(in_use(Path(bind.source)))
             async with backend.in_use():
                 session = await stack.enter_async_context(open_guest(backend, self._launch(recipe)))
             yield session
 
     async def _see_unmoved(self) -> None:
-        """Check that directories are still where they were when the settings were read.
+        """Check that no offered directory has become a link since the settings were read.
 
-        Engines follow links: one that was put there later would be mounted.
+        Engines follow links, so they would mount the link's target.
         """
         for bind in self._directories:
             real = await anyio.to_thread.run_sync(os.path.realpath, bind.source)
@@ -231,7 +223,7 @@ class Sandboxes:
                 name = bind.inside.rpartition("/")[2]
                 message = f"The directory {name!r} has become a link to another place."
                 remedy = "Put it back, or name the other in config.toml and start the bridge again."
-                # Where it leads is not for programs to know.
+                # The message names no target: programs must not learn it.
                 raise LaunchError(message, remedy=remedy)
 
     def _launch(self, recipe: Recipe) -> LaunchSpec:

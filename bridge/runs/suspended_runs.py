@@ -1,11 +1,8 @@
-"""Runs that outlive the request that asked for them.
+"""Runs that outlive the request that started them.
 
-Owns all runs of the server's clients. A run continues in a task of the engine's while no request of
-its client is open. The client received questions and repeats its request with the answers, or it
-received an early answer because it does not wait for the result. A secret or its id finds the run.
-
-What a client leaves behind is bounded: how many runs may wait so, and how long. A run whose client
-does not come back is cancelled.
+A run continues in a task of the engine while its client has no open request: the client answers a
+question, or polls for the result. A secret or the run's id finds the run. The number of waiting
+runs and their time are bounded; a run whose client does not return is cancelled.
 """
 
 from __future__ import annotations
@@ -29,20 +26,20 @@ from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 32  # Runs that wait for clients, which may never come back, each in a sandbox.
+MAX_WAITING = 32  # Clients may never return, and each waiting run has a sandbox.
 
 WAIT_SECONDS = 540.0
-"""For a client to come back: a little less than one answer may take, so that its run ends here, and
-does not continue with the question counted as cancelled."""
+"""How long a run waits for its client. It is less than an answer may take, so the run ends instead
+of continuing with a cancelled question."""
 
 
 @dataclass(eq=False)
 class Question:
-    """One that a run waits for an answer to.
+    """A question that a run waits on.
 
     Attributes:
-        shown: The client has it.
-        answer: None if the client left it out.
+        shown: Whether the client has received it.
+        answer: None if the client did not answer it.
     """
 
     method: Method
@@ -54,7 +51,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """What a client gets instead of a result: the questions, and what to come back with."""
+    """A client's intermediate answer: the questions, and the secret to return with."""
 
     secret: str
     questions: Mapping[str, Question]
@@ -64,11 +61,10 @@ class SuspendedRun:
     """One run. Made by `SuspendedRuns.start`.
 
     Attributes:
-        run_id: Its id in results and in the audit log. It cannot be guessed.
-        client: What its starter wants to find again with it.
-        begun: When it began, by the clock on the wall.
-        over: Set once nothing of it is left.
-        followers: How many requests wait for it now.
+        run_id: The run's id, which cannot be guessed.
+        client: A value that the starter stores with the run.
+        over: Set when the run has ended completely.
+        followers: The number of requests that wait for the run.
     """
 
     def __init__(self, owner: Hashable, request: Hashable, client: object) -> None:
@@ -91,7 +87,7 @@ class SuspendedRun:
         self.changed = anyio.Event()
 
     async def put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
-        """Wait for the client's answer to a question; None if it left it out."""
+        """Wait for the client's answer to a question; None if the client did not answer it."""
         self._count += 1
         key, question = f"q{self._count}", Question(method, params)
         self.questions[key] = question
@@ -105,11 +101,13 @@ class SuspendedRun:
     def unseen(self) -> bool:
         return any(not question.shown for question in self.questions.values())
 
-    def take(self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False) -> None:
-        """Take the client's answers to the questions that it got.
+    def accept_answers(
+        self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False
+    ) -> None:
+        """Store the client's answers to the questions that it received.
 
         Args:
-            partly: Others than those that it answers may be answered later.
+            partly: Whether the client may answer the other questions later.
         """
         for key, question in self.questions.items():
             if partly and key not in answers:
@@ -120,12 +118,12 @@ class SuspendedRun:
 
 
 class SuspendedRuns:
-    """All of them, while it is `opened`.
+    """All suspended runs, while it is `opened`.
 
     Args:
-        asking: How many may wait for an answer at a time: each has a run's place as long.
-        replica: This bridge's name among several; it begins the secrets, so that another can say
-            where a run waits.
+        asking: How many runs may wait for an answer; each occupies a slot.
+        replica: This bridge's name among several. Secrets begin with it, so another bridge can
+            name the place where a run waits.
     """
 
     _tasks: TaskGroup
@@ -149,7 +147,7 @@ class SuspendedRuns:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[SuspendedRuns]:
-        """Take runs while this is open; leaving cancels what is there."""
+        """Accept runs while this is open; leaving cancels them."""
         async with background_tasks() as self._tasks:
             yield self
 
@@ -163,9 +161,9 @@ class SuspendedRuns:
         """Start a run.
 
         Args:
-            owner: Who alone may come back for it.
-            request: What alone it may be asked for with.
-            work: The run itself; raises nothing.
+            owner: The only caller that may return for it.
+            request: The request that a returning client must repeat.
+            work: The run itself; it raises nothing.
         """
         run = SuspendedRun(owner, request, client)
         self._live.add(run)
@@ -175,13 +173,12 @@ class SuspendedRuns:
     async def follow(
         self, run: SuspendedRun, *, patience: float = math.inf
     ) -> RunResult | Waiting | str:
-        """Return the run's result, or what its client has to be asked first.
+        """Return the run's result, its questions, or its id if `patience` is over.
 
         Cancelling this cancels the run, unless another request follows it.
 
         Args:
-            patience: Seconds after which the run continues without a request; the id by which it
-                is found again is returned.
+            patience: Seconds after which the run continues without a request.
         """
         run.scope.deadline = math.inf
         run.followers += 1
@@ -197,7 +194,7 @@ class SuspendedRuns:
                     return number
                 await self._wait(run)
         except BaseException:
-            # Its client is gone: it leaves nothing that no other request waits for.
+            # The client is gone. Without another follower the run ends.
             if run.followers == 1:
                 run.scope.cancel()
                 with anyio.CancelScope(shield=True):
@@ -211,8 +208,8 @@ class SuspendedRuns:
         return self._suspend(run)
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
-        """Return the run that continues under an id, which may lack its prefix; extend its time."""
-        # One that nothing is kept of yet may have lost its connection.
+        """Return the run of an id, with or without prefix, and extend its time."""
+        # A run that is not suspended yet may have lost its connection.
         live = next((each for each in self._live if each.run_id == secret), None)
         run = self._found(secret) or self._found(self._prefix + secret) or live
         if run is None or run.owner != owner:
@@ -230,7 +227,7 @@ class SuspendedRuns:
         return run
 
     def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:
-        """Return the run that waits for the client with this secret, which is used up."""
+        """Return the run of a secret, which works once."""
         run = self._found(secret)
         if run is None or run.owner != owner:
             message = (
@@ -258,10 +255,10 @@ class SuspendedRuns:
         return run
 
     def check_room(self, run: SuspendedRun) -> None:
-        """Make sure that a run may wait for its client; one that is over gives way.
+        """Check that one more run may wait for its client; finished runs make room.
 
         Raises:
-            CannotAskError: Too many do.
+            CannotAskError: Too many runs wait.
         """
         others = {other for other in self._live if other.questions} | {*self._waiting.values()}
         asking = {other for other in self._live if other.questions}
@@ -270,7 +267,7 @@ class SuspendedRuns:
             raise CannotAskError(message)
 
     def _make_room(self, waiting: int) -> bool:
-        """Return whether one more may wait; the oldest finished ones are removed for it."""
+        """Return whether one more run may wait, after removing the oldest finished runs."""
         excess = max(0, waiting + 1 - MAX_WAITING)
         over = [secret for secret, run in self._waiting.items() if run.result is not None]
         if len(over) < excess:
@@ -285,7 +282,7 @@ class SuspendedRuns:
                 message = "The run was cancelled: the bridge ends, or its client did not come back."
                 raise InvalidRequestError(message)
             if run.unseen():
-                # For what its calls ask at the same moment: clients make few rounds of questions.
+                # Parallel calls ask at the same moment, and clients repeat few requests.
                 await anyio.sleep(0.02)
                 if run.unseen():
                     return
@@ -309,10 +306,10 @@ class SuspendedRuns:
         try:
             with run.scope:
                 run.result = await work(run)
-                # It holds the arguments, files perhaps, and the result may wait for minutes.
+                # It holds the arguments and files, and the result may wait for minutes.
                 del work
                 run.note_change()
-                # It may have ended while its client was away.
+                # The client may be away.
                 await run.collected.wait()
         finally:
             self._live.discard(run)

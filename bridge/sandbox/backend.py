@@ -1,10 +1,7 @@
 """The Protocols between runs and whatever executes code, and the values that cross them.
 
-A backend starts one process in isolation and exposes its stdin and stdout as a byte stream. It
-knows nothing of frames, tools or Python. The process is a program's guest, or one of the user's
-commands that `run_command` names.
-
-Enforces nothing by itself. `tests/contract` runs one suite on every implementation.
+A backend starts one process in isolation, a program's guest or a command of `run_command`, and
+exposes its stdin and stdout as byte streams. `tests/contract` runs one suite on every backend.
 """
 
 from __future__ import annotations
@@ -76,7 +73,6 @@ class Executable:
     """A host program that may be executed, and the least it needs to start.
 
     Attributes:
-        file: Its path, links resolved.
         executes: The files that the kernel executes for it: itself, its interpreter, their loader.
         needs: Directories and files that those read.
         links: Symbolic links on the way to them: target, and the link's own path.
@@ -173,10 +169,8 @@ class Probe:
 
     Attributes:
         ok: It started a process, exchanged data with it and removed it.
-        summary: One line for a person ("podman 4.3.1, rootless, runc").
         error_code: Code of the `BridgeError` that stopped it; empty when ok.
         details: Further facts for `doctor`, name to text.
-        contents: The Python and the packages of programs, when ok.
     """
 
     backend: str
@@ -198,9 +192,7 @@ class Sandbox(Protocol):
         ...
 
     @property
-    def isolation(self) -> Isolation:
-        """The layers that the backend put in force."""
-        ...
+    def isolation(self) -> Isolation: ...
 
     async def send(self, data: bytes) -> None:
         """Write all of `data` to the process's stdin; wait while the pipe is full.
@@ -305,6 +297,4 @@ class Backend(Protocol):
         """Remove what dead bridges left; return the number of sandboxes removed."""
         ...
 
-    async def aclose(self) -> None:
-        """Release what the backend holds open. Idempotent."""
-        ...
+    async def aclose(self) -> None: ...

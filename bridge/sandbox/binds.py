@@ -1,7 +1,6 @@
-"""Host directories inside sandboxes: the layers they count as, and the user that accesses them.
+"""Host directories inside sandboxes: their layers, and the user that accesses them.
 
-Decides only; each backend mounts them itself. That read-only ones are read-only is checked from
-inside, see `layers`.
+Each backend mounts them itself, and `layers` checks read-only ones from inside.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ READ_ONLY = "read-only:"  # Start of the layer of a read-only directory; its pat
 
 
 def bind_layers(binds: Iterable[Bind]) -> tuple[list[str], list[str]]:
-    """Return the layers of a sandbox's directories, and what they weaken."""
+    """Return the layers of a sandbox's directories, and their weaknesses."""
     layers, weaker = [], []
     for bind in binds:
         if bind.writable:
@@ -29,10 +28,7 @@ def bind_layers(binds: Iterable[Bind]) -> tuple[list[str], list[str]]:
 
 
 def has_user_directories(binds: Iterable[Bind]) -> bool:
-    """Return whether any is the user's own, rather than packages that the bridge unpacked.
-
-    Other users may not be able to read it.
-    """
+    """Return whether any is the user's own directory, which other users may be unable to read."""
     return any(not bind.executable for bind in binds)
 
 

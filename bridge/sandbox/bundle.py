@@ -1,11 +1,7 @@
 """The guest package as bytes: sent to sandboxes, and compiled into images.
 
-Owns the bundle's format, its digest and the command that loads it. Reads the sources as package
-resources, so that it works from a wheel, and imports nothing of the guest. Third-party code that
-the guest needs is sent as the source that is installed.
-
-Code is compiled for this interpreter's version only. A guest of another version finds it in its
-image, or compiles the sources.
+Reads the sources as package resources and imports nothing of the guest. Code is compiled for this
+interpreter's version only; a guest of another version finds it in its image, or compiles it.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from types import CodeType
 _PACKAGE = "bridge.guest"
 
 SUBPACKAGES = ("api", "protocol", "schema", "state", "supervisor", "worker")
-"""Of the guest; each goes into the bundle whole."""
+"""The guest's packages in the bundle."""
 
 BORROWED = {f"{_PACKAGE}.state.cloudpickle": "cloudpickle"}
 """Guest modules whose source is an installed package's, which imports only the standard library.
@@ -65,7 +61,12 @@ def guest_modules() -> dict[str, str]:
             stem = entry.name[: -len(".py")]
             name = package if stem == "__init__" else f"{package}.{stem}"
             # read_text would translate newlines; the digest is over what is there.
-            data = _borrowed(name) if name in BORROWED else entry.read_bytes()
+            data = entry.read_bytes()
+            if name in BORROWED:
+                loader = _loader(name)
+                if loader is None:
+                    raise ImportError(f"The package {BORROWED[name]} is not installed as files.")
+                data = loader.get_data(loader.path)
             found[name] = data.decode("utf-8")
     return dict(sorted(found.items()))
 
@@ -83,14 +84,10 @@ def guest_digest() -> str:
 
 @cache
 def guest_code() -> dict[str, bytes]:
-    """Return every guest module's name and marshalled code.
-
-    Compiles them if the interpreter cannot cache bytecode.
-    """
-    return {name: marshal.dumps(_compiled(name)) for name in guest_modules()}
+    return {name: marshal.dumps(_code_of(name)) for name in guest_modules()}
 
 
-def _compiled(name: str) -> CodeType:
+def _code_of(name: str) -> CodeType:
     """Return a module's code, from the bytecode cache if there is one."""
     origin = f"mcp-code-bridge/{name.replace('.', '/')}.py"
     loader = _loader(name)
@@ -111,15 +108,8 @@ def _loader(name: str) -> SourceFileLoader | None:
     return found if isinstance(found, SourceFileLoader) else None
 
 
-def _borrowed(name: str) -> bytes:
-    loader = _loader(name)
-    if loader is None:
-        raise ImportError(f"The package {BORROWED[name]} is not installed as files.")
-    return loader.get_data(loader.path)
-
-
 def _elsewhere(code: CodeType, filename: str) -> CodeType:
-    """Return code as if compiled from `filename`, so that no host path enters a sandbox."""
+    """Return code with another `filename`, so that no host path enters a sandbox."""
     constants = tuple(
         _elsewhere(constant, filename) if isinstance(constant, CodeType) else constant
         for constant in code.co_consts

@@ -1,6 +1,6 @@
 """The Python and the packages that programs find, as a backend's probe lists them.
 
-Kept for each set of settings that chooses a sandbox, so that the guide need not wait for an engine.
+Stored for each set of settings that chooses a sandbox: the guide must not wait for an engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pillow requests httpx beautifulsoup4 lxml jinja2 tabulate pypdf pdfplumber pymup
 python-docx python-pptx sympy networkx plotly duckdb sqlalchemy pydantic pyyaml torch tensorflow
 """
 _RANK = {name: number for number, name in enumerate(_NAMES.split())}
-"""The best known packages, in the order in which a model reads of them."""
+"""The best known packages, in the order of the guide."""
 
 _PARTS = """
 appdirs attrs beniget brotli certifi charset-normalizer contourpy cycler decorator et-xmlfile
@@ -33,15 +33,15 @@ filelock fonttools fs gast idna jdcal joblib kiwisolver lz4 markupsafe mpmath pa
 pyparsing python-dateutil pytz setuptools six soupsieve threadpoolctl typing-extensions tzdata
 unicodedata2 urllib3 wheel
 """
-"""What other packages need; a model need not read of them."""
+"""Dependencies of other packages, which the guide omits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What programs find.
+    """The Python and the packages that programs find.
 
     Attributes:
-        python: Its version, as "3.11"; empty if that is unknown.
+        python: The version, such as "3.11"; empty if unknown.
         packages: Names and versions, the best known first.
     """
 
@@ -50,7 +50,7 @@ class Contents:
 
 
 def contents_of(facts: Mapping[str, Any]) -> Contents:
-    """Return what the probe's program found; models read it, so only names and versions pass."""
+    """Parse the probe's list; models read it, so only valid names and versions pass."""
     listed: dict[str, tuple[str, str]] = {}
     packages = facts.get("packages")
     for name, version in packages.items() if isinstance(packages, dict) else ():

@@ -1,8 +1,7 @@
-"""How a run ended, derived from all that is known of it. Pure.
+"""Classifies the end of a run from frames, the engine's exit report and the host's clock. Pure.
 
-Takes frames, the engine's exit report and the host's clock; returns a `Verdict`. Checks run in
-order of trust: what the host did, then what the kernel and the engine report, then what the guest
-claims. A guest that lies can only lie about its own run.
+Checks run in order of trust: the host's own actions, the reports of kernel and engine, the guest's
+claims. A guest can only lie about its own run.
 """
 
 from __future__ import annotations
@@ -30,15 +29,14 @@ _HINTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """All that is known of how a run ended.
+    """The facts about a run's end.
 
     Attributes:
         done, exited: The guest's last frames, if they arrived.
-        report: The backend's exit report, if it was requested.
         deadline_passed: The host's deadline passed and it killed the sandbox.
-        ran_longest: The run took the longest that a run may take, its calls included.
+        ran_longest: The run took the longest allowed time, its calls included.
         lost: The error of the engine or its connection, if one broke.
-        lost_code: That error's code, where it says more than that the sandbox was lost.
+        lost_code: That error's code, if it is more specific than a lost sandbox.
     """
 
     done: Done | None = None
@@ -52,7 +50,7 @@ class Ending:
     diagnostics: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Verdict:
     """Status and reason of a run, one sentence about it, its exit code and the error's code."""
 
@@ -76,16 +74,12 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         if done is not None and done.error:
             # A session's program is interrupted first and sends its traceback.
             error = f"{done.error.rstrip()}\n{error}"
-        return Verdict(status="timeout", reason="timeout", summary=message, error=error)
+        return Verdict("timeout", "timeout", message, error=error)
     if ending.lost:
         message = f"The sandbox was lost while the program ran. {ending.lost}"
-        return Verdict(
-            status="error",
-            reason="engine",
-            code=ending.lost_code or SandboxLostError.code,
-            summary=message,
-            error=f"{message} Output up to then is kept. `mcp-code-bridge doctor` tries again.",
-        )
+        error = f"{message} Output up to then is kept. `mcp-code-bridge doctor` tries again."
+        lost = ending.lost_code or SandboxLostError.code
+        return Verdict("error", "engine", message, error=error, code=lost)
     if ending.protocol_error:
         return _crash(f"The sandbox broke its protocol: {ending.protocol_error}", ending)
     if _out_of_memory(ending):
@@ -96,20 +90,16 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         # A message may have more lines; those of code are indented.
         named = [each for each in lines if each.partition(":")[0].endswith(done.error_type)]
         last = (named or lines or [""])[-1].strip()
-        return Verdict(
-            status="error",
-            reason="exception",
-            summary=f"{RAISED}{(last or done.error_type)[:300]}",
-            exit_code=done.exit_code or 1,
-            error=done.error,
-        )
+        summary = f"{RAISED}{(last or done.error_type)[:300]}"
+        return Verdict("error", "exception", summary, done.exit_code or 1, done.error)
     code = _exit_code(done, exited)
     if code is not None:
         if done is not None and code == 0:
-            return Verdict(status="success", reason=None, summary="Success.", exit_code=0)
+            return Verdict("success", None, "Success.", exit_code=0)
         return _exit(code, finished=done is not None, error=done.error if done is not None else "")
     if exited is not None and exited.signal is not None:
-        name = _signal_name(exited.signal)
+        names = (known.name for known in signals.Signals if known == exited.signal)
+        name = next(names, f"signal {exited.signal}")
         hint = f" ({_HINTS[name]})" if name in _HINTS else ""
         code = _SIGNAL_BASE + exited.signal
         return _crash(f"The program was killed by {name}{hint}.", ending, code)
@@ -144,23 +134,17 @@ def _out_of_memory(ending: Ending) -> bool:
     done, exited, report = ending.done, ending.exited, ending.report
     if done is not None:
         return done.out_of_memory
-    killed = exited is None or exited.signal == signals.SIGKILL
-    seen = (exited is not None and exited.oom_kills > 0) or (
-        report is not None and report.oom_killed is True
-    )
-    return killed and seen
+    if exited is not None and exited.signal != signals.SIGKILL:
+        return False
+    seen = exited is not None and exited.oom_kills > 0
+    return seen or (report is not None and report.oom_killed is True)
 
 
 def _oom(limits: Limits, error: str, code: int | None) -> Verdict:
     megabytes = limits.memory_bytes // (1024 * 1024)
     message = f"The program ran out of memory (limit {megabytes} MiB, files in /tmp included)."
-    return Verdict(
-        status="error",
-        reason="oom",
-        summary=message,
-        exit_code=code,
-        error=f"{error}\n{message}".strip() + " Work on less data at a time.",
-    )
+    error = f"{error}\n{message}".strip() + " Work on less data at a time."
+    return Verdict("error", "oom", message, code, error)
 
 
 def _exit(code: int, *, finished: bool, error: str) -> Verdict:
@@ -170,19 +154,9 @@ def _exit(code: int, *, finished: bool, error: str) -> Verdict:
     else:
         summary = f"The program ended abruptly with status {code}, before it was through."
         error = error or summary
-    return Verdict(status="error", reason="exit", summary=summary, exit_code=code, error=error)
+    return Verdict("error", "exit", summary, code, error)
 
 
 def _crash(message: str, ending: Ending, code: int | None = None) -> Verdict:
     detail = f"{ending.diagnostics.strip()}\n{ending.report.detail if ending.report else ''}"
-    return Verdict(
-        status="error",
-        reason="crash",
-        summary=message,
-        exit_code=code,
-        error=f"{message}\n{detail}".strip(),
-    )
-
-
-def _signal_name(number: int) -> str:
-    return next((known.name for known in signals.Signals if known == number), f"signal {number}")
+    return Verdict("error", "crash", message, code, f"{message}\n{detail}".strip())

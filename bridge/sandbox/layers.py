@@ -1,19 +1,12 @@
-"""Which layers of isolation hold, judged by what a sandbox sees of itself. Pure.
+"""Judges which layers of isolation hold, by a sandbox's report from inside. Pure.
 
-A backend lists the layers it requested. The guest reports what it reads of its isolation, and how
-the attempts it made were refused, before any user code runs, so user code cannot shape the report.
-A layer that the report contradicts counts as missing; one that it confirms counts as verified; one
-that it cannot see (cgroups that are not mounted inside, for example) is neither.
+The guest reports before any user code runs. A layer that the report contradicts counts as missing,
+and one that it confirms as verified. An invisible layer, such as an unmounted cgroup, is neither.
 
-Enforces: a sandbox that is seen to lack a layer of `MANDATORY` is not used. An unseen mandatory
-layer is accepted, since not every kernel shows everything.
+Enforces: a sandbox that lacks a layer of `MANDATORY` is not used.
 
-Does not: detect a kernel or an engine that lies consistently. A kernel of its own (gVisor, virtual
-machines) is recognised by the random boot id; gVisor has none, so there by build and release. The
-runtime's name alone proves nothing, since an engine's configuration may start anything as "runsc".
-
-Verified: `tests/security/test_broken_layers.py` removes layers from real backends and expects the
-refusal.
+Does not: detect a kernel or an engine that lies consistently. The random boot id proves a kernel of
+the sandbox's own, and build and release prove gVisor; a runtime's name proves nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +38,7 @@ def brings_own_kernel(runtime: str) -> bool:
 
 
 def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
-    """Return whether a guest sees another kernel than the host's; None if that is unknown."""
+    """Return whether a guest's kernel is not the host's; None if unknown."""
     for key, theirs in (
         ("boot_id", host.boot_id),
         ("kernel_version", host.version),
@@ -57,23 +51,22 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 
 
 def this_kernel() -> HostKernel:
-    try:
+    boot = ""
+    with suppress(OSError, ValueError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        boot = ""
     found = os.uname()
     return HostKernel(release=found.release, version=found.version, boot_id=boot)
 
 
 Check = Callable[[Mapping[str, Any]], bool | None]
-"""Returns whether a layer is seen to hold; None when the facts do not show it."""
+"""Returns whether a layer holds; None if the facts do not show it."""
 
 _ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
-"""Layers of the host's kernel, which a guest with a kernel of its own cannot see."""
+"""Layers of the host's kernel, invisible to a guest with a kernel of its own."""
 
 
-def _denied(layer: str, *answers: str) -> Check:
-    """Return the check of an attempt: refused with one of `answers`, allowed, or unknown."""
+def _check_attempt(layer: str, *answers: str) -> Check:
+    """Return the check of an attempt: whether it was refused with one of `answers`."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
         denials = facts.get("denials")
@@ -85,8 +78,8 @@ def _denied(layer: str, *answers: str) -> Check:
     return check
 
 
-def _shown(key: str, kind: type, holds: Callable[[Any], bool]) -> Check:
-    """Return the check of what the guest read, if it is there and of its kind."""
+def _check_fact(key: str, kind: type, holds: Callable[[Any], bool | None]) -> Check:
+    """Return the check of a fact, which is unknown if it is absent or of another type."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
         return holds(facts[key]) if key in facts and isinstance(facts[key], kind) else None
@@ -95,45 +88,36 @@ def _shown(key: str, kind: type, holds: Callable[[Any], bool]) -> Check:
 
 
 def _equals(key: str, value: object) -> Check:
-    return _shown(key, object, lambda found: found == value)
+    return _check_fact(key, object, lambda found: found == value)
 
 
-def _limited(key: str) -> Check:
+def _check_limit(key: str) -> Check:
     # Absent means that the guest cannot see its control group, which proves nothing.
-    return _shown(key, object, lambda found: found is not None)
+    return _check_fact(key, object, lambda found: found is not None)
 
 
-def _no_device(names: Iterable[object]) -> bool:
+def _is_harmless(device: object) -> bool:
     # Kernels put tunnel devices without addresses into every new network namespace.
     harmless = ("lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0")
-    return all(name in harmless or str(name).startswith("ip6") for name in names)
+    return device in harmless or str(device).startswith("ip6")
 
 
-def _own_filter(facts: Mapping[str, Any]) -> bool | None:
+def _check_filter(facts: Mapping[str, Any]) -> bool | None:
     # Kernels before 5.9 do not count filters.
     none = facts.get("seccomp") == 0 or facts.get("seccomp_filters") == 0
     return False if none else None
 
 
-def _tmpfs_noexec(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("mounts")
-    if not isinstance(found, dict) or not found:
-        return None
-    return all(isinstance(mount, dict) and bool(mount.get("noexec")) for mount in found.values())
-
-
-def _private_ipc(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("namespaces")
-    name = found.get("ipc") if isinstance(found, dict) else None
-    # the initial IPC namespace on every Linux kernel
-    return name != "ipc:[4026531839]" if name else None
-
-
-def _masked(facts: Mapping[str, Any]) -> bool | None:
+def _check_masks(facts: Mapping[str, Any]) -> bool | None:
     shown, fixed = facts.get("unmasked"), facts.get("settings_read_only")
     if shown or fixed is False:
         return False
     return True if shown == [] and fixed else None
+
+
+def _check_noexec(mounts: Mapping[str, Any]) -> bool | None:
+    found = [isinstance(mount, dict) and bool(mount.get("noexec")) for mount in mounts.values()]
+    return all(found) if found else None
 
 
 def _read_only(place: str) -> Check:
@@ -141,69 +125,76 @@ def _read_only(place: str) -> Check:
         mount = found.get(place)
         return isinstance(mount, dict) and mount.get("read_only") is True
 
-    return _shown("binds", dict, holds)
+    return _check_fact("binds", dict, holds)
 
 
-def _ulimits(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("rlimits")
-    if not isinstance(found, dict) or not {"core", "nofile"} <= set(found):
+def _check_bounds(found: Mapping[str, Any]) -> bool | None:
+    if not {"core", "nofile"} <= set(found):
         return None
     return found["core"] == 0 and found["nofile"] is not None
 
 
-def _confined(facts: Mapping[str, Any]) -> bool | None:
-    label = facts.get("label")
-    return not str(label).startswith("unconfined") if label else None
+_CONFINED = _check_fact(
+    "label", str, lambda text: not text.startswith("unconfined") if text else None
+)
 
 
 _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "no-network": (
-        _shown("interfaces", list, _no_device),
+        _check_fact("interfaces", list, lambda names: all(map(_is_harmless, names))),
         # Any other errno means that there is a network.
-        _denied("no-network", "ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EAFNOSUPPORT", "EPERM"),
+        _check_attempt(
+            "no-network", "ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EAFNOSUPPORT", "EPERM"
+        ),
     ),
-    "read-only-root": (_equals("root_read_only", True), _denied("read-only-root", "EROFS")),
-    "sized-tmpfs-noexec": (_tmpfs_noexec, _denied("sized-tmpfs-noexec", "EACCES", "EPERM")),
+    "read-only-root": (_equals("root_read_only", True), _check_attempt("read-only-root", "EROFS")),
+    "sized-tmpfs-noexec": (
+        _check_fact("mounts", dict, _check_noexec),
+        _check_attempt("sized-tmpfs-noexec", "EACCES", "EPERM"),
+    ),
     "no-capabilities": (
-        _shown("cap_eff", str, lambda text: not text.strip("0")),
-        _denied("no-capabilities", "EPERM"),
+        _check_fact("cap_eff", str, lambda text: not text.strip("0")),
+        _check_attempt("no-capabilities", "EPERM"),
     ),
     "no-new-privileges": (_equals("no_new_privs", 1),),
     "unprivileged-user": (
-        _shown("uid", int, lambda uid: uid != 0),
-        _denied("unprivileged-user", "EPERM", "EINVAL"),
+        _check_fact("uid", int, lambda uid: uid != 0),
+        _check_attempt("unprivileged-user", "EPERM", "EINVAL"),
     ),
     "seccomp": (_equals("seccomp", 2),),
-    "own-seccomp": (_own_filter, _denied("own-seccomp", "ENOSYS")),
-    "landlock": (_denied("landlock", "EACCES"),),
+    "own-seccomp": (_check_filter, _check_attempt("own-seccomp", "ENOSYS")),
+    "landlock": (_check_attempt("landlock", "EACCES"),),
     # The same attempt (listing a directory without a rule), with macOS's errno.
-    "seatbelt": (_denied("landlock", "EPERM"),),
+    "seatbelt": (_check_attempt("landlock", "EPERM"),),
     # Without a network namespace: the host's network, with the calls to reach it refused.
-    "network-calls-refused": (_denied("no-network", "EAFNOSUPPORT", "EPERM", "EACCES"),),
-    "user-namespace": (_shown("uid_map", list, lambda ids: ids != [[0, 0, 4294967295]]),),
-    "private-ipc": (_private_ipc,),
-    "masked-proc": (_masked,),
-    "ulimits": (_ulimits,),
-    "apparmor": (_confined,),
-    "selinux": (_confined,),
+    "network-calls-refused": (_check_attempt("no-network", "EAFNOSUPPORT", "EPERM", "EACCES"),),
+    "user-namespace": (_check_fact("uid_map", list, lambda ids: ids != [[0, 0, 4294967295]]),),
+    "private-ipc": (
+        # The initial IPC namespace on every Linux kernel.
+        _check_fact(
+            "namespaces",
+            dict,
+            lambda of: of["ipc"] != "ipc:[4026531839]" if of.get("ipc") else None,
+        ),
+    ),
+    "masked-proc": (_check_masks,),
+    "ulimits": (_check_fact("rlimits", dict, _check_bounds),),
+    "apparmor": (_CONFINED,),
+    "selinux": (_CONFINED,),
     # Commands only.
     "granted-paths-only": (_equals("unexpected_mounts", []),),
-    "named-executables-only": (_denied("named-executables-only", "EACCES"),),
-    "memory-limit": (_limited("memory_limit_bytes"),),
-    "pids-limit": (_limited("pids_limit"),),
-    "cpu-limit": (_limited("cpu_limit"),),
+    "named-executables-only": (_check_attempt("named-executables-only", "EACCES"),),
+    "memory-limit": (_check_limit("memory_limit_bytes"),),
+    "pids-limit": (_check_limit("pids_limit"),),
+    "cpu-limit": (_check_limit("cpu_limit"),),
 }
 
 
-def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
-    """Return `isolation` as it was seen: without the layers that `facts` contradict.
-
-    Args:
-        facts: What the guest read of its isolation, and how its attempts were refused.
-    """
+def verify_isolation(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
+    """Return `isolation` without the layers that `facts` contradict."""
     held, seen, missing = [], [], list(isolation.weaker)
     for layer in isolation.layers:
-        looks = _seen(layer, isolation, facts)
+        looks = _look(layer, isolation, facts)
         if False in looks:
             missing.append(f"{layer}: asked for, but seen from inside not to hold")
             continue
@@ -216,7 +207,7 @@ def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
 
 
 def common(isolations: Sequence[Isolation]) -> Isolation:
-    """Return the isolation that several sandboxes have in common: shared layers, all weaknesses."""
+    """Return the isolation of several sandboxes: their common layers, and all weaknesses."""
     first = isolations[0]
     return replace(
         first,
@@ -226,7 +217,7 @@ def common(isolations: Sequence[Isolation]) -> Isolation:
     )
 
 
-def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterable[bool | None]:
+def _look(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterable[bool | None]:
     if layer == OWN_KERNEL:
         return [own_kernel(facts, isolation.host_kernel or HostKernel())]
     if layer in _ABOUT_THE_HOSTS_KERNEL and OWN_KERNEL in isolation.layers:
@@ -237,21 +228,17 @@ def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
 
 
 def of_command(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
-    """Return the isolation of a command as it was seen from inside.
-
-    Raises:
-        SandboxError: A mandatory layer does not hold.
-    """
+    """Return a command's isolation as seen from inside."""
     # The workspace is the user's directory; all else that is writable is in memory.
     found = facts.get("mounts")
     mounts = {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {}
     seen = {**facts, "mounts": mounts}
     require_mandatory_layers(isolation, seen)
-    return verified(isolation, seen)
+    return verify_isolation(isolation, seen)
 
 
 def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
-    """Return the limits that the guest must set on its worker because the backend does not."""
+    """Return the limits that the guest must set, because the backend does not."""
     wanted: dict[str, int] = {}
     if not {"memory-limit", "memory-watch"} & set(isolation.layers):
         wanted["data_bytes"] = limits.memory_bytes
@@ -268,21 +255,18 @@ MANDATORY = (
     "seccomp", "own-seccomp", "landlock", "seatbelt", "network-calls-refused",
     "granted-paths-only", "named-executables-only",
 )  # fmt: skip
-"""If one of these was requested and is seen not to hold, the mechanism behind it failed, and its
-other claims cannot be trusted."""
+"""If one of these was requested and does not hold, its mechanism failed and cannot be trusted."""
 
 
 def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> None:
-    """Reject a sandbox in which a mandatory layer is contradicted from inside.
+    """Reject a sandbox if the facts contradict a mandatory layer.
 
-    A layer that the facts do not show is not contradicted. But a kernel of its own, the reason to
-    name gVisor or Kata, must be confirmed.
+    Facts must also confirm a kernel of the sandbox's own if the OCI runtime promises one.
 
     Raises:
-        SandboxError: Something is contradicted; it names what.
-        LaunchError: No kernel of its own is seen, though the OCI runtime promises one.
+        SandboxError: A layer is contradicted, or the kernel is not confirmed.
     """
-    if OWN_KERNEL in isolation.layers and True not in _seen(OWN_KERNEL, isolation, facts):
+    if OWN_KERNEL in isolation.layers and True not in _look(OWN_KERNEL, isolation, facts):
         named = isolation.oci_runtime
         message = f"{named} started a sandbox that shows no kernel other than the host's."
         remedy = (
@@ -292,7 +276,7 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
         raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     claimed = [layer for layer in MANDATORY if layer in isolation.layers]
     claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]
-    refused = [layer for layer in claimed if False in _seen(layer, isolation, facts)]
+    refused = [layer for layer in claimed if False in _look(layer, isolation, facts)]
     if refused:
         raise SandboxError(
             f"The sandbox of {isolation.backend} is not what it should be, so nothing was run:"

@@ -1,12 +1,8 @@
-"""Which bridge process owns a sandbox, and whether it is still alive.
+"""Which bridge process owns a sandbox, and whether that process is alive.
 
-Owns the identity that a bridge writes on what it creates (labels on containers, names of cgroups
-and directories) and the decision whether that may be removed. The backends do the removing.
-
-A pid alone is ambiguous: pids are reused, differ between pid namespaces, and mean nothing on
-another host that shares an engine. So an owner is a host, its boot, a pid namespace, a pid and that
-process's start time. What cannot be judged from here is left alone: removing a live peer's sandbox
-is worse than leaving a dead one's.
+Pids are reused and differ between namespaces and hosts. So an owner is a host, its boot, a pid
+namespace, a pid and a start time. If the state of an owner is uncertain, it counts as alive:
+removing a live peer's sandbox is worse than leaving a dead one's.
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ import logging
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +31,12 @@ _START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) 
 
 @dataclass(frozen=True)
 class Owner:
-    """One bridge process, distinct from every other one, past or future.
+    """A bridge process, distinct from all others, past and future.
 
     Attributes:
         start: Its start time, as the kernel prints it.
         namespace: The number of its pid namespace; empty where there are none.
-        host: Which host; a digest, so that labels carry no host name.
+        host: A digest, so that labels contain no host name.
     """
 
     pid: int
@@ -49,12 +46,12 @@ class Owner:
     host: str
 
     def __str__(self) -> str:
-        """Return the owner as one word, for labels and names of files."""
+        """Return the owner as one word, for labels and file names."""
         return "_".join((str(self.pid), self.start, self.namespace, self.boot, self.host))
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """Return the owner of such a word; None if it is none."""
+        """Parse an owner's word; None if it is not one."""
         pid, *others = text.split("_")
         return cls(int(pid), *others) if pid.isdecimal() and len(others) == 4 else None
 
@@ -63,21 +60,24 @@ class Owner:
 
 
 def current_owner() -> Owner:
-    """Return this process's identity."""
+    namespace = ""
+    with suppress(OSError):
+        namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+    boot = _text("/proc/sys/kernel/random/boot_id") or _run("sysctl", "-n", "kern.bootsessionuuid")
+    host = f"{_text('/etc/machine-id')}\0{platform.node()}".encode()
     return Owner(
         pid=os.getpid(),
         start=process_start(os.getpid()) or "",
-        namespace=_pid_namespace(),
-        boot=_boot_id(),
-        host=_host_id(),
+        namespace=namespace,
+        boot=boot,
+        host=hashlib.sha256(host).hexdigest()[:16],
     )
 
 
 def is_dead(owner: Owner, *, judge: Owner) -> bool:
     """Return whether `owner` is certainly dead, as seen from the process `judge`.
 
-    False whenever that is uncertain: another host, another pid namespace, or a process whose start
-    time this user may not read.
+    Another host, another pid namespace or an unreadable start time make it uncertain.
     """
     if owner.host != judge.host:
         return False
@@ -93,13 +93,10 @@ def is_dead(owner: Owner, *, judge: Owner) -> bool:
 
 def process_start(pid: int) -> str | None:
     """Return a process's start time; None if it cannot be read."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        said = (
-            _run(("ps", "-o", "lstart=", "-p", str(pid))) if platform.system() != "Linux" else None
-        )
-        return said and "-".join(said.split())
+    stat = _text(f"/proc/{pid}/stat")
+    if not stat:
+        said = _run("ps", "-o", "lstart=", "-p", str(pid)) if platform.system() != "Linux" else ""
+        return "-".join(said.split()) or None
     # The second field, the command's name in brackets, may itself hold spaces and brackets.
     after_name = stat.rpartition(")")[2].split()
     return after_name[_START_FIELD - 3] if len(after_name) > _START_FIELD - 3 else None
@@ -115,41 +112,25 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _pid_namespace() -> str:
+def _text(path: str) -> str:
     try:
-        return str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 
 
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return _run(("sysctl", "-n", "kern.bootsessionuuid")) or ""
-
-
-def _host_id() -> str:
-    try:
-        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
-    except OSError:
-        machine = ""
-    return hashlib.sha256(f"{machine}\0{platform.node()}".encode()).hexdigest()[:16]
-
-
-def _run(argv: tuple[str, ...]) -> str | None:
+def _run(*argv: str) -> str:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=5.0, check=False)
     except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
+        return ""
+    return done.stdout.strip()
 
 
 async def reap_leftovers(backend: Backend) -> None:
-    """Remove what dead bridges left in a backend; log a failure.
+    """Remove the leftovers of dead bridges from a backend; log a failure.
 
-    An engine with one broken container may refuse to list any. New sandboxes do not depend on it,
-    and the next bridge tries again.
+    New sandboxes do not depend on it, and the next bridge tries again.
     """
     try:
         await backend.reap()

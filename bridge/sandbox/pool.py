@@ -1,12 +1,7 @@
 """The warm pool: sandboxes started ahead of time, each used once.
 
-Owns when they are started, claimed and destroyed. The pool holds any resource that is an async
-context manager; the opener decides what it is. How many wait, and when the next one starts, is
-decided by pure functions of times and counts.
-
-Each resource has an owner task that enters and leaves its context, because a context with cancel
-scopes may not be left by another task. The claimer signals the owner when it is finished; the
-resource is then destroyed in the background, and closing the pool waits for that.
+Each has an owner task that enters and leaves its context, because a context with cancel scopes may
+not be left by another task. Pure functions decide how many wait and when the next one starts.
 """
 
 from __future__ import annotations
@@ -25,16 +20,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 SETTLE_SECONDS = 0.025
-"""Quiet time before a sandbox is started ahead of time or destroyed. A run that follows at once
-starts its own without competition, and the last run's answer is sent first."""
+"""Quiet time before the pool starts or destroys a sandbox, so that runs do not compete with it."""
 
 
-def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
+def target_size(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
     """Return how many sandboxes should wait: the pool's target size.
 
     An order-up-to (base-stock) policy (Zipkin, Foundations of Inventory Management, 2000, chapter
-    6): the stock covers the demand of one lead time, here the largest seen lately. The lead time is
-    twice the duration of a start, since starts happen one after another.
+    6): the stock covers the demand of one lead time, here the largest seen lately.
 
     Args:
         claims: When runs asked for a sandbox, in seconds, ascending.
@@ -42,7 +35,8 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
     # An idle client costs nothing after ten minutes.
     if not claims or now - claims[-1] >= 600.0:
         return 0
-    # Runs closer together than half a second are one burst, however fast sandboxes start.
+    # Starts happen one after another. Runs closer together than half a second are one burst,
+    # however fast sandboxes start.
     lead = max(0.5, 2 * start_seconds)
     # Until the next question of a conversation.
     recent = claims[bisect_left(claims, now - 120.0) :]
@@ -56,10 +50,7 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
 
 
 class PoolDecision(NamedTuple):
-    """How many sandboxes to start and to destroy now, and seconds until the next decision.
-
-    Without a change before, `again` of None means never.
-    """
+    """The numbers of sandboxes to start and destroy now, and seconds until the next decision."""
 
     start: int = 0
     drop: int = 0
@@ -82,7 +73,7 @@ def decide(
 
     Args:
         wanted: Target number of waiting sandboxes.
-        awaited: How many runs wait for a sandbox that is being started.
+        awaited: Number of runs that wait for a start.
         quiet: Seconds since a run began, got its sandbox or ended.
     """
     drop = max(0, waiting - wanted)
@@ -90,8 +81,8 @@ def decide(
     room = max(1, cores // 2) - starting
     if missing <= 0 or room <= 0 or awaited:
         return PoolDecision(drop=drop)
-    # A start takes a large share of a small machine: short programs have ended by then, and long
-    # ones lose less by it than the next run by a cold start.
+    # A start takes a large share of a small machine. Short programs have ended by then, and long
+    # ones lose less than the next run would by a cold start.
     left = 0.25 - quiet if running > 0 and cores < 4 else 0.0
     if left > 0:
         return PoolDecision(drop=drop, again=left)
@@ -111,14 +102,6 @@ class PoolReport(NamedTuple):
     died: int = 0
     failed: int = 0
 
-    def __str__(self) -> str:
-        return (
-            f"{self.waiting} of at most {self.most} sandboxes wait, {self.wanted} wanted, "
-            f"{self.starting} starting; runs found {self.warm} ready, {self.half} half started, "
-            f"{self.cold} had to start theirs; {self.died} died waiting, {self.failed} failed to "
-            "start ahead of time"
-        )
-
 
 logger = logging.getLogger(__name__)
 
@@ -127,9 +110,6 @@ T = TypeVar("T")
 
 Acquire = Callable[[], Callable[[], None]]
 """Acquires something and returns the function that releases it."""
-
-ClaimState = Literal["warm", "half", "cold"]
-"""The state of a claim's resource: ready, being started, or started for the claim."""
 
 
 def acquire_nothing() -> Callable[[], None]:
@@ -152,42 +132,29 @@ class _Slot(Generic[K, T]):
     let_go: Callable[[], None] = field(default_factory=acquire_nothing)
 
     @property
-    def free(self) -> bool:
-        return not self.claimed and not self.released.is_set()
-
-    @property
-    def waiting(self) -> bool:
-        return self.free and self.value is not None
-
-    @property
-    def awaited(self) -> bool:
-        return self.claimed and not self.handed_over.is_set() and not self.released.is_set()
-
-    @property
-    def running(self) -> bool:
-        return self.claimed and self.handed_over.is_set() and not self.released.is_set()
+    def state(self) -> Literal["starting", "waiting", "awaited", "running", "ending"]:
+        """Whether it is free (starting, or waiting), and what it does once it is claimed."""
+        if self.released.is_set():
+            return "ending"
+        if self.claimed:
+            return "running" if self.handed_over.is_set() else "awaited"
+        return "starting" if self.value is None else "waiting"
 
 
 class Reservation(Generic[T]):
-    """A claimed resource, until the reservation ends.
+    """A claimed resource, until the reservation ends."""
 
-    Attributes:
-        came: Whether it was ready.
-    """
-
-    def __init__(
-        self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], came: ClaimState
-    ) -> None:
+    def __init__(self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], *, ahead: bool) -> None:
         self._slot = slot
         self._start = start
-        self.came: ClaimState = came
+        self._ahead = ahead
 
     async def get(self) -> T:
         """Return the resource once it is ready."""
         await self._slot.handed_over.wait()
-        if self._slot.error is not None and self.came != "cold":
-            # It was started before the claim; the cause may be gone, so start one for the claim.
-            self.came = "cold"
+        if self._slot.error is not None and self._ahead:
+            # The cause may be gone, so start one for the claim.
+            self._ahead = False
             self._slot = self._start()
             await self._slot.handed_over.wait()
         if self._slot.error is not None:
@@ -213,9 +180,7 @@ class WarmPool(Generic[K, T]):
     resources have the key of the last claim and serve only claims with that key.
 
     Args:
-        opener: Opens one resource for a key; leaving the context destroys it.
         wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
-        cores: The machine's CPU cores; None reads them.
     """
 
     def __init__(
@@ -235,7 +200,7 @@ class WarmPool(Generic[K, T]):
         self._key: K | None = None
         self._claims: deque[float] = deque(maxlen=64)  # more than the size of any pool
         self._counts: Counter[str] = Counter()
-        self._stirred = 0.0
+        self._active_at = 0.0
         self._start_seconds = 0.0
         # Set when starting ahead of time failed or is useless; the next claim resets it.
         self._resting = False
@@ -250,9 +215,9 @@ class WarmPool(Generic[K, T]):
     def report(self) -> PoolReport:
         return PoolReport(
             most=self._most,
-            wanted=self._wanted(),
-            waiting=len(self._waiting()),
-            starting=sum(slot.free and not slot.waiting for slot in self._all),
+            wanted=self._target(),
+            waiting=len(self._in("waiting")),
+            starting=len(self._in("starting")),
             **self._counts,
         )
 
@@ -265,11 +230,11 @@ class WarmPool(Generic[K, T]):
 
     async def __aexit__(self, *_: object) -> None:
         if self._claims and self._most > 0:
-            logger.info("at the end %s", self.report)
+            logger.info("the pool at its end: %s", self.report)
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
             tasks.cancel_scope.cancel()
-            # Not given the caller's error, which the task group would wrap.
+            # The task group would wrap the caller's error, so it does not get it.
             await tasks.__aexit__(None, None, None)
 
     @asynccontextmanager
@@ -281,39 +246,40 @@ class WarmPool(Generic[K, T]):
         Entering does not wait, so that the caller can do other work while it starts.
 
         Args:
-            fresh: Whether to start a new one; those that wait are then destroyed as well.
-            keep: Called now; what it returns is called once the resource is destroyed.
+            fresh: Whether to start a new one and destroy the waiting ones.
+            keep: Called now; the returned function is called once the resource is destroyed.
         """
         if fresh:
-            self._discard(self._unclaimed())
-        slot, came = self._take(key)
+            self._discard(self._in("starting", "waiting"))
         start = partial(self._start, key, claimed=True)
-        reservation = Reservation(slot or start(), start, came)
+        ready = [slot for slot in self._in("waiting") if slot.key == key]
+        begun = [slot for slot in self._in("starting") if slot.key == key]
+        if found := ready or begun:
+            found[0].claimed = True
+            found[0].idling.cancel()
+        reservation = Reservation(found[0] if found else start(), start, ahead=bool(found))
         if not fresh:
-            self._counts[came] += 1
+            self._counts["warm" if ready else "half" if begun else "cold"] += 1
             self._claims.append(anyio.current_time())
         self._key, self._resting = key, False
-        self._stir()
+        self._note_activity()
         let_go = keep()
         try:
             yield reservation
         finally:
             reservation.release(let_go)
-            self._stir()
+            self._note_activity()
 
     async def drain(self) -> None:
         """Destroy all unclaimed resources and wait for that; the next claim starts a new one."""
         self._resting = True
-        waiting = self._unclaimed()
+        waiting = self._in("starting", "waiting")
         self._discard(waiting)
         for slot in waiting:
             await slot.gone.wait()
 
-    def _unclaimed(self) -> list[_Slot[K, T]]:
-        return [slot for slot in self._all if slot.free]
-
-    def _waiting(self) -> list[_Slot[K, T]]:
-        return [slot for slot in self._all if slot.waiting]
+    def _in(self, *states: str) -> list[_Slot[K, T]]:
+        return [slot for slot in self._all if slot.state in states]
 
     @staticmethod
     def _discard(slots: list[_Slot[K, T]]) -> None:
@@ -321,17 +287,6 @@ class WarmPool(Generic[K, T]):
         for slot in slots:
             slot.released.set()
             slot.life.cancel()
-
-    def _take(self, key: K) -> tuple[_Slot[K, T] | None, ClaimState]:
-        """Claim and return a slot, ready or being started, if there is one."""
-        found = [slot for slot in self._unclaimed() if slot.key == key]
-        if not found:
-            return None, "cold"
-        slot = next((slot for slot in found if slot.waiting), found[0])
-        came: ClaimState = "warm" if slot.waiting else "half"
-        slot.claimed = True
-        slot.idling.cancel()
-        return slot, came
 
     def _start(self, key: K, *, claimed: bool) -> _Slot[K, T]:
         if self._tasks is None:
@@ -341,42 +296,39 @@ class WarmPool(Generic[K, T]):
         self._tasks.start_soon(self._own, slot)
         return slot
 
-    def _stir(self) -> None:
-        """Note that a run began, got its resource or ended; what that means is decided later."""
-        self._stirred = anyio.current_time()
+    def _note_activity(self) -> None:
+        """Record that a run began, got its resource or ended, for `_adjust`."""
+        self._active_at = anyio.current_time()
         self._changed.set()
 
-    def _wanted(self) -> int:
-        return wanted(
-            tuple(self._claims),
-            anyio.current_time(),
-            most=self._most,
-            start_seconds=self._start_seconds,
-        )
+    def _target(self) -> int:
+        claims, now = tuple(self._claims), anyio.current_time()
+        return target_size(claims, now, most=self._most, start_seconds=self._start_seconds)
 
     async def _keep(self) -> None:
         """Keep the wanted number waiting until the pool is closed."""
         while True:
             self._changed = anyio.Event()
-            with anyio.move_on_after(self._tend()):
+            with anyio.move_on_after(self._adjust()):
                 await self._changed.wait()
 
-    def _tend(self) -> float | None:
+    def _adjust(self) -> float | None:
         """Start and destroy resources as decided; return the seconds until the next decision."""
         key = self._key
         if key is None:
             return None
-        quiet = anyio.current_time() - self._stirred
+        quiet = anyio.current_time() - self._active_at
         if quiet < SETTLE_SECONDS:
             return SETTLE_SECONDS - quiet
-        self._discard([slot for slot in self._unclaimed() if slot.key != key])
-        waiting = self._waiting()
+        free = self._in("starting", "waiting")
+        self._discard([slot for slot in free if slot.key != key])
+        waiting = self._in("waiting")
         decision = decide(
-            wanted=self._wanted(),
+            wanted=self._target(),
             waiting=len(waiting),
-            starting=len(self._unclaimed()) - len(waiting),
-            awaited=sum(slot.awaited for slot in self._all),
-            running=sum(slot.running for slot in self._all),
+            starting=len(self._in("starting")),
+            awaited=len(self._in("awaited")),
+            running=len(self._in("running")),
             quiet=quiet,
             cores=self._cores,
         )
@@ -387,7 +339,7 @@ class WarmPool(Generic[K, T]):
             if decision.again is not None:
                 return decision.again
         # While any waits: whether fewer should.
-        return 30.0 if self._waiting() else None
+        return 30.0 if self._in("waiting") else None
 
     async def _own(self, slot: _Slot[K, T]) -> None:
         """Enter, keep and leave one resource's context."""
@@ -397,11 +349,15 @@ class WarmPool(Generic[K, T]):
                 async with self._opener(slot.key) as value:
                     slot.value = value
                     self._start_seconds = anyio.current_time() - began
-                    if slot.free:
+                    if slot.state == "waiting":
                         self._changed.set()
                         await self._idle_until_claimed(slot, value)
                     if slot.claimed:
-                        await self._lend(slot)
+                        slot.handed_over.set()
+                        self._note_activity()
+                        await slot.released.wait()
+                        # Destroying it takes CPU time, which the run's answer should get first.
+                        await anyio.sleep(SETTLE_SECONDS)
         except Exception as error:
             # The claimer raises it; if there is none yet, the next claim starts another.
             slot.error = error
@@ -420,19 +376,11 @@ class WarmPool(Generic[K, T]):
             slot.let_go()
             self._changed.set()
 
-    async def _lend(self, slot: _Slot[K, T]) -> None:
-        """Hand a resource to its claimer, and wait until it is released."""
-        slot.handed_over.set()
-        self._stir()
-        await slot.released.wait()
-        # Destroying it takes CPU time, which the run's answer should get first.
-        await anyio.sleep(SETTLE_SECONDS)
-
     async def _idle_until_claimed(self, slot: _Slot[K, T], value: T) -> None:
         with slot.idling:
             await self._wait_dead(value)
             logger.info("a waiting sandbox died; it is replaced at the next run")
-            # Whatever killed it may continue, or may have been intended.
+            # Its killer may be intended or still running, so nothing replaces it now.
             self._resting = True
             self._counts["died"] += 1
         if not slot.claimed:

@@ -1,7 +1,7 @@
 """The probe that every backend runs: its program, its limits, and the report when it fails.
 
-The program examines itself as the guest does. A backend is accepted only if nothing that it
-requested is contradicted from inside.
+The program examines itself as the guest does. A backend is accepted only if the report contradicts
+nothing that the backend requested.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.bundle import INTERPRETER, guest_modules
 from bridge.sandbox.contents import contents_of
-from bridge.sandbox.layers import require_mandatory_layers, verified
+from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
 
 logger = logging.getLogger(__name__)
 
@@ -49,16 +49,12 @@ MAX_ANSWER_BYTES = 1024 * 1024  # Most of the probe's answer; 9,999 packages are
 
 
 def probe_spec(limits: Limits) -> LaunchSpec:
-    """Return the launch of the probe's program, which echoes its input and examines itself."""
+    """Return the launch of the program, which echoes its input and examines itself."""
     return LaunchSpec(run_id="probe", argv=probe_argv(), env={}, limits=limits)
 
 
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command of the probe's program.
-
-    Args:
-        untried: Layers for which it makes no attempt.
-    """
+    """Return the command of the probe's program."""
     modules = guest_modules()
     facts, denials = (
         modules["bridge.guest.supervisor.isolation_facts"],
@@ -71,7 +67,7 @@ def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:
-    """Return what the probe's program sees; None if it does not answer."""
+    """Return the program's report; None if it does not answer."""
     await sandbox.send(_SENT.encode() + b"\n")
     heard = b""
     while b"\n" not in heard and len(heard) < MAX_ANSWER_BYTES:
@@ -106,11 +102,7 @@ async def run_probe(
     no_answer_remedy: str | None = None,
     timeout_error: Callable[[str], SandboxError] = LaunchError,
 ) -> Probe:
-    """Run something in a sandbox.
-
-    Args:
-        timeout_error: Makes the error for a sandbox that does not start in time.
-    """
+    """Run something in a sandbox."""
     try:
         with anyio.fail_after(PROBE_SECONDS):
             async with launch(probe_spec(limits)) as sandbox:
@@ -122,7 +114,7 @@ async def run_probe(
                     message = f"The probe's program did not answer: {said[:500]}."
                     return failed_probe(name, LaunchError(message, remedy=no_answer_remedy))
                 require_mandatory_layers(sandbox.isolation, facts)
-                isolation = verified(sandbox.isolation, facts)
+                isolation = verify_isolation(sandbox.isolation, facts)
                 return replace(describe(sandbox), isolation=isolation, contents=contents_of(facts))
     except BridgeError as error:
         return failed_probe(name, error)

@@ -1,7 +1,7 @@
-"""Run slots: so many runs at once, the others in a fair queue.
+"""The slots for concurrent runs, and the fair queue for a slot.
 
-Owns the slots and the queue. Callers take turns; each caller's runs keep their order. A run holds
-its slot until its sandbox is gone, also while a person is asked something.
+Callers take turns; each caller's runs keep their order. A run holds its slot until its sandbox is
+gone, also while it waits for a person's answer.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ import anyio
 
 from bridge.errors import BridgeError
 
-MAX_WAITING = 400  # Most runs that wait. Each has its program in memory.
-MAX_WAITING_OF_OWNER = 100  # Most of one caller's, so that none fills the queue.
-MOST_RUNS = 32  # Default concurrency. Most runs wait for their servers.
+MAX_WAITING = 400  # Waiting runs. Each has its program in memory.
+MAX_WAITING_OF_OWNER = 100  # Waiting runs of one caller, so that none fills the queue.
+MOST_RUNS = 32  # Highest default concurrency. Most runs wait for their servers.
 
 PositionListener = Callable[[int | None], None]
-"""Called with the number of runs ahead of a waiting one; with None once it has its slot."""
+"""Called with the number of runs ahead of a waiting run, and with None once it has its slot."""
 
 
 @dataclass(eq=False)
 class _Ticket:
-    """A waiting run."""
-
     owner: str
     on_position: PositionListener
     granted: anyio.Event = field(default_factory=anyio.Event)
 
 
 class RunSlot:
-    """One run's slot. Free once everything that keeps it has released it."""
+    """One run's slot, which is free once all its holders have released it."""
 
     def __init__(self, free: Callable[[], None]) -> None:
         self._free = free
         self._kept = 0
 
     def keep(self) -> Callable[[], None]:
-        """Keep the slot until the returned function has been called, once."""
+        """Hold the slot until the returned function is called."""
         self._kept += 1
         return self._let_go
 
@@ -57,19 +55,18 @@ class RunQueue:
     """The run slots and their queue.
 
     Args:
-        places: How many runs may be under way at once.
+        places: The number of slots.
+
+    Attributes:
+        taken: The number of taken slots.
     """
 
     def __init__(self, places: int, wait_seconds: float = 120.0) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
-        self._taken = 0
+        self.taken = 0
         # In the order of the owners' turns.
         self._waiting: dict[str, deque[_Ticket]] = {}
-
-    @property
-    def taken(self) -> int:
-        return self._taken
 
     @property
     def waiting(self) -> int:
@@ -77,16 +74,16 @@ class RunQueue:
 
     @asynccontextmanager
     async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[RunSlot]:
-        """Take a slot while this context is open, and for as long as the slot is kept.
+        """Take a slot while this context is open, and while anything keeps the slot.
 
         Args:
-            on_position: Called with the number of runs ahead, only if the run has to wait.
+            on_position: Called only if the run has to wait.
 
         Raises:
-            BridgeError: Too many runs wait already, or this one has waited too long.
+            BridgeError: Too many runs wait, or this run has waited too long.
         """
-        if self._taken < self._places:
-            self._taken += 1
+        if self.taken < self._places:
+            self.taken += 1
         else:
             await self._wait(_Ticket(owner, on_position))
         place = RunSlot(self._give_on)
@@ -98,10 +95,10 @@ class RunQueue:
 
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
-            raise self._overloaded(f"{self.waiting} more wait already")
+            raise self._overload_error(f"{self.waiting} more wait already")
         own = self._waiting.get(ticket.owner, ())
         if len(own) >= MAX_WAITING_OF_OWNER:
-            raise self._overloaded(f"{len(own)} more of yours wait already")
+            raise self._overload_error(f"{len(own)} more of yours wait already")
         self._waiting.setdefault(ticket.owner, deque()).append(ticket)
         self._report_positions()
         try:
@@ -113,10 +110,10 @@ class RunQueue:
         if not ticket.granted.is_set():
             self._leave(ticket)
             why = f"this one has waited {self._wait_seconds:g} s; {self.waiting} others wait too"
-            raise self._overloaded(why)
+            raise self._overload_error(why)
 
     def _leave(self, ticket: _Ticket) -> None:
-        """Take a run out of the queue, or pass on the slot that it was just granted."""
+        """Remove a run from the queue, or pass on the slot that it was just granted."""
         if ticket.granted.is_set():
             self._give_on()
             return
@@ -124,8 +121,8 @@ class RunQueue:
         self._report_positions()
 
     def _give_on(self) -> None:
-        """Give a slot that became free to the run whose turn it is."""
-        self._taken -= 1
+        """Grant a free slot to the next run."""
+        self.taken -= 1
         if not self._waiting:
             return
         owner, tickets = next(iter(self._waiting.items()))
@@ -133,7 +130,7 @@ class RunQueue:
         del self._waiting[owner]
         self._waiting[owner] = tickets
         ticket = tickets.popleft()
-        self._taken += 1
+        self.taken += 1
         ticket.granted.set()
         ticket.on_position(None)
         self._report_positions()
@@ -145,8 +142,8 @@ class RunQueue:
         for ahead, ticket in enumerate(filter(None, rounds)):
             ticket.on_position(ahead)
 
-    def _overloaded(self, why: str) -> BridgeError:
-        message = f"As many runs are under way as there may be at once ({self._taken}), and {why}."
+    def _overload_error(self, why: str) -> BridgeError:
+        message = f"As many runs are under way as there may be at once ({self.taken}), and {why}."
         return BridgeError(
             message,
             remedy="Nothing was run. Wait for results of yours, or try again later; put several "
@@ -156,12 +153,7 @@ class RunQueue:
 
 
 def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
-    """Return the default number of concurrent runs on a machine. Pure.
-
-    Args:
-        memory: Bytes; None if unknown.
-        run_memory: Bytes that a run may use.
-    """
+    """Return the default number of concurrent runs; both memories in bytes, None if unknown."""
     found = 4 * cores
     if memory is not None:
         found = min(found, memory // run_memory)
@@ -169,7 +161,7 @@ def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
 
 
 def usable_memory() -> int | None:
-    """Return the bytes of memory that this process may use in all; None if unknown."""
+    """Return the bytes of memory that this process may use; None if unknown."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

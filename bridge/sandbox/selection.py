@@ -1,12 +1,7 @@
-"""Selects the backend that runs the code.
+"""Selects the backend that runs the code, in the order of `LADDER` or the user's setting.
 
-Enforces: a backend is selected only after it has run a probe and passed the check of its mandatory
-layers from inside. When none passes, nothing runs. A weaker backend is used only if it is named.
-
-Does not: rank layers. The order is `LADDER` or the user's setting.
-
-Verified: `tests/sandbox/test_selection.py`, and `tests/security/test_broken_layers.py`, whose
-backends lack a layer.
+Enforces: a selected backend has run a probe, and its mandatory layers were checked from inside. If
+no backend passes, nothing runs. A weaker backend is used only if it is named.
 """
 
 from __future__ import annotations
@@ -17,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import anyio.to_thread
 
-from bridge.errors import BridgeError, ImageMissingError, LaunchError, SandboxError, SettingsError
+from bridge.errors import BridgeError, LaunchError, SandboxError, SettingsError
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.contents import remember
 from bridge.sandbox.limits import limits_for
@@ -30,46 +25,32 @@ from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER
 
-if TYPE_CHECKING:
-    from bridge.sandbox.container.backend import ContainerBackend
-    from bridge.sandbox.kubernetes.backend import KubernetesBackend
-    from bridge.sandbox.process.backend import BubblewrapBackend
-    from bridge.sandbox.process.landlock_backend import LandlockBackend
-    from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
-
-    _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
-
 logger = logging.getLogger(__name__)
-
-_OPENING = "bridge.sandbox.container.backend"
 
 Trial = Callable[[], Awaitable[Probe]]
 
+_IMAGE_ERRORS = ("image_missing", "image_pull_failed")
+
 _PROCESS: Mapping[str, tuple[str, str]] = {
-    "bubblewrap": ("bridge.sandbox.process.backend", "BubblewrapBackend"),
-    "seatbelt": ("bridge.sandbox.process.seatbelt_backend", "SeatbeltBackend"),
-    "landlock": ("bridge.sandbox.process.landlock_backend", "LandlockBackend"),
+    "bubblewrap": ("backend", "BubblewrapBackend"),
+    "seatbelt": ("seatbelt_backend", "SeatbeltBackend"),
+    "landlock": ("landlock_backend", "LandlockBackend"),
 }
-"""The backends without an engine and images: module and class. Imported when they are tried, so
-that the bridge's first answer need not wait: 150 ms for the engines' client libraries, 50 ms for
-these."""
+"""The backends without an engine: module and class. They are imported when they are tried: the
+imports take 50 ms, and those of the engines' client libraries 150 ms."""
 
 
 def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the backends to try for the setting `runtime`, in order.
 
     Args:
-        order: The order for `auto`; empty for the default ladder. Others are not tried.
+        order: The only backends for `auto`, in order; empty for the default ladder.
     """
     return (tuple(order) or LADDER) if runtime == "auto" else (runtime,)
 
 
 def engines(settings: Settings) -> tuple[str, ...]:
-    """Return those of `candidates` that are container engines, which have images.
-
-    Raises:
-        SettingsError: The named backend has no images.
-    """
+    """Return those of `candidates` that are container engines, which have images."""
     found = tuple(
         name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
     )
@@ -79,53 +60,50 @@ def engines(settings: Settings) -> tuple[str, ...]:
     return found
 
 
-async def _open(
+async def _load(module: str) -> Any:
+    # In a thread, so that other requests need not wait for it.
+    return await anyio.to_thread.run_sync(importlib.import_module, f"bridge.sandbox.{module}")
+
+
+async def _make_backend(
     name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | KubernetesBackend | _ProcessBackend, Trial]:
-    """Return a backend, and the function that probes it."""
+) -> tuple[Backend, Trial]:
+    place = settings.place("oci_runtime")
+    backend: Backend
     if name == "kubernetes":
-        cluster = await _kubernetes(settings)
-        return cluster, cluster.probe
-    if name not in _PROCESS:
-        # In a thread, so that other requests need not wait for it.
-        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
+        if settings.oci_runtime:
+            message = f"{place}: a cluster's nodes have their own."
+            raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
+        try:
+            await _load("kubernetes.backend")
+        except ImportError as error:
+            message = f"The runtime kubernetes needs a package that is not installed: {error}."
+            raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
+        from bridge.sandbox.kubernetes.backend import kubernetes_backend
+
+        backend = kubernetes_backend(settings)
+    elif name not in _PROCESS:
+        await _load("container.backend")
         from bridge.sandbox.container.backend import container_backend, try_backend
 
         engine = container_backend(name, settings)
         return engine, partial(try_backend, engine, settings, pull=pull)
-    if settings.oci_runtime:
-        # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
-        place = settings.place("oci_runtime")
-        message = f"{place}: {name} cannot use {settings.oci_runtime}."
-        raise SettingsError(message, remedy="Use podman or docker with it.")
-    module, kind = _PROCESS[name]
-    make: type[_ProcessBackend] = getattr(
-        await anyio.to_thread.run_sync(importlib.import_module, module), kind
-    )
-    backend = make(
-        environ=settings.environ, limits=limits_for(settings), packages=settings.packages
-    )
+    else:
+        if settings.oci_runtime:
+            # The user requires a kernel boundary, and namespaces are not one.
+            message = f"{place}: {name} cannot use {settings.oci_runtime}."
+            raise SettingsError(message, remedy="Use podman or docker with it.")
+        file, kind = _PROCESS[name]
+        backend = getattr(await _load(f"process.{file}"), kind)(
+            environ=settings.environ, limits=limits_for(settings), packages=settings.packages
+        )
     return backend, backend.probe
-
-
-async def _kubernetes(settings: Settings) -> KubernetesBackend:
-    if settings.oci_runtime:
-        message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
-        raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
-    try:
-        await anyio.to_thread.run_sync(importlib.import_module, "bridge.sandbox.kubernetes.backend")
-    except ImportError as error:
-        message = f"The runtime kubernetes needs a package that is not installed: {error}."
-        raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
-    from bridge.sandbox.kubernetes.backend import kubernetes_backend
-
-    return kubernetes_backend(settings)
 
 
 async def select_present(settings: Settings) -> Backend:
     """Return the first backend that works without fetching an image.
 
-    For a model's call: it can say neither that minutes pass nor what for.
+    A model's call must not wait for minutes without a message.
     """
     return await select_backend(settings, pull=False)
 
@@ -134,24 +112,27 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     """Return the first backend that works, open.
 
     Args:
-        pull: Whether to fetch an image where no backend works without.
+        pull: Whether to fetch an image if no backend works without one.
 
     Raises:
-        SettingsError: The settings contradict each other, or name packages that no program could
-            import.
-        SandboxError: None works; the message has the reason and remedy for each.
+        SettingsError: The settings contradict each other, or name unusable packages.
+        SandboxError: No backend works; the message has the reason and remedy of each.
     """
     failures: dict[str, Probe] = {}
-    names = _admitted(settings)
+    names = _allowed_backends(settings)
     for name in names:
         if backend := await _select(name, settings, failures, pull=False):
             return backend
-    missing = [name for name in names if failures[name].error_code == ImageMissingError.code]
+    missing = [name for name in names if failures[name].error_code == "image_missing"]
     for name in missing if pull else ():
         if backend := await _select(name, settings, failures, pull=True):
             return backend
+    # Of several reasons, omit those of another system's backends.
+    every = [*failures.values()]
+    here = [probe for probe in every if probe.error_code != "wrong_system"] or every
+    reasons = [f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here]
     raise SandboxError(
-        "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
+        f"No sandbox is available, so nothing was run. {' '.join(reasons)}",
         remedy="`mcp-code-bridge doctor` says what to do, and offers to build a missing image.",
         code="no_sandbox",
     )
@@ -160,13 +141,19 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
 async def _select(
     name: str, settings: Settings, failures: dict[str, Probe], *, pull: bool
 ) -> Backend | None:
-    """Return a backend, open, if it works; else note how it failed."""
+    """Return an open backend if it works; otherwise record its failure."""
     async with AsyncExitStack() as stack:
-        backend, attempt = await _open(name, settings, pull=pull)
+        backend, attempt = await _make_backend(name, settings, pull=pull)
         stack.push_async_exit(backend)
         probe = await attempt()
         if probe.ok:
-            _announce(name, probe)
+            if name in WEAKER:
+                weaker = "programs run in %s, which is weaker than any other backend"
+                logger.warning(weaker, probe.summary)
+            else:
+                logger.info("programs run in %s", probe.summary)
+            if name not in _PROCESS and "packages" in probe.details:
+                logger.warning("%s", probe.details["packages"])
             await anyio.to_thread.run_sync(remember, settings, probe.contents)
             stack.pop_all()
             return backend
@@ -178,20 +165,11 @@ async def _select(
     return None
 
 
-def _announce(name: str, probe: Probe) -> None:
-    if name in WEAKER:
-        logger.warning("programs run in %s, which is weaker than any other backend", probe.summary)
-    else:
-        logger.info("programs run in %s", probe.summary)
-    if name not in _PROCESS and "packages" in probe.details:
-        logger.warning("%s", probe.details["packages"])
-
-
 async def probe_all(settings: Settings) -> list[Probe]:
-    """Probe every backend that the settings admit and return the results; fetch no image."""
+    """Probe every backend that the settings allow; fetch no image."""
     probes = []
-    for name in _admitted(settings):
-        backend, attempt = await _open(name, settings, pull=False)
+    for name in _allowed_backends(settings):
+        backend, attempt = await _make_backend(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
     first = next((probe for probe in probes if probe.ok), None)
@@ -200,15 +178,17 @@ async def probe_all(settings: Settings) -> list[Probe]:
     return probes
 
 
-def _admitted(settings: Settings) -> tuple[str, ...]:
-    """Return the backends to try; `auto` leaves out what has no OCI runtime or image.
+def _allowed_backends(settings: Settings) -> tuple[str, ...]:
+    """Return the backends to try; `auto` omits those without OCI runtimes or images.
 
-    Whoever names either does not get another sandbox, or another Python, without a word.
+    A user who names an OCI runtime or an image must not get another sandbox or Python.
     """
     if settings.packages is not None:
-        from bridge.sandbox.process.interpreter import check_environment
+        from bridge.sandbox.process.interpreter import read_packages
 
-        check_environment(settings.packages, settings.place("packages"))
+        place = settings.place("packages")
+        # Before any backend is tried.
+        read_packages(settings.packages, as_nobody=False, environment=True, setting=place)
     names = candidates(settings.runtime, settings.runtime_order)
     if settings.runtime == "auto":
         from bridge.sandbox.container.remote import names_another_machine
@@ -228,24 +208,12 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
     return names
 
 
-def _reasons(failures: Sequence[Probe]) -> list[str]:
-    """Return why each failed; of several, not what is for another system."""
-    here = [probe for probe in failures if probe.error_code != "wrong_system"]
-    return [
-        f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here or failures
-    ]
-
-
 def is_engine(name: str) -> bool:
     return name in ENGINES or "/" in name
 
 
 def require_own_kernel(settings: Settings, profile: CommandProfile) -> None:
-    """Reject a profile that would replace the required kernel boundary by namespaces.
-
-    Raises:
-        SettingsError: The profile's runtime cannot use MCP_BRIDGE_OCI_RUNTIME.
-    """
+    """Reject a profile whose namespaces would replace the required kernel boundary."""
     if settings.oci_runtime and profile.runtime == "process":
         place = settings.place("oci_runtime")
         message = f"{profile.place}: {place}: bubblewrap cannot use {settings.oci_runtime}."
@@ -268,35 +236,40 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
         raise SettingsError(message, remedy="Set MCP_BRIDGE_RUNTIME to a backend of this machine.")
     require_own_kernel(settings, profile)
     if profile.runtime == "process":
-        backend, _ = await _open("bubblewrap", replace(settings, packages=None))
-        async with AsyncExitStack() as stack:
-            stack.push_async_exit(backend)
-            await reap_leftovers(backend)
-            stack.pop_all()
-        return backend
+        backend, _ = await _make_backend("bubblewrap", replace(settings, packages=None))
+        return await _without_leftovers(backend)
     problems: list[str] = []
     remedy = "`mcp-code-bridge doctor` tries them again."
     names = candidates(settings.runtime, settings.runtime_order)
     for name in tuple(filter(is_engine, names)) or ENGINES:
         try:
-            return await _engine_with(name, settings, profile)
-        except ImageMissingError as error:
-            problems.append(f"{name}: {error.message}")
-            remedy = with_profile_remedy(error, profile).remedy
+            return await _engine_with(name, settings, profile.image)
         except BridgeError as error:
-            problems.append(f"{name}: {error}")
+            if error.code in _IMAGE_ERRORS:
+                problems.append(f"{name}: {error.message}")
+                remedy = with_profile_remedy(error, profile).remedy
+            else:
+                problems.append(f"{name}: {error}")
     message = f"No container engine can run {profile.image}. {' '.join(problems)}"
     raise SandboxError(message, remedy=remedy, code="no_sandbox")
 
 
-async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -> Backend:
+async def _engine_with(name: str, settings: Settings, image: str) -> Backend:
     from bridge.sandbox.container.backend import container_backend
     from bridge.sandbox.container.image import ensure_present
 
-    backend = container_backend(name, settings)
+    engine = container_backend(name, settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(engine)
+        await ensure_present(image, await engine.images(), progress=logger.info)
+        stack.pop_all()
+    return await _without_leftovers(engine)
+
+
+async def _without_leftovers(backend: Backend) -> Backend:
+    """Return an open backend after removing the leftovers of dead bridges."""
     async with AsyncExitStack() as stack:
         stack.push_async_exit(backend)
-        await ensure_present(profile.image, await backend.images(), progress=logger.info)
         await reap_leftovers(backend)
         stack.pop_all()
     return backend
@@ -305,12 +278,12 @@ async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -
 def with_profile_remedy(error: BridgeError, profile: CommandProfile) -> BridgeError:
     """Return an image error with the remedy for a profile's image; other errors unchanged.
 
-    The original remedies are for the image of programs, which the bridge itself can build.
+    The original remedies are for the programs' image, which the bridge can build.
     """
     if profile.runtime != "container":
         return error
     remedy = f"correct {profile.place}.image."
-    if isinstance(error, ImageMissingError):
+    if error.code in _IMAGE_ERRORS:
         remedy = f"Pull or build {profile.image} with the engine, or {remedy}"
     elif isinstance(error, LaunchError) and "image build" in error.remedy:
         remedy = f"Name executables that {profile.image} has, or {remedy}"

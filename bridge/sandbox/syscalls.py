@@ -1,16 +1,12 @@
 """Which system calls sandboxed code may make, and the same list as an OCI seccomp profile. Pure.
 
 Enforces: an allow-list. A call that is not named returns ENOSYS, as on a kernel without it, so the
-C library falls back to older calls. A call in `REFUSED` returns EPERM: it exists to change what a
-process is or sees of the system, and the program should learn that it is forbidden. Allowed calls
-with dangerous arguments are refused by argument, see `ARGUMENTS`.
+C library falls back to older calls. A call in `REFUSED` returns EPERM: the program should learn
+that it is forbidden. Allowed calls with dangerous arguments are refused by `ARGUMENTS`.
 
 Does not: look into memory that arguments point to (no seccomp filter can), or restrict paths;
 mounts and Landlock do that. `clone3` is left out because its flags lie in memory; ENOSYS makes the
 C library use `clone`, whose flags are in a register.
-
-Verified: `tests/security/test_surface.py` makes every call that is off the list inside each
-backend; at run time the guest checks "seccomp" and "own-seccomp", see `layers`.
 """
 
 from __future__ import annotations
@@ -122,7 +118,7 @@ REFUSED_ERRNO = errno.EPERM
 Comparison = Literal["ne", "masked_eq"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SyscallRefusal:
     """An allowed call that is refused for one of its arguments.
 
@@ -142,7 +138,17 @@ class SyscallRefusal:
 
 
 def refuse(call: str, error: int = errno.EPERM) -> SyscallRefusal:
-    return SyscallRefusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
+    return refuse_bits(call, 0, 0, 0, error)
+
+
+def refuse_bits(
+    call: str, argument: int, value: int, mask: int, error: int = errno.EPERM
+) -> SyscallRefusal:
+    return SyscallRefusal(call, argument, "masked_eq", value, mask, error)
+
+
+def refuse_unless(call: str, argument: int, value: int, error: int = errno.EPERM) -> SyscallRefusal:
+    return SyscallRefusal(call, argument, "ne", value, error=error)
 
 
 _SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
@@ -150,19 +156,8 @@ _SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
 
 def refuse_datagrams(call: str) -> tuple[SyscallRefusal, ...]:
     """Refuse sockets that need no connection to send something."""
-    return tuple(
-        SyscallRefusal(
-            call=call,
-            argument=1,
-            comparison="masked_eq",
-            value=kind,
-            mask=_SOCKET_TYPES,
-            error=errno.EAFNOSUPPORT,
-        )
-        # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any
-        # named socket.
-        for kind in (2, 3)
-    )
+    # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any named socket.
+    return tuple(refuse_bits(call, 1, kind, _SOCKET_TYPES, errno.EAFNOSUPPORT) for kind in (2, 3))
 
 
 _NAMESPACE_FLAGS = (
@@ -186,55 +181,33 @@ _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 
 ARGUMENTS: tuple[SyscallRefusal, ...] = (
-    *(
-        SyscallRefusal(call="clone", argument=0, comparison="masked_eq", value=flag, mask=flag)
-        for flag in _NAMESPACE_FLAGS
-    ),
+    *(refuse_bits("clone", 0, flag, flag) for flag in _NAMESPACE_FLAGS),
     # Without a network other families only expose more of the kernel; AF_PACKET, AF_VSOCK,
     # AF_NETLINK and AF_ALG have been used for escapes.
-    SyscallRefusal(
-        call="socket", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
-    ),
-    SyscallRefusal(
-        call="socketpair", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
-    ),
-    SyscallRefusal(
-        call="mknod", argument=1, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT
-    ),
-    SyscallRefusal(
-        call="mknodat", argument=2, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT
-    ),
+    refuse_unless("socket", 0, AF_UNIX, errno.EAFNOSUPPORT),
+    refuse_unless("socketpair", 0, AF_UNIX, errno.EAFNOSUPPORT),
+    refuse_bits("mknod", 1, DEVICE_BIT, DEVICE_BIT),
+    refuse_bits("mknodat", 2, DEVICE_BIT, DEVICE_BIT),
     # Reading it is harmless; changing it can turn off address randomisation and more.
-    SyscallRefusal(call="personality", argument=0, comparison="ne", value=ASK_PERSONALITY),
+    refuse_unless("personality", 0, ASK_PERSONALITY),
     # They inject input into the controlling terminal. The kernel reads the lower half only.
-    SyscallRefusal(
-        call="ioctl", argument=1, comparison="masked_eq", value=_TIOCSTI, mask=_LOWER_HALF
-    ),
-    SyscallRefusal(
-        call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF
-    ),
+    refuse_bits("ioctl", 1, _TIOCSTI, _LOWER_HALF),
+    refuse_bits("ioctl", 1, _TIOCLINUX, _LOWER_HALF),
 )
 
 INTERNET = (2, 10)  # AF_INET and AF_INET6.
-
-
-def _refuse_family(value: int, mask: int) -> SyscallRefusal:
-    return SyscallRefusal(
-        call="socket",
-        argument=0,
-        comparison="masked_eq",
-        value=value,
-        mask=mask,
-        error=errno.EAFNOSUPPORT,
-    )
 
 
 NETWORK_ARGUMENTS: tuple[SyscallRefusal, ...] = (
     *(rule for rule in ARGUMENTS if rule.call != "socket"),
     # All but the internet's. Not even AF_UNIX: with a host's network come the names of its
     # abstract sockets. The C library does without netlink.
-    *(_refuse_family(family, _LOWER_HALF) for family in range(16) if family not in INTERNET),
-    *(_refuse_family(1 << bit, 1 << bit) for bit in range(4, 32)),
+    *(
+        refuse_bits("socket", 0, family, _LOWER_HALF, errno.EAFNOSUPPORT)
+        for family in range(16)
+        if family not in INTERNET
+    ),
+    *(refuse_bits("socket", 0, 1 << bit, 1 << bit, errno.EAFNOSUPPORT) for bit in range(4, 32)),
 )
 """Instead of `ARGUMENTS`, where a network is granted."""
 
@@ -281,14 +254,14 @@ def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
         {"names": unconditional, "action": "SCMP_ACT_ALLOW"},
         {"names": list(refused), "action": "SCMP_ACT_ERRNO", "errnoRet": REFUSED_ERRNO},
         {"names": list(UNKNOWN), "action": "SCMP_ACT_ERRNO", "errnoRet": UNKNOWN_ERRNO},
-        _when("clone", (0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0)),
-        _when("mknod", (1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
-        _when("mknodat", (2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
-        _when("personality", (0, "SCMP_CMP_EQ", ASK_PERSONALITY, 0)),
+        _allow_if("clone", (0, "SCMP_CMP_MASKED_EQ", NAMESPACE_MASK, 0)),
+        _allow_if("mknod", (1, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
+        _allow_if("mknodat", (2, "SCMP_CMP_MASKED_EQ", DEVICE_BIT, 0)),
+        _allow_if("personality", (0, "SCMP_CMP_EQ", ASK_PERSONALITY, 0)),
         *_local_sockets("socketpair", purpose),
     ]
     if purpose == "networked":
-        rules += [_when("socket", (0, "SCMP_CMP_EQ", family, 0)) for family in INTERNET]
+        rules += [_allow_if("socket", (0, "SCMP_CMP_EQ", family, 0)) for family in INTERNET]
     else:
         rules += _local_sockets("socket", purpose)
     rules += [_refusal(rule) for rule in refusals if rule.call in _CONDITIONAL_IN_OCI]
@@ -308,15 +281,15 @@ def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
     """Return the rules that allow a call to make local sockets, of the purpose's types."""
     family = (0, "SCMP_CMP_EQ", AF_UNIX, 0)
     if purpose == "program":
-        return [_when(call, family)]
+        return [_allow_if(call, family)]
     kinds = [
-        _when(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
+        _allow_if(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
         for kind in (1, 5)  # SOCK_STREAM and SOCK_SEQPACKET: such a pair reaches no other socket.
     ]
     return kinds + [_refusal(rule) for rule in refuse_datagrams(call)]
 
 
-def _when(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
+def _allow_if(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
     """Return the rule that allows a call if all arguments fit: index, comparison, two values."""
     return {
         "names": [name],

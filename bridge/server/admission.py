@@ -1,34 +1,44 @@
-"""Admits HTTP requests: who sends one, and whether that caller's share has room for it.
+"""Admits HTTP requests: identifies the caller and applies its share of `BOUNDS`, half of each.
 
-In front of everything else that serves HTTP. A caller is known by the bridge's own token, by what
-a proxy lets it authorise itself with, and on a Unix socket by its user id. A caller has at most
-half of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request
-with a token has come share a small part: of them the oldest gives way to the next.
+The bridge's token, credentials for a proxy or a Unix socket's user id identify a caller. If too
+many connections have no token, the oldest of them is closed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+import json
+import logging
+import re
+import socket
+import struct
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 import anyio
+import anyio.to_thread
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.types import ErrorData, JSONRPCError
-from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bridge.errors import BridgeError
+from bridge.gate.audit.reading import end_orphans
+from bridge.runs import Engine
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
+from bridge.settings import store_of
 from bridge.upstream.framing import Line, encode
 
-if TYPE_CHECKING:
-    from bridge.server.connection import HttpConnection
+logger = logging.getLogger(__name__)
 
 BOUNDS: dict[str, int] = {
     "connections": 512,
@@ -36,28 +46,145 @@ BOUNDS: dict[str, int] = {
     "bytes of requests": 4 * MAX_MESSAGE_BYTES,
     "sessions": 512,
 }
-"""What all callers share. A session takes some forty kilobytes while its client does nothing. The
-bytes of a request are in memory until it is answered."""
+"""The limits for all callers together. An idle session takes 40 kB. A request's bytes stay in
+memory until its response."""
 
-BODY_SECONDS = 60.0  # For a body to arrive: a client may send it as slowly as it likes.
+BODY_SECONDS = 60.0  # For a body to arrive: a slow client must not hold its share.
 
 _SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", "content-type")
-"""Headers that are sent once: of two, a proxy and the bridge might each believe another one."""
+"""Headers that must not repeat: a proxy and the bridge might each use another value."""
 
-_SESSION = "mcp-session-id"
+REPLICA = "mcp-bridge-replica"
+"""The response header that names the replica which answers, or which has the session."""
+
+SESSION = "mcp-session-id"
+
+LOOK_SECONDS = 1.0  # Between health checks.
+
+_NEEDED = ("sandboxes", "store")
+_ORPHANS = "ends of dead replicas' runs"
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
 
-class RequestAdmission:
-    """Passes on the requests for which their caller has a share, with their bodies read.
+class Replica:
+    """One of several bridges that serve HTTP as one service.
+
+    Its probes (`/healthz`, `/readyz`, `/metrics`) need no token and contain no secret. Its name is
+    in each response and in the ids of its MCP sessions, which other replicas do not have.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.settings.replica
+        self._store = store_of(engine.settings)
+        self._problems = dict.fromkeys(_NEEDED, "not checked yet")
+
+    async def tend(self) -> None:
+        """Check health once a second and end the runs of dead replicas, until cancelled.
+
+        Probes only read the last check. The first check selects the backend.
+        """
+        while True:
+            for what in (*_NEEDED, _ORPHANS):
+                try:
+                    problem = await self._look(what)
+                except (BridgeError, OSError) as error:
+                    problem = str(error)
+                # Logged once: a line each second would fill a disk.
+                if problem and problem != self._problems.get(what):
+                    logger.warning("%s: %s", what, problem)
+                self._problems[what] = problem
+            await anyio.sleep(LOOK_SECONDS)
+
+    async def drain(self) -> None:
+        """Refuse new runs, and return when the running ones have ended or at the deadline."""
+        logger.info("draining: no more runs begin here")
+        suspended = self._engine.suspended
+        seconds = self._engine.settings.drain_seconds
+        await self._engine.under_way.drain(seconds, lambda: suspended.live > 0)
+
+    @property
+    def missing(self) -> list[str]:
+        """What this lacks to start runs, in one word each: public."""
+        missing = [name for name in _NEEDED if self._problems[name]]
+        return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
+
+    async def _look(self, what: str) -> str:
+        """Return the problem of one part; empty if there is none."""
+        if what == "sandboxes":
+            return await (await self._engine.backend()).problem()
+        if what == _ORPHANS:
+            await end_orphans(self._engine.gate.audit)
+            return ""
+        with anyio.move_on_after(2.0):
+            read = partial(self._store.documents, "ready", [""])
+            await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+            return ""
+        return "it does not answer within 2 s"
+
+    def metrics(self) -> str:
+        queue = self._engine.queue
+        values = {
+            "runs_queued": queue.waiting,
+            "runs_running": queue.taken,
+            "sandboxes_waiting": self._engine.sandboxes.report.waiting,
+            "draining": int(self._engine.under_way.draining),
+        }
+        lines = [
+            f"# TYPE mcp_code_bridge_{name} gauge\nmcp_code_bridge_{name} {value}\n"
+            for name, value in values.items()
+        ]
+        return "".join(lines)
+
+    def probe(self, scope: Scope) -> Response | None:
+        """Return the response to a probe; None for other requests."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return None
+        match scope["path"]:
+            case "/healthz":
+                return PlainTextResponse("ok\n")
+            case "/metrics":
+                return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
+            case "/readyz":
+                missing = self.missing
+                body = {"ready": not missing, "replica": self.name, "missing": missing}
+                status = 503 if missing else 200
+                return Response(json.dumps(body), status, media_type="application/json")
+            case _:
+                return None
+
+    def route(self, scope: Scope, headers: Headers) -> tuple[Scope, Response | None]:
+        """Remove this replica's name from a request's session id, or refuse another replica's."""
+        session = headers.get(SESSION)
+        begins = begins_session(headers) and scope["method"] == "POST"
+        if begins and self._engine.under_way.draining:
+            problem = "This replica of the bridge is ending. Begin the session on another one."
+            retry = {"retry-after": "5", REPLICA: self.name}
+            return scope, refuse(503, problem, INTERNAL_ERROR, retry)
+        named = _NAMED.fullmatch(session) if session is not None and self.name else None
+        if named is None or session is None:
+            return scope, None
+        if named[1] != self.name:
+            problem = (
+                f"Session not found: replica {named[1]!r} of the bridge began it, and this is "
+                f"{self.name!r}. Send its requests there, or begin a new session."
+            )
+            return scope, refuse(404, problem, headers={REPLICA: named[1]})
+        own, name = session.rpartition(".")[2].encode(), SESSION.encode()
+        pairs = [(key, own if key == name else value) for key, value in scope["headers"]]
+        return {**scope, "headers": pairs}, None
+
+
+class RequestMiddleware:
+    """Middleware that refuses requests beyond their caller's share, and reads bodies.
 
     Args:
-        guard: Allowed `Host` and `Origin` headers; other requests are refused.
-        token: What requests have to carry; empty for nothing.
-        probe: Returns the answer to a probe, which needs no token.
-        sessions: Returns the ids of the sessions that are open.
+        guard: The allowed `Host` and `Origin` headers.
+        token: The token that requests need; empty for none.
+        replica: Answers probes and names the responses.
 
     Attributes:
-        connections: All that are open, the oldest first.
+        connections: The open connections, the oldest first.
     """
 
     def __init__(
@@ -65,27 +192,27 @@ class RequestAdmission:
         app: ASGIApp,
         guard: TransportSecuritySettings,
         token: str = "",
-        probe: Callable[[Scope], Response | None] = lambda scope: None,
+        replica: Replica | None = None,
         sessions: Callable[[], Container[str]] = frozenset,
     ) -> None:
         self._app = app
         self._guard = TransportSecurityMiddleware(guard)
         self._token = token
-        self._probe = probe
+        self._replica = replica
         self._open_sessions = sessions
         self._sessions: dict[str, str] = {}
-        self._beginning: dict[int, str] = {}  # By request, until its session has a name.
+        self._beginning: dict[int, str] = {}  # By request, until its session has an id.
         self._bytes: Counter[str] = Counter()
         self.connections: dict[HttpConnection, None] = {}
 
     def accept(self, connection: HttpConnection) -> None:
-        """Count a connection; one of those without a token ends if there are too many of these."""
+        """Count a connection; close the oldest without a token if there are too many of them."""
         self.connections[connection] = None
         if connection.caller:
             return
         unknown = [each for each in self.connections if not each.caller]
         if len(unknown) > BOUNDS["connections without a token"]:
-            # Also one whose answer is not read, which would stay busy.
+            # Also a busy one: its client may never read the response.
             del self.connections[unknown[0]]
             unknown[0].transport.abort()
 
@@ -93,7 +220,7 @@ class RequestAdmission:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if (probe := self._probe(scope)) is not None:
+        if self._replica is not None and (probe := self._replica.probe(scope)) is not None:
             await probe(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -107,7 +234,7 @@ class RequestAdmission:
             refusal = self._refusal(headers, sender, connection)
         if refusal is not None:
             refusal.headers["connection"] = "close"
-            # A reset for unread bytes would take the answer from a client that sends a small body.
+            # Closing with unread bytes resets the connection, and the client loses the response.
             with anyio.move_on_after(1.0):
                 await receive()
             await refusal(scope, receive, send)
@@ -118,17 +245,17 @@ class RequestAdmission:
             if scope["method"] == "POST":
                 await self._serve(caller, headers, scope, receive, send)
             else:
-                await self._app(scope, receive, send)
+                await self._pass_on(caller, scope, receive, send)
         finally:
             self._beginning.pop(id(scope), None)
             self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
 
     def _caller(self, headers: Headers, connection: HttpConnection | None) -> str | None:
-        """Return who sends a request; None without the token that it needs."""
+        """Return the caller; None if the request lacks the token."""
         given = headers.get("authorization", "")
         digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
         if connection is not None and connection.user:
-            # All callers of a proxy have its user id.
+            # All callers behind a proxy have the proxy's user id.
             return f"{connection.user} {digest.hex()}" if given else connection.user
         if self._token:
             wanted = hashlib.sha256(f"Bearer {self._token}".encode()).digest()
@@ -192,28 +319,41 @@ class RequestAdmission:
         elif line[:1] == b"[":
             await refuse(400, NO_BATCHES.message)(scope, receive, send)
         else:
-            await self._app(scope, _replay(line, receive), self._noting(caller, scope, send))
+            await self._pass_on(caller, scope, _replay(line, receive), send)
 
-    def _noting(self, caller: str, scope: Scope, send: Send) -> Send:
-        async def noting(message: Message) -> None:
+    async def _pass_on(self, caller: str, scope: Scope, receive: Receive, send: Send) -> None:
+        request, name = id(scope), ""
+        if self._replica is not None:
+            name = self._replica.name
+            scope, refusal = self._replica.route(scope, Headers(scope=scope))
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+
+        async def note_session(message: Message) -> None:
             if message["type"] == "http.response.start":
-                session = Headers(raw=message["headers"]).get(_SESSION, "")
-                if name := session.rpartition(".")[2]:
-                    self._sessions.setdefault(name, caller)
-                    self._beginning.pop(id(scope), None)
+                headers = MutableHeaders(scope=message)
+                session = headers.get(SESSION)
+                if session:
+                    self._sessions.setdefault(session, caller)
+                    self._beginning.pop(request, None)
+                if name:
+                    headers[REPLICA] = name
+                if name and session:
+                    headers[SESSION] = f"{name}.{session}"
             await send(message)
 
-        return noting
+        await self._app(scope, receive, note_session)
 
 
 def begins_session(headers: Headers) -> bool:
-    """Whether a request may begin a session of the protocol."""
+    """Return whether a request may start an MCP session."""
     version = headers.get("mcp-protocol-version")
-    return _SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+    return SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 def _problem(what: str, held: int, total: int) -> str:
-    """Return why there is no room for one caller's next; empty if there is."""
+    """Return which limit is exceeded; empty if none is."""
     most = BOUNDS[what]
     if held > most // 2:
         return f"Too many open {what}: the limit of one caller is {most // 2}. Try again."
@@ -236,7 +376,53 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def refuse(
     status: int, problem: str, code: int = INVALID_REQUEST, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a refusal of a request that was not passed on."""
     error = ErrorData(code=code, message=problem)
     body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
     return Response(body, status, headers, media_type="application/json")
+
+
+HEAD_SECONDS = 10.0  # For the head of a request to arrive.
+
+
+class HttpConnection(H11Protocol):
+    """A connection that is closed if the head of a request does not arrive in time.
+
+    Attributes:
+        caller: Empty until a request with a token arrives.
+        user: The peer's user id on a Unix socket.
+    """
+
+    def __init__(self, admission: RequestMiddleware, **others: Any) -> None:
+        super().__init__(**others)
+        self.app_state = {**self.app_state, "connection": self}
+        self.caller = self.user = ""
+        self._admission = admission
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def busy(self) -> bool:
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is not None and not cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer = transport.get_extra_info("socket")
+        if peer is not None and peer.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
+            peer_ids = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            self.caller = self.user = f"uid {struct.unpack('3i', peer_ids)[1]}"
+        self._timer = self.loop.call_later(HEAD_SECONDS, transport.abort)
+        self._admission.accept(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.busy and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        elif not self.busy and self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._admission.connections.pop(self, None)
+        super().connection_lost(exc)

@@ -1,8 +1,4 @@
-"""The bridge as an MCP server: its tools, instructions and notifications.
-
-Owns the mapping between MCP's messages and the engine, and nothing else: what a run is, which
-servers there are and what is said of them is decided below.
-"""
+"""The bridge as an MCP server: maps MCP's messages to the engine, without decisions of its own."""
 
 from __future__ import annotations
 
@@ -19,18 +15,17 @@ from mcp.shared.exceptions import MCPError
 from bridge import __version__
 from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
-from bridge.model.outcome import failed
+from bridge.model.results import error_result
 from bridge.runs import Engine
 from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.clients import HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
-    RESULT_SIZE,
-    acting_tool,
     adapt_to_client,
-    cleared_content,
+    make_tool,
     output_schema,
+    redact_content,
     result_or_error,
     to_result,
 )
@@ -58,8 +53,8 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
-        with engine.servers.inventory.notifying(notices.changed):
-            async with notices.running():
+        with engine.servers.inventory.notifying(notices.note_change):
+            async with notices.notify_changes():
                 yield {}
 
     server = NotifyingServer(
@@ -76,10 +71,10 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
         on_subscribe_resource=notices.subscribe,
         on_unsubscribe_resource=notices.unsubscribe,
     )
-    # Passed to the constructor it would warn: protocol 2026-07-28 has no such request.
+    # The constructor would warn, since protocol 2026-07-28 has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
     changed = "notifications/roots/list_changed"
-    server.add_notification_handler(changed, types.NotificationParams, surface.change_roots)
+    server.add_notification_handler(changed, types.NotificationParams, surface.note_changed_roots)
     server.middleware.append(surface.introduce)
     server.extensions[EXTENSION] = {}
     server.add_request_handler("tasks/get", TaskParams, surface.get_task)
@@ -89,17 +84,13 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
 
 async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
-    """Return the tools as a client is shown them at this moment.
-
-    Args:
-        brief: For a client that loads tools on demand.
-    """
+    """Return the tools with their current descriptions; `brief` if the client defers tools."""
     settings, limits = engine.settings, limits_for(engine.settings)
-    tool = acting_tool(
+    tool = make_tool(
         TOOL,
         "Run Python with MCP tools",
         open_world=True,
-        _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT, **RESULT_SIZE},
+        _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT},
         description=await engine.guide.tool_description(brief=brief),
         input_schema=input_schema(
             limits.longest_timeout,
@@ -116,7 +107,7 @@ async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
 
 
 class _Surface:
-    """The handlers. Each catches what it must: the low-level server wraps nothing."""
+    """The request handlers; the low-level server handles no errors for them."""
 
     def __init__(self, engine: Engine, runs: Runs, notices: Notices) -> None:
         self._engine = engine
@@ -134,9 +125,9 @@ class _Surface:
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         await self._engine.servers.refresh()
-        await self._notices.listed(context)
+        await self._notices.note_listing(context)
         tools = await tool_list(self._engine, brief=known_client(context).defers)
-        # Not before: the first answers matter more.
+        # Last: the first responses are more urgent.
         self._engine.servers.load_unknown_later()
         return types.ListToolsResult(tools=tools)
 
@@ -145,13 +136,13 @@ class _Surface:
     ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
         """Run a program. Every failure is a result that the model can read."""
         result = await self._call_tool(context, params)
-        # Questions come from the engine, which has seen to them already.
+        # The engine has redacted questions already.
         if isinstance(result, types.CallToolResult):
             self._finish(context, result)
         return result
 
     def _finish(self, context: Context, result: types.CallToolResult) -> None:
-        cleared_content(result, self._engine.servers.secrets.redactor)
+        redact_content(result, self._engine.servers.secrets.redactor)
         adapt_to_client(known_client(context), result)
 
     async def _call_tool(
@@ -177,12 +168,12 @@ class _Surface:
     def _result(self, context: Context, outcome: RunResult) -> types.CallToolResult:
         owner = self._runs.owner(context)
         if outcome.artifacts and owner:
-            self._notices.kept(owner)
+            self._notices.note_update("", owner)
         if outcome.session is not None and owner:
-            self._notices.updated(SESSIONS_URI, owner)
+            self._notices.note_update(SESSIONS_URI, owner)
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
 
-    async def change_roots(self, context: Context, params: types.NotificationParams) -> None:
+    async def note_changed_roots(self, context: Context, params: types.NotificationParams) -> None:
         self._engine.servers.pool.roots_changed()
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
@@ -194,7 +185,7 @@ class _Surface:
 
     async def update_task(self, context: Context, params: UpdateParams) -> dict[str, Any]:
         run = self._runs.task(context, params.task_id)
-        run.take(answers_of(params.input_responses), partly=True)
+        run.accept_answers(answers_of(params.input_responses), partly=True)
         return {}
 
     async def cancel_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
@@ -216,14 +207,14 @@ class _Surface:
                     client=self._runs.introduction(context),
                 )
 
-        result = await result_or_error("command", run(), partial(failed, kind=CommandResult))
+        result = await result_or_error("command", run(), partial(error_result, kind=CommandResult))
         return command_result(result, self._engine.settings.structured)
 
 
 def error_server(error: BridgeError) -> Server[Any]:
-    """Return a server with the usual tools, each of which answers with the error.
+    """Return a server whose tools all return the error.
 
-    It does not repeat what the setting is: that may be a secret which was put in the wrong place.
+    The error omits the setting's value, which may be a secret in the wrong place.
     """
     problem = without_values(str(error))
     said = (

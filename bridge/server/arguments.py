@@ -1,7 +1,7 @@
-"""The arguments of `run_python` and its record: schemas, and the way from JSON to a request. Pure.
+"""The arguments and the record of `run_python`: schemas, and parsing into a request. Pure.
 
-The SDK's low-level server passes arguments unchecked. Those of every tool are checked here against
-the schema that the tool announces, by the validator that also judges programs' calls.
+The SDK's low-level server does not validate arguments. This module validates those of every tool
+against its schema, with the validator for programs' calls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _UNUSED = frozenset(("", "null", "none", "undefined"))
-"""Texts that clients and models write for an argument that is not used."""
+"""Texts that clients and models write for an unused argument."""
 
 _UNSAID: Mapping[str, Json] = {
     "mode": "run",
@@ -31,11 +31,11 @@ _UNSAID: Mapping[str, Json] = {
     "end_session": False,
     "lose_state": False,
 }
-"""What arguments are that were left out."""
+"""The defaults of absent arguments."""
 
 
 def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyRequest:
-    """Return the request that the arguments make: to run a program, or to apply a plan."""
+    """Return the request to run a program or to apply a plan."""
     given = checked_arguments("run_python", arguments, _parsed_schema(), ("code",))
     if "apply" in given:
         return _apply(given)
@@ -44,9 +44,14 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     if given["reads"] != _UNSAID["reads"] and not retry_of:
         raise InvalidRequestError("`reads` says how a retry is answered, and needs `retry_of`.")
     session, ends = parse_session(given.get("session"), given["end_session"])
-    servers, timeout = given.get("servers"), given.get("timeout")
+    code, servers, timeout = (given.get(name) for name in ("code", "servers", "timeout"))
+    if code or not ends:
+        if code is None:
+            raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
+        if not code.strip():
+            raise InvalidRequestError("`code` is empty; pass the Python program to run.")
     return RunRequest(
-        code="" if ends and not given.get("code") else _code(given.get("code")),
+        code=code or "",
         session=session,
         end_session=ends,
         files=tuple(map(_file, given.get("files", ()))),
@@ -64,16 +69,16 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
 def checked_arguments(
     tool: str, arguments: Mapping[str, Json] | None, schema: Mapping[str, Any], texts: Iterable[str]
 ) -> dict[str, Any]:
-    """Return a call's arguments as their schema declares them, without those that are not used.
+    """Return a call's arguments with the types of their schema, without unused ones.
 
-    Where the meaning is certain they are converted: a JSON text of the declared type is that
-    value, one item for a list is a list of it, and a blank or "null" was left out.
+    JSON text of the declared type becomes that value, and a single item becomes a list. Blank text
+    and "null" count as absent.
 
     Args:
         texts: Names of the arguments that may be any text.
 
     Raises:
-        InvalidRequestError: One is unknown or does not fit; the text says what would.
+        InvalidRequestError: An argument is unknown or does not fit; the message says what would.
     """
     given: dict[str, Any] = {}
     properties = schema["properties"]
@@ -111,7 +116,7 @@ def _without_nulls(value: Json) -> Json:
 
 
 def parse_session(session: str | None, ends: bool) -> tuple[str, bool]:
-    """Return the session's name or id, empty for none, and whether it is to end."""
+    """Return the session's name or id, empty for none, and whether to end the session."""
     if session is None:
         if ends:
             raise InvalidRequestError("`end_session` needs `session`: the session to end.")
@@ -125,7 +130,7 @@ def parse_session(session: str | None, ends: bool) -> tuple[str, bool]:
 
 
 def parse_packages(requirements: Sequence[str]) -> tuple[str, ...]:
-    # A client could have the bridge parse megabytes of them.
+    # Parsing megabytes of requirements would block the bridge.
     if sum(map(len, requirements)) > 50_000:
         raise InvalidRequestError("`packages` takes 50,000 characters in all.")
     return tuple(text.strip() for text in requirements)
@@ -151,14 +156,6 @@ def _identifier(name: str, value: str) -> str:
     return value
 
 
-def _code(value: str | None) -> str:
-    if value is None:
-        raise InvalidRequestError("run_python needs `code`: a string holding a Python program.")
-    if not value.strip():
-        raise InvalidRequestError("`code` is empty; pass the Python program to run.")
-    return value
-
-
 _CONTENTS = ("text", "data", "uri")
 _BLANK = dict.fromkeys(map(ord, " \t\r\n"))
 
@@ -176,7 +173,7 @@ def _file(given: Mapping[str, str]) -> InputFile:
     try:
         if kinds == ["text"]:
             return InputFile(name=name, data=content.encode())
-        # Many tools break it into lines.
+        # Many encoders break base64 into lines.
         return InputFile(name=name, data=base64.b64decode(content.translate(_BLANK), validate=True))
     except UnicodeEncodeError as error:
         message = f"`text` of file {name!r:.80} is no text at character {error.start:,}."
@@ -218,7 +215,7 @@ def input_schema(
     listed_only: bool = False,
     profiles: Iterable[str] = BUILT_IN,
 ) -> dict[str, Any]:
-    """Return the JSON Schema of the tool's arguments, `packages` only where some are allowed."""
+    """Return the JSON Schema of the arguments; `packages` are offered only if some are allowed."""
     seconds = {"minimum": 1, "maximum": max_timeout, "default": default_timeout}
     properties = {
         "code": field("string", "The Python program. Top-level await works."),
@@ -265,18 +262,18 @@ def input_schema(
     if packages:
         text = 'Packages from the allowed ones, such as "polars==1.*".'
         properties["packages"] = field("array", text, items=_STRINGS)
-        text = "With packages, in a session: go on without what it cannot restore."
+        text = "With packages, in a session: continue without what it cannot restore."
         properties["lose_state"] = field("boolean", text, default=False)
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _parsed_schema() -> dict[str, Any]:
-    """Return the schema that arguments are parsed by; the engine knows its limits and profiles."""
+    """Return the schema for parsing; the engine checks its limits and profiles itself."""
     schema = input_schema(1, 1)
     own = schema["properties"]
     kinds = {
         "timeout": {"type": "number", "maximum": 10**9},
-        # A client could have the bridge look up names for minutes.
+        # Looking up thousands of names takes minutes.
         "servers": {**own["servers"], "maxItems": 200},
         "files": {**own["files"], "maxItems": MAX_FILES},
     }
@@ -334,4 +331,4 @@ OUTPUT_SCHEMA = record_schema(
         "receipt": _RECEIPT,
     }
 )
-"""What a result's record looks like; fields that would be empty are left out."""
+"""The JSON Schema of a result's record, which omits empty fields."""

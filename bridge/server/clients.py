@@ -1,9 +1,7 @@
-"""The clients of the bridge's server, as the engine sees them, in both versions of the protocol.
+"""The bridge's MCP clients, as the engine sees them, in both eras of the protocol.
 
-Owns what is sent to a client during its run, and what is not sent because it lacks the capability.
-With `initialize`, a question is a request of the server on the stream of the run's call. Since
-2026-07-28 it is part of the result of that call, which the client then repeats; see
-`bridge.runs.suspended_runs`.
+With `initialize`, a question is a server request on the stream of the run's call. Since 2026-07-28
+it is the result of that call, and the client repeats the call with the answer.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ Context = ServerRequestContext[Any]
 DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have set none.
 
 WAIT_SECONDS = 300.0
-"""For all answers of one request over HTTP: any client there could keep a run's place so."""
+"""For all answers of one run over HTTP: meanwhile the run keeps its slot."""
 
 _ELICITATION_METHOD: Method = "elicitation/create"
 _SAMPLING_METHOD: Method = "sampling/createMessage"
@@ -50,14 +48,14 @@ def introduction(context: Context, clear: Callable[[str], str]) -> str:
     held = context.session.client_params
     if held is None:
         return ""
-    told = (held.client_info.name, held.client_info.version)
-    # Redacted before it is cut, so that no half of a secret is left.
-    cleared = [clear(part[:800]) for part in told if part]
-    return " ".join(one_line(part, 80) for part in cleared)
+    names = (held.client_info.name, held.client_info.version)
+    # Redact before cutting, so that no half of a secret is left.
+    redacted = [clear(name[:800]) for name in names if name]
+    return " ".join(one_line(name, 80) for name in redacted)
 
 
 class SameObject:
-    """Compares by identity: equal only if both were made for the same object."""
+    """A hashable value that is equal only to another one of the same object."""
 
     def __init__(self, held: object) -> None:
         self._held = held
@@ -70,7 +68,7 @@ class SameObject:
 
 
 def missing_capability(capabilities: types.ClientCapabilities | None, params: BaseModel) -> str:
-    """Return the capability that a client lacks for a question; empty if it has it. Pure."""
+    """Return the capability that a client lacks for a question; empty if none. Pure."""
     if isinstance(params, types.CreateMessageRequestParams):
         sampling = None if capabilities is None else capabilities.sampling
         if sampling is None:
@@ -82,7 +80,7 @@ def missing_capability(capabilities: types.ClientCapabilities | None, params: Ba
         return "ask its user (elicitation)"
     if isinstance(params, types.ElicitRequestURLParams):
         return "" if elicitation.url is not None else "send its user to a URL (elicitation)"
-    # One that names no mode offers forms, which were there first.
+    # A client that names no mode offers forms, the first mode of the protocol.
     only_url = elicitation.url is not None and elicitation.form is None
     return "show its user a form (elicitation)" if only_url else ""
 
@@ -118,13 +116,12 @@ def known_client(context: Context) -> KnownClient:
 
 
 def has_roots(context: Context) -> bool:
-    """Return whether the client that sent a request declares roots."""
     capabilities = context.session.client_capabilities
     return capabilities is not None and capabilities.roots is not None
 
 
 async def list_roots(context: Context) -> list[Json]:
-    """Return the roots of a client that used `initialize`; none if it does not answer at once."""
+    """Return the roots of a client that used `initialize`; none if it does not answer in 2 s."""
     if not has_roots(context):
         return []
     metadata = ServerMessageMetadata(related_request_id=context.request_id)
@@ -137,24 +134,24 @@ async def list_roots(context: Context) -> list[Json]:
 
 
 class RunClient:
-    """A run's client, in either version of the protocol, over all its requests for one run."""
+    """A run's client in either era of the protocol, across its requests for the run."""
 
     def __init__(self, context: Context, identity: Hashable) -> None:
         self._context: Context | None = context
         self._capable = context
         self.identity = identity
-        self._came = anyio.Event()
+        self._attached = anyio.Event()
 
     def attach(self, context: Context, *, answers: bool = False) -> None:
-        """Use a request for messages and questions; with `answers` it repeats the previous one."""
+        """Use a request for messages and questions; `answers` marks a repeated call."""
         self._context = self._capable = context
-        self._came.set()
+        self._attached.set()
 
     def detach(self, context: Context) -> None:
-        """Send no messages until its next request, unless that is there already."""
+        """Stop sending messages until the client's next request."""
         if self._context is context:
             self._context = None
-            self._came = anyio.Event()
+            self._attached = anyio.Event()
 
     @property
     def wants_progress(self) -> bool:
@@ -171,38 +168,34 @@ class RunClient:
         return elicitation is not None and elicitation.url is not None
 
     async def roots(self) -> list[Json]:
-        """Return its roots; none over HTTP, where clients share servers."""
+        """Return the client's roots; none over HTTP, where clients share servers."""
         return [] if isinstance(self._capable.request, Request) else await self._list_roots()
 
     async def _list_roots(self) -> list[Json]:
         return await list_roots(self._capable)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask its user (`elicitation/create`).
+        """Ask the client's user (`elicitation/create`).
 
         Raises:
-            CannotAskError: It lacks the capability, refused, or too many questions are open.
+            CannotAskError: The client cannot, refused, or too many questions are open.
         """
         return await self._ask(_ELICITATION_METHOD, params)
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask its model (`sampling/createMessage`).
-
-        Raises:
-            CannotAskError: As for `elicit`, or it gave no answer.
-        """
+        """Ask the client's model (`sampling/createMessage`)."""
         return await self._ask(_SAMPLING_METHOD, params)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         raise NotImplementedError
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Send a progress notification, if one of its requests is open."""
+        """Send a progress notification if a request of the client is open."""
         if self._context is not None:
             await self._context.session.report_progress(seconds, total, message)
 
     async def log(self, level: str, source: str, data: Json) -> None:
-        """Send a log message, if one of its requests is open."""
+        """Send a log message if a request of the client is open."""
         if self._context is None:
             return
         params = types.LoggingMessageNotificationParams.model_validate(
@@ -218,14 +211,9 @@ class HandshakeClient(RunClient):
     """A client that used `initialize`."""
 
     def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
-        """Create the client of a request.
-
-        Args:
-            log_level: The level that it has set; empty if none.
-        """
         super().__init__(context, identity)
         self.log_level = log_level or DEFAULT_LEVEL
-        # Only a client that has set a level itself gets output as messages.
+        # Only a client that has set a level gets output as log messages.
         self.wants_output = bool(log_level)
         over_http = isinstance(context.request, Request)
         self._patience = WAIT_SECONDS if over_http else math.inf
@@ -238,7 +226,7 @@ class HandshakeClient(RunClient):
             with_tools = asked.tools is not None or asked.tool_choice is not None
             kind = types.CreateMessageResultWithTools if with_tools else types.CreateMessageResult
         elif isinstance(request.params, types.ElicitRequestURLParams):
-            # Required with `initialize`; servers since 2026-07-28 leave it out.
+            # `initialize` clients require it; servers since 2026-07-28 omit it.
             request.params.elicitation_id = request.params.elicitation_id or uuid.uuid4().hex
         _require_capability(self._capable, request.params)
         answers: list[BaseModel] = []
@@ -257,10 +245,10 @@ class HandshakeClient(RunClient):
             scope.cancel()
 
         with anyio.move_on_after(self._patience):
-            # Over HTTP, a question that its request's answer overtook is asked in the next request.
+            # Over HTTP, if the request ends before the answer, the next request asks again.
             while not (answers or faults):
                 while (context := self._context) is None:
-                    await self._came.wait()
+                    await self._attached.wait()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(ask, context, tasks.cancel_scope)
                     await self._until_gone(context)
@@ -274,7 +262,7 @@ class HandshakeClient(RunClient):
         raise faults[0] if faults else CannotAskError(message)
 
     async def _until_gone(self, context: Context) -> None:
-        """Return when the stream of a request has ended; over stdio, never."""
+        """Return when a request's stream has ended; over stdio, never."""
         request = context.request
         if not isinstance(request, Request):
             await anyio.sleep_forever()
@@ -294,7 +282,7 @@ class ModernClient(RunClient):
 
     @property
     def log_level(self) -> str:
-        """The level in its request's `_meta`; empty if there is none."""
+        """The level in the request's `_meta`; empty for none."""
         return str((self._capable.meta or {}).get(types.LOG_LEVEL_META_KEY) or "")
 
     @property
@@ -323,7 +311,7 @@ class ModernClient(RunClient):
         run = self.run
         if run is None:
             raise CannotAskError("No user can be asked any more.")
-        # The SDK's clients fail after as many, and so lose the result of a run with effects.
+        # The SDK's clients fail after ten rounds, and would lose the result.
         if self._rounds >= 10:
             message = (
                 "This client was asked 10 times in this run, one time after the other, "
@@ -335,7 +323,6 @@ class ModernClient(RunClient):
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
-    """Return a client's answers to questions as JSON, by the questions' keys."""
     return {key: _as_json(response) for key, response in (responses or {}).items()}
 
 

@@ -1,6 +1,6 @@
-"""`run_command`: its schema, the way from JSON to a `CommandRequest`, and from a result to MCP's.
+"""`run_command`: its schema, the parser of its arguments, and its MCP results. Pure.
 
-Pure. The tool exists only where the configuration defines command profiles.
+The tool exists only if the configuration defines command profiles.
 """
 
 from __future__ import annotations
@@ -14,16 +14,10 @@ import mcp_types as types
 from bridge.commands.line import parse_line
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
-from bridge.render.commands import compact_command, structured_command
+from bridge.render.structured import structured_command
+from bridge.render.text import compact_command
 from bridge.server.arguments import checked_arguments, field
-from bridge.server.content import (
-    RESULT_SIZE,
-    Kind,
-    acting_tool,
-    output_schema,
-    record_schema,
-    tool_result,
-)
+from bridge.server.content import Kind, make_tool, output_schema, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
@@ -46,15 +40,14 @@ COMMAND_OUTPUT_SCHEMA = record_schema(
         **dict.fromkeys(("truncated", "isolation", "usage"), "object"),
     }
 )
-"""What a result's record looks like; fields that would be empty are left out."""
+"""The JSON Schema of a result's record, which omits empty fields."""
 
 
 def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:
-    return acting_tool(
+    return make_tool(
         COMMAND_TOOL,
         "Run a command in a sandbox",
         open_world=any(profile.network for profile in profiles.values()),
-        _meta={**RESULT_SIZE},
         description=_description(profiles),
         input_schema=_input_schema(profiles),
         output_schema=output_schema(COMMAND_OUTPUT_SCHEMA, place),
@@ -71,7 +64,7 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
     ]
     for profile in profiles.values():
         names = [entry.rpartition("/")[2] for entry in profile.executables]
-        shown = _listed(names)
+        shown = _join_names(names)
         terms = (
             "network" if profile.network else "no network",
             f"writes: {_writable(profile)}",
@@ -84,20 +77,20 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
 
 
 def _writable(profile: CommandProfile) -> str:
-    """Return where commands may write, by the paths that they would use."""
-    found = []
+    """Return the writable paths, relative to the workspace."""
+    paths = []
     for entry in profile.write:
         path = PurePosixPath(entry)
         if path.is_relative_to(profile.workspace):
             path = path.relative_to(profile.workspace)
         if path == PurePosixPath():
             return "the whole workspace"
-        # Nothing is looked up here; what has a suffix is most likely a file.
-        found.append(str(path) if path.suffix else f"{path}/")
-    return _listed(found) or "nothing"
+        # The file system is not read here; a path with a suffix is most likely a file.
+        paths.append(str(path) if path.suffix else f"{path}/")
+    return _join_names(paths) or "nothing"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 

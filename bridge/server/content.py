@@ -1,9 +1,7 @@
 """Makes MCP tool results: the content for the model, and the record for programs.
 
-Many clients show their model structured content in place of the text, so the record is in the
-result's `_meta`, which reaches no model, unless the user asked for structured content. Owns the
-order of the content blocks: the text, then pictures and tables, then links to artifacts.
-`bridge.render` makes the text.
+Many clients show their model structured content instead of the text. So the record is in `_meta`,
+which models do not see, unless the user wants structured content.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from bridge.errors import BridgeError
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_value
 from bridge.model import Artifact, RunResult, ShownContent, Status
-from bridge.render.structured import structured
+from bridge.render.structured import to_structured
 from bridge.render.text import compact
 from bridge.runs import Engine
 from bridge.server.known_clients import KnownClient
@@ -30,12 +28,11 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-RECORD_KEY = "mcp-code-bridge/result"  # Of a result's `_meta`.
+RECORD_KEY = "mcp-code-bridge/result"  # In a result's `_meta`.
 
 RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
-"""For a tool's `_meta`: the most that Claude Code takes. Without it, it writes results of more than
-50,000 characters to a file and shows its model 2,000 of them. The bridge's are cut already, and say
-how to read on."""
+"""A tool's `_meta` with Claude Code's highest limit. Without it, Claude Code shows its model only
+2,000 characters of a result above 50,000. The bridge cuts results itself."""
 
 
 def tool_result(
@@ -45,7 +42,7 @@ def tool_result(
     *,
     is_error: bool = False,
 ) -> types.CallToolResult:
-    """Return a tool result with its record in `place`: `_meta` or structured content."""
+    """Return a tool result with its record in `_meta` or as structured content."""
     result = types.CallToolResult(content=list(content), is_error=is_error)
     if place == "content":
         result.structured_content = record
@@ -54,20 +51,23 @@ def tool_result(
     return result
 
 
-def acting_tool(name: str, title: str, *, open_world: bool, **more: Any) -> types.Tool:
-    """Return a tool that may change anything."""
+def make_tool(
+    name: str, title: str, *, reads: bool = False, open_world: bool = False, **more: Any
+) -> types.Tool:
+    """Return a tool; `reads` marks one that changes nothing."""
     hints = types.ToolAnnotations(
         title=title,
-        read_only_hint=False,
-        destructive_hint=True,
-        idempotent_hint=False,
+        read_only_hint=reads,
+        destructive_hint=not reads,
+        idempotent_hint=reads,
         open_world_hint=open_world,
     )
+    more["_meta"] = {**RESULT_SIZE, **more.get("_meta", {})}
     return types.Tool(name=name, title=title, annotations=hints, **more)
 
 
 def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
-    """Change a result for clients that would not show its text, or would show its record."""
+    """Change a result for clients that would hide its text or show its record."""
     if result.is_error and client.shows_failures:
         result.meta = None
     if not result.is_error and client.parses_text:
@@ -77,29 +77,24 @@ def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
 async def result_or_error(
     what: str, work: Awaitable[Result], failed: Callable[[BridgeError], Result]
 ) -> Result:
-    """Return the result of `work`, or of `failed` if it raises.
-
-    Args:
-        failed: Makes the result that reports an error.
-    """
+    """Return the result of `work`, or of `failed` if `work` raises an error."""
     try:
         return await work
     except BridgeError as error:
         logger.info("%s refused: %s", what, error)
         return failed(error)
     except Exception:
-        # A named per-request boundary: a defect here must not end other requests.
+        # A request's boundary: a defect must not end other requests.
         logger.exception("a %s failed inside the bridge", what)
         return failed(BridgeError("The bridge failed; its log has the details."))
 
 
 Kind = str | tuple[str, ...] | list[Any] | dict[str, Any]
-"""A field's type: a JSON Schema type or "any"; its allowed texts; a list with its item's kind; or
-an object's fields with their kinds."""
+"""A field's type: a JSON Schema type or "any", the allowed texts, a list of one kind, or fields."""
 
 
 def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
-    """Return the JSON Schema of a record with these fields and those of all records."""
+    """Return the JSON Schema of a record with these fields and the common ones."""
     common: dict[str, Kind] = {"runId": "string", "status": get_args(Status), "summary": "string"}
     return {**_schema({**common, **fields}), "required": list(common)}
 
@@ -116,43 +111,32 @@ def _schema(kind: Kind) -> dict[str, Any]:
 
 
 def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] | None:
-    """Return the schema that a tool announces; None if its results have no structured content.
+    """Return a tool's output schema; None if its results have no structured content.
 
-    A client that has a schema refuses results without structured content.
+    A client with a schema refuses results without structured content.
     """
     return schema if place == "content" else None
 
 
-_DESCRIPTIONS = {
-    "file": "A file that the program left.",
-    "stdout": "All that the program wrote to stdout.",
-    "stderr": "All that the program wrote to stderr.",
-    "result": "The result of a run whose client did not get it.",
-    "shown": "The original of something that the program showed.",
-}
-
-
 LINKS_SINCE = "2025-06-18"
-"""Version of the protocol; to clients of an earlier one a link is no content, and the whole result
-none. The text names what is kept, too."""
+"""The first protocol version with links. Clients of earlier ones reject a result that has one."""
 
 
 def to_result(
     result: RunResult, engine: Engine, *, protocol_version: str = LINKS_SINCE
 ) -> types.CallToolResult:
-    """Return what the client gets for a run."""
     text = types.TextContent(text=compact(result, engine.settings.output_mode))
     links = _links(result.artifacts) if protocol_version >= LINKS_SINCE else ()
     return tool_result(
         [text, *_shown(result.shown), *links],
-        structured(result),
+        to_structured(result),
         engine.settings.structured,
         is_error=result.status not in ("success", "running"),
     )
 
 
-def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
-    """Return a tool result without this machine's secrets."""
+def redact_content(result: types.CallToolResult, redactor: Redactor) -> None:
+    """Remove this machine's secrets from a tool result."""
     for block in result.content:
         if isinstance(block, types.TextContent):
             block.text = redactor.text(block.text)
@@ -163,13 +147,7 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
         result.meta[RECORD_KEY] = clear_value(result.meta[RECORD_KEY], redactor)
 
 
-def resource_fields(artifact: Artifact) -> dict[str, object]:
-    """Return what a list says of something that is kept."""
-    return {**link_fields(artifact), "description": _DESCRIPTIONS[artifact.kind]}
-
-
 def link_fields(artifact: Artifact) -> dict[str, object]:
-    """Return a link's description, which a result has in addition to its text."""
     return {
         "uri": artifact.uri,
         "name": artifact.name or artifact.kind,
@@ -188,7 +166,7 @@ def _shown(items: Sequence[ShownContent]) -> Iterable[types.ContentBlock]:
 
 
 def _links(artifacts: Sequence[Artifact]) -> Iterable[types.ContentBlock]:
-    # Of the rest of the output the text says how it is read. All links are in the record.
+    # The text says how to read the rest of the output. The record has all links.
     linked = [artifact for artifact in artifacts if artifact.kind not in ("stdout", "stderr")]
     for artifact in linked[:50]:
         yield types.ResourceLink.model_validate(link_fields(artifact))

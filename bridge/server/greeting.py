@@ -1,9 +1,7 @@
-"""The answer to `initialize`, ahead of the MCP SDK, which takes most of a second to import.
+"""Answers `initialize` before the MCP SDK is imported, which takes most of a second.
 
-A client waits for this answer before anything else. So a request that the SDK would certainly
-accept is answered from constants and from what is said of the servers. The SDK's session then gets
-the same request with all else that was read, and its own answer is dropped; tests hold the two to
-be the same. Whatever is unusual in any way goes to the SDK unanswered.
+Only a request that the SDK certainly accepts is answered here. The SDK's session then reads the
+same bytes, and its own answer is dropped; tests compare the two. Other requests go to the SDK.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ NAME = "mcp-code-bridge"
 TITLE = "MCP code bridge"
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Protocol versions of the handshake; a client that asks for another is offered the last."""
+"""Protocol versions of the handshake; the last is offered to clients of other versions."""
 
 CAPABILITIES = {
     "logging": {},
@@ -32,18 +30,14 @@ CAPABILITIES = {
 }
 
 _ROUTINE = {"sampling": 2, "elicitation": 2, "experimental": 2, "extensions": 2, "tasks": 50}
-"""Capabilities that are objects of objects, and down to which level."""
+"""Capabilities that are nested objects, and to which depth."""
 
 _INFO = {"name", "version", "title", "description", "websiteUrl"}
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """What happened on stdin and stdout before the SDK's session began.
-
-    Attributes:
-        answered: The id of the `initialize` in them, if that has been answered.
-    """
+    """The bytes read from stdin before the SDK's session, and the answered `initialize`'s id."""
 
     read: bytes = b""
     answered: int | str | None = None
@@ -53,7 +47,7 @@ NO_GREETING = Greeting()
 
 
 def greet(instructions: Callable[[], str]) -> Greeting:
-    """Answer an `initialize` that already waits on stdin, if it is the first message."""
+    """Answer an `initialize` if it already waits on stdin as the first message."""
     if sys.stdin is None or sys.stdout is None or sys.stdin.isatty():
         return NO_GREETING
     text = instructions()
@@ -62,7 +56,7 @@ def greet(instructions: Callable[[], str]) -> Greeting:
             return NO_GREETING
         read = os.read(0, 16 * 1024)
     except OSError:
-        # The transport, which reads next, says so.
+        # The transport reads next and reports the error.
         return NO_GREETING
     request = plain_initialize(read.partition(b"\n")[0]) if b"\n" in read else None
     if request is None:
@@ -91,7 +85,7 @@ def answer(number: int | str, version: str, instructions: str) -> str:
 
 def plain_initialize(line: bytes) -> tuple[int | str, str] | None:
     """Return the id and the protocol version of an `initialize` that the SDK certainly accepts."""
-    # Escapes may stand for half a character, on which parsers differ.
+    # Parsers differ on escapes of half a character.
     if line.count(b"{") + line.count(b"[") > 50 or b"\\u" in line:
         return None
     try:
@@ -116,16 +110,14 @@ def plain_initialize(line: bytes) -> tuple[int | str, str] | None:
             },
             **more,
         } if not others and not more and not isinstance(number, bool):
-            told = info.keys() <= _INFO and all(isinstance(each, str) for each in info.values())
-            routine = all(_is_routine(*each) for each in capabilities.items())
-            return (number, version) if told and routine else None
+            plain = info.keys() <= _INFO and all(isinstance(each, str) for each in info.values())
+            roots = capabilities.pop("roots", {})
+            routine = roots in ({}, {"listChanged": True}, {"listChanged": False}) and all(
+                name in _ROUTINE and _is_object(each, _ROUTINE[name])
+                for name, each in capabilities.items()
+            )
+            return (number, version) if plain and routine else None
     return None
-
-
-def _is_routine(name: str, value: Any) -> bool:
-    if name == "roots":
-        return value in ({}, {"listChanged": True}, {"listChanged": False})
-    return name in _ROUTINE and _is_object(value, _ROUTINE[name])
 
 
 def _is_object(value: Any, levels: int) -> bool:
@@ -135,10 +127,10 @@ def _is_object(value: Any, levels: int) -> bool:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         _unusual()
-    return found
+    return unique
 
 
 def _unusual(*_: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""What the bridge knows of client programs; docs/clients.md has the measurements. Pure."""
+"""The client programs with known limits; docs/clients.md has the measurements. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ANSWERED_AT = 0.9
-"""Share of a client's time limit before a call is answered; the rest is for delivery."""
+"""Share of a client's time limit after which the bridge answers; the rest is for delivery."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,11 +16,11 @@ class KnownClient:
 
     Attributes:
         source: Its name among discovery's sources, whose files may set its limit.
-        seconds: How long it waits for a call in spite of progress; infinite if progress is enough.
-        variable: The variable with its limit in milliseconds, which the bridge inherits from it.
-        parses_text: Parses JSON text as structured content and refuses the result if that is not
-            an object, as for `print(1+1)`; it always shows the text.
-        defers: Gives its model the definition of most tools only when the model searches for them.
+        seconds: How long it waits for a call despite progress; infinite if progress is enough.
+        variable: The inherited variable with its limit in milliseconds.
+        parses_text: Parses JSON text as structured content and refuses results that are not
+            objects, such as that of `print(1+1)`; it always shows the text.
+        defers: Shows its model most tools only if the model searches for them.
         shows_failures: Shows its model failed results as JSON with `_meta`: 500 tokens, not 74.
     """
 
@@ -32,7 +32,7 @@ class KnownClient:
     defers: bool = False
 
     def patience(self, configured: Mapping[str, float], environ: Mapping[str, str]) -> float:
-        """Return the seconds after which a call has to be answered; see `own_limits`."""
+        """Return the seconds after which the bridge must answer a call; see `own_limits`."""
         given = environ.get(self.variable, "")
         inherited = float(given) / 1000 if given.isascii() and given.isdigit() else 0.0
         return ANSWERED_AT * configured.get(self.source, inherited or self.seconds)
@@ -52,11 +52,11 @@ _CLIENTS: Mapping[str, KnownClient] = {
 }
 
 
-def deferring() -> frozenset[str]:
-    """Return the clients that defer tools, as discovery calls them."""
+def find_deferring() -> frozenset[str]:
+    """Return the names in discovery of the clients that defer tools."""
     return frozenset(each.source for each in _CLIENTS.values() if each.defers)
 
 
 def find_client(name: str) -> KnownClient:
-    """Return what is known of a client; its name begins with one of the table's."""
+    """Return the client whose table name is a prefix of `name`; a default if there is none."""
     return next((_CLIENTS[each] for each in _CLIENTS if name.startswith(each)), KnownClient())

@@ -1,10 +1,7 @@
 """Notifies clients that a list or a resource has changed.
 
-Owns which clients are notified, and when. Clients that used `initialize` are notified over their
-connection, others over a stream of `subscriptions/listen`.
-
-A client that is notified drops its prompt cache, so it is notified only if a list's text differs,
-and once for many changes together. Only the owner is notified of an owner's artifacts.
+A notified client drops its prompt cache. So clients are notified only if a list's text differs, and
+once for many changes. Only the owner is notified of its artifacts.
 """
 
 from __future__ import annotations
@@ -39,30 +36,25 @@ from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
-MAX_URIS = 100  # Of 2,048 characters: a client can subscribe without end.
-
-Shown = Callable[[], Hashable]
-"""Returns a list's current content; equal values mean an unchanged list."""
+MAX_URIS = 100  # Subscriptions of a client, of 2,048 characters each.
 
 
 class NotifyingServer(Server[Any]):
-    """A server that says in every handshake that its lists change, over HTTP as well."""
+    """A server that announces changing lists in every handshake, over HTTP as well."""
 
     def __init__(self, name: str, notices: Notices, **rest: Any) -> None:
-        super().__init__(name, on_subscriptions_listen=notices.listen, **rest)
+        super().__init__(name, on_subscriptions_listen=notices.handle_listen, **rest)
         self.notices = notices
 
     def create_initialization_options(
         self,
         notification_options: NotificationOptions | None = None,
-        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
-        extensions: dict[str, dict[str, Any]] | None = None,
+        *more: Any,
+        **others: Any,
     ) -> InitializationOptions:
-        """Return what the handshake says; transports of the SDK pass no options of their own."""
-        options = NotificationOptions(tools_changed=True, resources_changed=True)
-        return super().create_initialization_options(
-            notification_options or options, experimental_capabilities, extensions
-        )
+        """Return the handshake's options; the SDK's transports pass no options."""
+        own = NotificationOptions(tools_changed=True, resources_changed=True)
+        return super().create_initialization_options(notification_options or own, *more, **others)
 
 
 class OwnedBus(InMemorySubscriptionBus):
@@ -70,26 +62,22 @@ class OwnedBus(InMemorySubscriptionBus):
 
     def __init__(self) -> None:
         super().__init__()
-        self._owner: ContextVar[str] = ContextVar("owner", default="")
-        self._meant: str | None = None
-
-    def opening_for(self, owner: str) -> None:
-        """Assign the next stream that this task opens to an owner."""
-        self._owner.set(owner)
+        # The owner of the next stream that this task opens.
+        self.owner: ContextVar[str] = ContextVar("owner", default="")
+        self._receiver: str | None = None
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Register a listener; see `SubscriptionBus`."""
-        owner = self._owner.get()
+        owner = self.owner.get()
 
-        def owned(event: ServerEvent) -> None:
-            if self._meant in (None, owner):
+        def forward(event: ServerEvent) -> None:
+            if self._receiver in (None, owner):
                 listener(event)
 
-        return super().subscribe(owned)
+        return super().subscribe(forward)
 
     async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
-        # All listeners are called before another task runs.
-        self._meant = owner
+        # All listeners run before another task does.
+        self._receiver = owner
         await super().publish(event)
 
 
@@ -98,7 +86,7 @@ class _Subscriptions:
     """The subscriptions of a connection that used `initialize`.
 
     Attributes:
-        lists: Whether it has requested a list, and so is notified of changes.
+        lists: Whether it has requested a list, and is notified of changes.
     """
 
     owner: str
@@ -107,18 +95,16 @@ class _Subscriptions:
 
 
 class Notices:
-    """Notifies the clients of one server while `running` is open.
+    """Notifies the clients of one server.
 
     Args:
-        tools: Returns the content of `tools/list`.
-        resources: Returns the content of `resources/list` that all clients see.
-        quiet_seconds: How long nothing may change before the lists are compared.
+        resources: Returns the part of `resources/list` that all clients see.
     """
 
     def __init__(
         self,
         tools: Callable[[], Awaitable[Hashable]],
-        resources: Shown,
+        resources: Callable[[], Hashable],
         *,
         owner: Callable[[ServerRequestContext[Any]], str] = lambda _: "",
         quiet_seconds: float = 0.5,
@@ -127,8 +113,8 @@ class Notices:
         self._tools = tools
         self._resources = resources
         self._owner = owner
-        self._told_tools: Hashable = None
-        self._told_resources: Hashable = None
+        self._last_tools: Hashable = None
+        self._last_resources: Hashable = None
         self._connections: WeakKeyDictionary[Connection, _Subscriptions] = WeakKeyDictionary()
         self._news: set[tuple[str, str]] = set()
         self._bus = OwnedBus()
@@ -139,14 +125,14 @@ class Notices:
     def connections(self) -> int:
         return len(self._connections)
 
-    async def listen(
+    async def handle_listen(
         self, context: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
         """Handle `subscriptions/listen` (2026-07-28) until the client closes the stream."""
         uris = params.notifications.resource_subscriptions or ()
         if len(uris) > MAX_URIS or any(len(str(uri)) > 2048 for uri in uris):
-            raise _too_much()
-        self._bus.opening_for(self._owner(context))
+            raise _too_many_error()
+        self._bus.owner.set(self._owner(context))
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
@@ -157,101 +143,100 @@ class Notices:
     ) -> types.EmptyResult:
         """Handle `resources/subscribe` of a client that used `initialize`.
 
-        The resource is not checked: a client is never notified of one that it may not read.
+        The URI is not checked: a client is never notified of a resource that it may not read.
         """
-        known, uri = self._of(context), str(params.uri)
-        if known is not None:
-            if uri not in known.uris and len(known.uris) >= MAX_URIS or len(uri) > 2048:
-                raise _too_much()
-            known.uris.add(uri)
+        own, uri = self._subscriptions_of(context), str(params.uri)
+        if own is not None:
+            if uri not in own.uris and len(own.uris) >= MAX_URIS or len(uri) > 2048:
+                raise _too_many_error()
+            own.uris.add(uri)
         return types.EmptyResult()
 
     async def unsubscribe(
         self, context: ServerRequestContext[Any], params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        known = self._of(context)
-        if known is not None:
-            known.uris.discard(str(params.uri))
+        own = self._subscriptions_of(context)
+        if own is not None:
+            own.uris.discard(str(params.uri))
         return types.EmptyResult()
 
-    def _of(self, context: ServerRequestContext[Any]) -> _Subscriptions | None:
+    def _subscriptions_of(self, context: ServerRequestContext[Any]) -> _Subscriptions | None:
         """Return the subscriptions of a client's connection; None since 2026-07-28."""
         # The SDK makes a session for each request and has no public access to the connection.
         connection = context.session._connection
         if connection.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return None
-        known = self._connections.get(connection)
-        if known is None:
-            known = self._connections[connection] = _Subscriptions(self._owner(context))
-        return known
+        own = self._connections.get(connection)
+        if own is None:
+            own = self._connections[connection] = _Subscriptions(self._owner(context))
+        return own
 
-    async def listed(self, context: ServerRequestContext[Any]) -> None:
-        """Record that a client has requested a list, and must be notified of its changes."""
-        known = self._of(context)
-        if known is not None:
-            known.lists = True
-        # Clients that saw an earlier list are notified by `run`.
-        if self._told_tools is None:
-            self._told_tools = await self._tools()
-        if self._told_resources is None:
-            self._told_resources = self._resources()
+    async def note_listing(self, context: ServerRequestContext[Any]) -> None:
+        """Record that a client has requested a list and must be notified of changes."""
+        own = self._subscriptions_of(context)
+        if own is not None:
+            own.lists = True
+        # `_run` notifies clients that saw an earlier list.
+        if self._last_tools is None:
+            self._last_tools = await self._tools()
+        if self._last_resources is None:
+            self._last_resources = self._resources()
 
-    def kept(self, owner: str) -> None:
-        self.updated("", owner)
-
-    def updated(self, uri: str, owner: str) -> None:
-        if len(self._news) < 1000:  # The rest is found by listing.
+    def note_update(self, uri: str, owner: str) -> None:
+        """Record a change of an owner's resource; without `uri`, of the owner's list."""
+        if len(self._news) < 1000:  # Clients find the rest by listing.
             self._news.add((uri, owner))
             self._changed.set()
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         self._changed.set()
 
-    def running(self) -> AbstractAsyncContextManager[None]:
+    def notify_changes(self) -> AbstractAsyncContextManager[None]:
         """Compare lists and notify clients while this is open."""
         return background_task(self._run)
 
     async def _run(self) -> None:
         while True:
             await self._changed.wait()
-            await self._wait_until_quiet()
+            with anyio.move_on_after(5.0):
+                quiet = False
+                while not quiet:
+                    self._changed = anyio.Event()
+                    with anyio.move_on_after(self._quiet_seconds) as wait:
+                        await self._changed.wait()
+                    quiet = wait.cancelled_caught
+            self._changed = anyio.Event()
             try:
                 await self._compare()
             except Exception:
-                # The same error is reported to a client when it requests the list.
+                # A client that requests the list gets the same error.
                 logger.exception("clients could not be notified of a change")
-
-    async def _wait_until_quiet(self) -> None:
-        with anyio.move_on_after(5.0):
-            quiet = False
-            while not quiet:
-                self._changed = anyio.Event()
-                with anyio.move_on_after(self._quiet_seconds) as wait:
-                    await self._changed.wait()
-                quiet = wait.cancelled_caught
-        self._changed = anyio.Event()
 
     async def _compare(self) -> None:
         news, self._news = self._news, set()
-        # Until a client has requested a list, it cannot change for a client.
-        if self._told_tools is not None:
+        # No client has seen a list before the first request.
+        if self._last_tools is not None:
             tools, resources = await self._tools(), self._resources()
-            if tools != self._told_tools:
-                self._told_tools = tools
+            if tools != self._last_tools:
+                self._last_tools = tools
                 await self._bus.publish(ToolsListChanged())
-                await self._notify(Connection.send_tool_list_changed, lambda known: known.lists)
-            if resources != self._told_resources:
-                self._told_resources = resources
+                await self._notify(Connection.send_tool_list_changed, lambda own: own.lists)
+            if resources != self._last_resources:
+                self._last_resources = resources
                 news = {(uri, owner) for uri, owner in news if uri}
                 await self._bus.publish(ResourcesListChanged())
-                await self._notify(Connection.send_resource_list_changed, lambda known: known.lists)
+                await self._notify(Connection.send_resource_list_changed, lambda own: own.lists)
         for uri, owner in news:
             event = ResourceUpdated(uri=uri) if uri else ResourcesListChanged()
             await self._bus.publish(event, owner)
             send = Connection.send_resource_list_changed
             if uri:
                 send = partial(Connection.send_resource_updated, uri=uri)
-            await self._notify(send, partial(_is_subscribed, uri, owner))
+
+            def concerns(own: _Subscriptions, uri: str = uri, owner: str = owner) -> bool:
+                return own.owner == owner and (uri in own.uris if uri else own.lists)
+
+            await self._notify(send, concerns)
 
     async def _notify(
         self, send: Callable[[Connection], Any], concerns: Callable[[_Subscriptions], bool]
@@ -261,15 +246,11 @@ class Notices:
                 await send(connection)
 
         async with anyio.create_task_group() as tasks:
-            for connection, known in tuple(self._connections.items()):
-                if concerns(known):
+            for connection, own in tuple(self._connections.items()):
+                if concerns(own):
                     tasks.start_soon(one, connection)
 
 
-def _is_subscribed(uri: str, owner: str, known: _Subscriptions) -> bool:
-    return known.owner == owner and (uri in known.uris if uri else known.lists)
-
-
-def _too_much() -> MCPError:
+def _too_many_error() -> MCPError:
     message = f"A client may subscribe to {MAX_URIS} resources of 2,048 characters at most."
     return MCPError(types.INVALID_PARAMS, message)

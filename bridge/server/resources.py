@@ -1,8 +1,7 @@
-"""What clients can list and read: the bridge itself, its servers, and what runs left.
+"""The MCP resources: the bridge's guide, its servers, sessions, and the artifacts of runs.
 
-Owns the URIs, the pages of the list and what one answer has of something large. Of what runs left
-each client sees its own; anything else does not exist for it. A client's roots
-stand in the guide: they are names to talk about, and nothing is mounted for them.
+Owns the URIs, the pages of the list and the parts of large contents. A client sees only its own
+artifacts. The guide names a client's roots, but sandboxes do not mount them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import base64
 import json
 import logging
 import re
-from collections.abc import Sequence
 from functools import partial
 from urllib.parse import quote, unquote
 
@@ -28,42 +26,10 @@ from bridge.model import Artifact, Json
 from bridge.render.structured import held_fields
 from bridge.runs import Engine
 from bridge.server.clients import Context, list_roots
-from bridge.server.content import resource_fields
+from bridge.server.content import link_fields
 from bridge.server.notices import Notices
 from bridge.server.runs import Runs
 from bridge.sessions import Listed
-
-
-async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
-    """Return name and address of each root that a client has; none where it cannot be asked.
-
-    Since 2026-07-28 a question is a result that makes the client ask again, which a guide is not
-    worth.
-    """
-    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-        return ()
-    roots = (await list_roots(context))[:40]
-    return tuple((root.get("name") or "", root["uri"]) for root in roots)
-
-
-def sessions_json(sessions: Sequence[Listed]) -> str:
-    """Return the sessions, those used last first."""
-    return json.dumps({"sessions": [_fields(session) for session in sessions]}, ensure_ascii=False)
-
-
-def _fields(session: Listed) -> dict[str, Json]:
-    fields: dict[str, Json] = {
-        "id": session.session_id,
-        "name": session.name,
-        "state": session.state,
-        "runs": session.runs,
-        "idleSeconds": round(session.idle_seconds),
-        "memoryLimitBytes": session.memory_bytes or None,
-        "holds": held_fields(session.holdings.holds),
-        "more": session.holdings.more or None,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
-
 
 logger = logging.getLogger(__name__)
 
@@ -79,41 +45,54 @@ _OWN = (
     (SERVERS_URI, "Discovered MCP servers", _JSON),
     (SESSIONS_URI, "Your sessions, and what they hold", _JSON),
 )
-"""What there is for everybody: address, title and type."""
+"""The resources of all clients: URI, title and type."""
 
-_TEMPLATES = (
+_PART = "{?offset,length,lines}"
+_LINES = "lines is 100-200, 100- or -50."
+
+_TEMPLATES = tuple(
     types.ResourceTemplate(
-        uri_template=TOOLS_URI + "{server}",
-        name="tools",
-        title="Tools of one server, with their schemas",
-        mime_type=_JSON,
-    ),
-    types.ResourceTemplate(
-        uri_template=STUBS_URI + "{server}",
-        name="stubs",
-        title="Tools of one server, as typed Python",
-        mime_type="text/x-python",
-    ),
-    types.ResourceTemplate(
-        uri_template=ARTIFACTS_URI + "{id}{?offset,length,lines}",
-        name="artifacts",
-        title="What a run left, or bytes or lines of it",
-        description="offset and length are bytes; lines is 100-200, 100- or -50.",
-    ),
-    types.ResourceTemplate(
-        uri_template=RUNS_URI + "{run}/{stream}{?offset,length,lines}",
-        name="outputs",
-        title="The whole output of a run, or bytes or lines of it",
-        description="stream is stdout, stderr or result; lines is 100-200, 100- or -50.",
-        mime_type="text/plain",
-    ),
+        uri_template=uri, name=name, title=title, description=description, mime_type=kind
+    )
+    for uri, name, title, description, kind in (
+        (TOOLS_URI + "{server}", "tools", "Tools of one server, with their schemas", None, _JSON),
+        (
+            STUBS_URI + "{server}",
+            "stubs",
+            "Tools of one server, as typed Python",
+            None,
+            "text/x-python",
+        ),
+        (
+            ARTIFACTS_URI + "{id}" + _PART,
+            "artifacts",
+            "What a run left, or bytes or lines of it",
+            f"offset and length are bytes; {_LINES}",
+            None,
+        ),
+        (
+            RUNS_URI + "{run}/{stream}" + _PART,
+            "outputs",
+            "The whole output of a run, or bytes or lines of it",
+            f"stream is stdout, stderr or result; {_LINES}",
+            "text/plain",
+        ),
+    )
 )
 
-PAGE = 100  # Things that runs left, in one answer to a client that lists.
+_DESCRIPTIONS = {
+    "file": "A file that the program left.",
+    "stdout": "All that the program wrote to stdout.",
+    "stderr": "All that the program wrote to stderr.",
+    "result": "The result of a run whose client did not get it.",
+    "shown": "The original of something that the program showed.",
+}
+
+PAGE = 100  # Artifacts in one answer to `resources/list`.
 
 
 class Resources:
-    """The handlers. Each catches what it must: the low-level server wraps nothing."""
+    """The request handlers; the low-level server handles no errors for them."""
 
     def __init__(self, engine: Engine, runs: Runs, notices: Notices) -> None:
         self._engine = engine
@@ -123,32 +102,33 @@ class Resources:
     async def list_resources(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """List the guide, the servers, each one's tools, and the newest of what runs left."""
+        """List the guide, the servers, each server's tools, and the newest artifacts."""
         cursor = params.cursor if params is not None else None
-        page, after = _place(cursor)
+        page, after = _parse_cursor(cursor)
         resources = [] if page else await self._own()
-        await self._notices.listed(context)
+        await self._notices.note_listing(context)
         kept, more = await self._kept(self._runs.owner(context), after)
         redactor = self._engine.servers.secrets.redactor
         for artifact in kept:
-            resource = types.Resource.model_validate(resource_fields(artifact))
+            fields = {**link_fields(artifact), "description": _DESCRIPTIONS[artifact.kind]}
+            resource = types.Resource.model_validate(fields)
             resource.name = redactor.text(resource.name)
             resources.append(resource)
-        # Clients show the list to people, and some read all of it at each start.
+        # Five pages: clients show the list to people, and some read all of it at each start.
         following = f"{page + 1}/{more}" if more and page + 1 < 5 else None
         return types.ListResourcesResult(resources=resources, next_cursor=following)
 
     async def _kept(self, owner: str, after: str) -> tuple[tuple[Artifact, ...], str]:
-        """Return a page of what an owner's runs left, and where the next begins."""
+        """Return a page of an owner's artifacts, and where the next page begins."""
         if not owner:
-            # Clients that cannot be told apart do not list each other's. Each has the URIs of its
-            # own results, which cannot be guessed.
+            # Clients without an identity list nothing. They have the URIs of their results, which
+            # cannot be guessed.
             return (), ""
         try:
             page = partial(self._engine.artifacts.page, owner, PAGE, after)
             return await anyio.to_thread.run_sync(page)
         except ArtifactStoreError as error:
-            # What is not kept there can be listed all the same.
+            # The other resources can still be listed.
             logger.warning("what runs left cannot be listed: %s", error)
             return (), ""
 
@@ -169,7 +149,6 @@ class Resources:
     async def list_resource_templates(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """Offer the tools of any server, what runs left, and parts of that."""
         return types.ListResourceTemplatesResult(resource_templates=list(_TEMPLATES))
 
     async def read_resource(
@@ -184,7 +163,7 @@ class Resources:
                 return types.ReadResourceResult(contents=await anyio.to_thread.run_sync(work))
             mime_type, text = await self._read(uri, context)
         except UnknownError:
-            # As if it did not exist: that another caller has it is not shown.
+            # The error must not show that another caller has it.
             raise _unknown(uri, context) from None
         except BridgeError as error:
             mine = isinstance(error, ArtifactStoreError)
@@ -194,11 +173,19 @@ class Resources:
 
     async def _read(self, uri: str, context: Context) -> tuple[str, str]:
         if uri == SESSIONS_URI:
-            return _JSON, await self._sessions(context)
+            owner = self._runs.owner(context)
+            # A caller without an identity sees no session: only its id opens one.
+            sessions = await self._engine.sessions.listed(owner) if owner else ()
+            document = {"sessions": [_session_fields(session) for session in sessions]}
+            return _JSON, json.dumps(document, ensure_ascii=False)
         await self._engine.servers.refresh()
         guide = self._engine.guide
         if uri == CAPABILITIES_URI:
-            return "text/markdown", guide.capabilities(roots=await client_roots(context))
+            # Since 2026-07-28 a question costs another request, too much for a guide.
+            modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+            listed = [] if modern else (await list_roots(context))[:40]
+            roots = tuple((root.get("name") or "", root["uri"]) for root in listed)
+            return "text/markdown", guide.capabilities(roots=roots)
         if uri == SERVERS_URI:
             return _JSON, guide.servers_json()
         if uri.startswith(TOOLS_URI):
@@ -207,10 +194,19 @@ class Resources:
             return "text/x-python", await guide.server_stub(unquote(uri.removeprefix(STUBS_URI)))
         raise _unknown(uri, context)
 
-    async def _sessions(self, context: Context) -> str:
-        owner = self._runs.owner(context)
-        # A caller that cannot be told from others sees no session: the id alone opens one.
-        return sessions_json(await self._engine.sessions.listed(owner) if owner else ())
+
+def _session_fields(session: Listed) -> dict[str, Json]:
+    fields: dict[str, Json] = {
+        "id": session.session_id,
+        "name": session.name,
+        "state": session.state,
+        "runs": session.runs,
+        "idleSeconds": round(session.idle_seconds),
+        "memoryLimitBytes": session.memory_bytes or None,
+        "holds": held_fields(session.holdings.holds),
+        "more": session.holdings.more or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 Contents = types.TextResourceContents | types.BlobResourceContents
@@ -223,31 +219,31 @@ def _text(uri: str, mime_type: str, text: str) -> types.TextResourceContents:
 def _kept_contents(
     store: ArtifactStore, owner: str, uri: str, redactor: Redactor
 ) -> list[Contents]:
-    """Return a part of what is kept, and, if there is more, how to read on. For threads."""
+    """Return a part of an artifact and, if there is more, how to read on. Blocks."""
     whole, _, query = uri.partition("?")
     with store.opened(owner, whole) as content:
-        found = read_part(content, parse_part(query))
+        part = read_part(content, parse_part(query))
         mime_type = content.artifact.mime_type
     contents: list[Contents] = []
-    if found.text is None:
-        data = base64.b64encode(found.data).decode("ascii")
+    if part.text is None:
+        data = base64.b64encode(part.data).decode("ascii")
         contents.append(types.BlobResourceContents(uri=uri, mime_type=mime_type, blob=data))
     else:
-        contents.append(_text(uri, mime_type, redactor.text(found.text)))
-    if not found.whole:
-        following = f"{whole}?{found.more}" if found.more else whole
-        contents.append(_text(following, "text/plain", found.told(whole)))
+        contents.append(_text(uri, mime_type, redactor.text(part.text)))
+    if not part.whole:
+        following = f"{whole}?{part.more}" if part.more else whole
+        contents.append(_text(following, "text/plain", part.describe(whole)))
     return contents
 
 
-def _place(cursor: str | None) -> tuple[int, str]:
-    """Return which page is asked for, and what it begins after."""
+def _parse_cursor(cursor: str | None) -> tuple[int, str]:
+    """Return the number of the page, and the artifact that it begins after."""
     if cursor is None:
         return 0, ""
-    found = re.fullmatch(r"(?P<page>[1-9])/(?P<place>[0-9a-f]{12}\.[0-9a-f]{20})", cursor)
-    if found is None or int(found["page"]) >= 5:
-        raise MCPError(types.INVALID_PARAMS, "The cursor is none of this list.")
-    return int(found["page"]), found["place"]
+    match = re.fullmatch(r"(?P<page>[1-9])/(?P<after>[0-9a-f]{12}\.[0-9a-f]{20})", cursor)
+    if match is None or int(match["page"]) >= 5:
+        raise MCPError(types.INVALID_PARAMS, "The cursor does not belong to this list.")
+    return int(match["page"]), match["after"]
 
 
 def _unknown(uri: str, context: Context) -> MCPError:

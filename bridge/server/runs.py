@@ -1,10 +1,8 @@
 """Handles calls of `run_python`: starts runs, suspends them for questions, and resumes them.
 
-Owns the client's identity, and the difference between protocols. With `initialize`, a client is
-asked while its request is open. Since 2026-07-28, the client gets the questions as the request's
-result, and repeats the request. A cancelled request cancels its run, but a run may outlive a
-request that got an answer: if the client declares the tasks extension, a long run becomes a task;
-if the client would not wait for the end, its model reads it with `retry_of` and no code.
+A cancelled request cancels its run, but a run may outlive its answered request. A long run becomes
+a task if the client has the tasks extension. Otherwise the model of a client that would stop
+waiting reads the result with `retry_of` and no code.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,7 +26,7 @@ from starlette.requests import Request
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
 from bridge.model import ApplyRequest, Json, Provenance, RunResult
-from bridge.model.outcome import failed_run
+from bridge.model.results import error_run
 from bridge.offload import offload
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import WAIT_SECONDS, SuspendedRun, Waiting
@@ -48,26 +46,21 @@ from bridge.server.content import result_or_error
 from bridge.upstream.task_calls import EXTENSION
 
 TASK_AFTER_SECONDS = 15.0
-"""A run that takes longer becomes a task. Clients stop waiting for a silent request after 60 s."""
+"""A longer run becomes a task. Clients stop waiting for a silent request after 60 s."""
 
 POLL_SECONDS = 2.0
 """Between a client's polls of a task (`pollInterval`)."""
 
 
 class TaskParams(types.RequestParams):
-    """Parameters of a request about a task."""
-
     task_id: str = Field(max_length=200)
 
 
 class UpdateParams(TaskParams):
-    """Parameters of `tasks/update`."""
-
     input_responses: types.InputResponses = Field(default_factory=dict)
 
 
 def has_tasks(context: Context) -> bool:
-    """Return whether a client takes a long run as a task."""
     capabilities = context.session.client_capabilities
     return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
 
@@ -76,25 +69,8 @@ def is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def continued_run_id(arguments: Mapping[str, Json] | None) -> str:
-    """Return the id of the run that a call continues to wait for; empty if it asks for another."""
-    given = arguments or {}
-    number = given.get("retry_of")
-    other = any(given.get(name) for name in ("code", "apply", "end_session"))
-    return number if isinstance(number, str) and not other else ""
-
-
-def running_result(run: SuspendedRun) -> RunResult:
-    """Return the answer to a client that does not wait for the run's end."""
-    summary = (
-        "The run continues, but its client stops waiting for an answer. Read the result within "
-        f'{WAIT_SECONDS / 60:g} minutes: run_python(retry_of="{run.run_id}"), without code.'
-    )
-    return RunResult(run_id=run.run_id, status="running", summary=summary)
-
-
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
-    """Send a run's id before its result, in the form that the client accepts, if there is one."""
+    """Send a run's id before its result, as progress or a log message if the client wants any."""
     text = f"This is run {run_id}."
     if isinstance(client, HandshakeClient):  # The end of its connection does not cancel the run.
         read = f'runtime.read_output("{run_id}", "result")'
@@ -137,8 +113,6 @@ logger = logging.getLogger(__name__)
 
 
 class Runs:
-    """The runs of one server's clients."""
-
     def __init__(self, engine: Engine, principal: str) -> None:
         self._engine = engine
         self.principal = principal
@@ -147,17 +121,13 @@ class Runs:
     async def call(
         self, context: Context, params: types.CallToolRequestParams
     ) -> RunResult | types.InputRequiredResult | dict[str, Any]:
-        """Run a program, or resume a suspended run. Every failure is a result.
-
-        Returns:
-            The run's result, a note that it continues, questions for its client, or its task.
-        """
+        """Run a program, or resume a suspended run. Every failure is a result."""
         try:
             run = await self._run_of(context, params)
             outcome = await self._follow(context, run)
         except BridgeError as error:
             logger.info("run not resumed: %s", error)
-            return failed_run(error)
+            return error_run(error)
         return input_required(outcome) if isinstance(outcome, Waiting) else outcome
 
     def task(self, context: Context, number: str) -> SuspendedRun:
@@ -187,9 +157,13 @@ class Runs:
             run = suspended.resume(params.request_state, owner, request)
             assert isinstance(run.client, ModernClient)
             run.client.attach(context, answers=True)
-            run.take(answers_of(params.input_responses))
+            run.accept_answers(answers_of(params.input_responses))
             return run
-        if number := continued_run_id(params.arguments):
+        given = params.arguments or {}
+        number = given.get("retry_of")
+        other = any(given.get(name) for name in ("code", "apply", "end_session"))
+        if number and isinstance(number, str) and not other:
+            # The client waits for that run again.
             run = suspended.task(number, owner)
             run.request = request
             assert isinstance(run.client, RunClient)
@@ -219,7 +193,12 @@ class Runs:
                 return outcome
             if has_tasks(context):
                 return {"resultType": "task", **_task(run, outcome), "status": "working"}
-            return running_result(run)
+            summary = (
+                "The run continues, but its client stops waiting for an answer. Read the result "
+                f'within {WAIT_SECONDS / 60:g} minutes: run_python(retry_of="{run.run_id}"), '
+                "without code."
+            )
+            return RunResult(run_id=run.run_id, status="running", summary=summary)
         finally:
             client.detach(context)
 
@@ -231,7 +210,7 @@ class Runs:
             return
         redact = self._engine.servers.secrets.redactor.text
         texts = [redact(each.text) for each in result.content if each.type == "text"]
-        # What the run has read is not known here, so what it says counts as coming from anywhere.
+        # The run's sources are unknown here, so the result counts as tainted by all of them.
         origin = Provenance(anything=True, run_id=run_id)
         artifacts = self._engine.artifacts.of_run(self.owner(context), run_id, lambda: origin)
         data = "\n".join(texts).encode("utf-8", "replace")
@@ -266,12 +245,12 @@ class Runs:
             request = replace(request, named_sessions=bool(self.principal))
             return await self._engine.run(request, client)
 
-        return await result_or_error("run", run(), partial(failed_run, run_id=suspended.run_id))
+        return await result_or_error("run", run(), partial(error_run, run_id=suspended.run_id))
 
     def _identity(self, context: Context) -> Hashable:
-        """Return the client's identity: over stdio the principal, else its connection.
+        """Return the client's identity: over stdio the principal, otherwise its connection.
 
-        Since 2026-07-28 there are no connections over HTTP, so that each run has its own identity.
+        Since 2026-07-28 HTTP has no connections, so each run has an identity of its own.
         """
         if self.principal:
             return self.principal
@@ -281,7 +260,7 @@ class Runs:
         return SameObject(held)
 
     def owner(self, context: Context) -> str:
-        """Return the owner of a client's runs, which has to be the same when it resumes one."""
+        """Return the owner of a client's runs, which must be the same when it resumes one."""
         credential = _header(context, "authorization")
         if not credential:
             return self.principal
@@ -289,7 +268,6 @@ class Runs:
         return f"{self.principal}#{digest[:32]}"
 
     def introduction(self, context: Context) -> str:
-        """Return the client's name and version, redacted."""
         return introduction(context, self._engine.servers.secrets.redactor.text)
 
 
@@ -304,7 +282,7 @@ def _session_id(context: Context) -> str:
 def fingerprint(value: Json) -> bytes:
     """Return a digest of a JSON value.
 
-    Not of its text: `json.dumps` blocks the event loop even from a thread, 0.3 s for 48 MiB.
+    It does not use `json.dumps`, which blocks the event loop even from a thread: 0.3 s for 48 MiB.
     """
     kind = type(value).__name__.encode()
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""`search_tools`: its schema, the way from JSON to a search, and from hits to what a model reads.
+"""`search_tools`: its schema, the parser of its arguments, and the text of its hits.
 
-Owns the tool's words. They do not depend on what is configured, so that a client can keep them.
+The tool's description does not depend on the configuration, so clients can cache it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,25 @@ from bridge.catalog.docs import Detail
 from bridge.catalog.prose import clip, paragraphs
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.errors import BridgeError, InvalidRequestError
+from bridge.inventory.guide import has_match, starting_line
+from bridge.inventory.project_servers import waiting_line
 from bridge.model import Json
 from bridge.runs import Engine
-from bridge.server.arguments import checked_arguments
-from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
-from bridge.servers.guide import has_match, starting_line
-from bridge.servers.project_servers import waiting_line
+from bridge.server.arguments import checked_arguments, field
+from bridge.server.content import make_tool, result_or_error, tool_result
 
 SEARCH_TOOL = "search_tools"
 
-MAX_TEXT_CHARS = 60_000  # Of an answer: servers may describe fifty hits at any length.
+MAX_TEXT_CHARS = 60_000  # Of a result: servers may describe fifty hits at any length.
 
 _GOOD = "Best first. Call them in run_python, each with `await`:"
 _ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."
 
-_TITLE = "Search the tools of all MCP servers"
 _HINT = "find tools of the user's MCP servers, to call with run_python"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest:
-    """One validated wish to find tools."""
-
     query: str
     limit: int = DEFAULT_LIMIT
     server: str | None = None
@@ -45,10 +42,11 @@ class SearchRequest:
 
 
 def search_tool() -> types.Tool:
-    return types.Tool(
-        _meta={"anthropic/searchHint": _HINT, **RESULT_SIZE},
-        name=SEARCH_TOOL,
-        title=_TITLE,
+    return make_tool(
+        SEARCH_TOOL,
+        "Search the tools of all MCP servers",
+        reads=True,
+        _meta={"anthropic/searchHint": _HINT},
         description=(
             "Find tools of the user's MCP servers by what they do. Returns signatures that "
             "run_python programs can call, best first."
@@ -56,47 +54,32 @@ def search_tool() -> types.Tool:
         input_schema={
             "type": "object",
             "properties": {
-                "query": {"type": "string", "description": 'In a few words: "create issue".'},
+                "query": field("string", 'In a few words: "create issue".'),
                 "limit": {
                     "type": "integer",
                     "minimum": 1,
                     "maximum": MAX_LIMIT,
                     "default": DEFAULT_LIMIT,
                 },
-                "server": {"type": "string", "description": "Only this server's tools."},
-                "detail": {
-                    "type": "string",
-                    "enum": ["summary", "full"],
-                    "default": "summary",
-                    "description": '"full" adds schemas and examples.',
-                },
+                "server": field("string", "Only this server's tools."),
+                "detail": field(
+                    "string",
+                    '"full" adds schemas and examples.',
+                    enum=["summary", "full"],
+                    default="summary",
+                ),
             },
             "required": ["query"],
             "additionalProperties": False,
         },
-        annotations=types.ToolAnnotations(
-            title=_TITLE,
-            read_only_hint=True,
-            destructive_hint=False,
-            idempotent_hint=True,
-            open_world_hint=False,
-        ),
     )
 
 
 async def search_result(
     engine: Engine, arguments: Mapping[str, Json] | None, principal: str
 ) -> types.CallToolResult:
-    """Search, and return what a model reads. Every failure is a result as well.
-
-    Args:
-        principal: Who asks; empty if that is not known: then no skills are found.
-    """
-
-    async def search() -> types.CallToolResult:
-        return await _search(engine, parse_search(arguments), principal)
-
-    return await result_or_error("search", search(), _failed)
+    """Return the result of a search, or of its failure; without a principal, no skills."""
+    return await result_or_error("search", _search(engine, arguments, principal), _error_result)
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
@@ -104,11 +87,14 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     if not given["query"].strip():
         message = f"{SEARCH_TOOL} needs `query`: what the tool should do, in a few words."
         raise InvalidRequestError(message, remedy='For example "create issue".')
-    # Some clients write every number with a point.
+    # Some clients write whole numbers with a point.
     return SearchRequest(**{**given, "limit": int(given.get("limit", DEFAULT_LIMIT))})
 
 
-async def _search(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
+async def _search(
+    engine: Engine, arguments: Mapping[str, Json] | None, principal: str
+) -> types.CallToolResult:
+    request = parse_search(arguments)
     servers = engine.servers
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)
@@ -117,8 +103,11 @@ async def _search(engine: Engine, request: SearchRequest, principal: str) -> typ
     found, errors = await engine.guide.search_servers(
         names, request.query, request.limit, request.detail, server=only, skills=skills
     )
-    starting = servers.starting(errors)
-    left_out = {name: _brief(error) for name, error in errors.items()}
+    starting = servers.starting_servers(errors)
+    left_out = {
+        name: clip((error.message.splitlines() or [error.code])[0], 160)
+        for name, error in errors.items()
+    }
     document: dict[str, Any] = {"tools": found}
     if left_out:
         document["leftOut"] = left_out
@@ -126,7 +115,7 @@ async def _search(engine: Engine, request: SearchRequest, principal: str) -> typ
     if only is None and servers.discovery.proposed:
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
         if not has_match(found):
-            # One of those may have it.
+            # One of them may have a matching tool.
             text = f"{text}\n{waiting_line(servers.discovery.proposed)}"
     return tool_result([types.TextContent(text=text)], document, engine.settings.structured)
 
@@ -166,10 +155,10 @@ def _hits(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def hit_lines(docs: Mapping[str, Any]) -> list[str]:
-    """Return what a model reads of one tool; all but its signature is indented."""
+    """Return a hit's text for the model; all lines but the signature are indented."""
     lines = [docs["signature"]]
     if docs.get("description"):
-        # Indented to the last: a line at the margin would read like the bridge's own.
+        # Every line is indented: at the margin it would look like the bridge's text.
         lines += [f"    {line}" for line in paragraphs(docs["description"].strip())]
     if docs.get("also"):
         lines.append(f"    The same: {', '.join(docs['also'])}")
@@ -196,9 +185,5 @@ def _no_hits_text(request: SearchRequest, names: Sequence[str]) -> str:
     )
 
 
-def _brief(error: BridgeError) -> str:
-    return clip((error.message.splitlines() or [error.code])[0], 160)
-
-
-def _failed(error: BridgeError) -> types.CallToolResult:
+def _error_result(error: BridgeError) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)

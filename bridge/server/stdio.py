@@ -1,10 +1,7 @@
-"""One client's lines on stdin as messages, and messages to it as lines on stdout.
+"""The stdio transport: a client's lines on stdin as messages, and messages as lines on stdout.
 
-Owns the claims on descriptors 0 and 1, the bound of a line, the order of lines, and the answer for
-each request that cannot be read. How a line is split and repaired is `bridge.upstream.framing`'s.
-The SDK's own reader drops a line that it cannot parse, and the client that sent it waits for ever;
-its writer hands each message to a task and from there twice to a thread, which costs as much as the
-rest of a small answer.
+The SDK's reader drops a line that it cannot parse, and its sender waits forever. The SDK's writer
+uses a task and two threads for each message, which doubles the cost of a small answer.
 """
 
 from __future__ import annotations
@@ -19,10 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from mcp.server.lowlevel import Server
 from mcp.shared.message import SessionMessage
 from mcp.types import (
     ErrorData,
@@ -36,6 +35,7 @@ from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
 from bridge.offload import LARGE, offload
+from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
@@ -50,53 +50,47 @@ from bridge.upstream.framing import (
     has_too_many_values,
 )
 
+STDIO = "stdio"
+"""The owner of the runs of the client on stdio."""
+
 PIECE_BYTES = select.PIPE_BUF
-"""Written at once: as much as a pipe that says it is ready takes without blocking."""
+"""Written at once: a writable pipe takes this much without blocking."""
 
 
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
 
     Args:
-        over: Cancelled when the client cannot be written to any more; `failure` says why. To most
-            senders that is nothing, since their request has no receiver any more.
-        answered: The id of a request that has been answered; what comes for it is dropped.
+        over: Cancelled when the client has gone; `failure` says why.
+        answered: The id of an answered request; a further response to it is dropped.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:
         self._fd = fd
         self._over = over
         self._answered = answered
-        # One writer is the rule, and then there is nothing to wait for.
+        # There is usually one writer, and then nothing to wait for.
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = memoryview(b"")
         self._closed = False
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message whole.
-
-        Cancelled half-way, the rest of it goes out before the next one.
+        """Write one message; if cancelled, write the rest of it before the next message.
 
         Raises:
             ClosedResourceError: The client has gone.
         """
-        if self._answered is not None and self._is_answered(item.message):
+        message = item.message
+        answers = message.id if isinstance(message, JSONRPCResponse | JSONRPCError) else None
+        if self._answered is not None and answers == self._answered:
+            self._answered = None
+            if isinstance(message, JSONRPCError):
+                logger.error("an answered request is refused: %s", message.error.message)
             return
-        await self._write(encode(item.message))
-
-    def _is_answered(self, message: JSONRPCMessage) -> bool:
-        if not isinstance(message, JSONRPCResponse | JSONRPCError) or message.id != self._answered:
-            return False
-        self._answered = None
-        if isinstance(message, JSONRPCError):
-            logger.error("what was answered is refused: %s", message.error.message)
-        return True
-
-    async def _write(self, text: str) -> None:
         async with self._lock:
             await self._write_rest()
-            self._rest = memoryview(text.encode() + b"\n")
+            self._rest = memoryview(encode(message).encode() + b"\n")
             await self._write_rest()
 
     async def _write_rest(self) -> None:
@@ -117,7 +111,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         try:
             self._rest = self._rest[os.write(self._fd, self._rest[:PIECE_BYTES]) :]
         except BlockingIOError:
-            # Another holder of the pipe has made it so, and was quicker; it is waited for.
+            # Another holder has made the pipe non-blocking and filled it.
             return
         except OSError as error:
             self.failure = self.failure or error
@@ -133,7 +127,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
 def claimed_stdout() -> Iterator[int]:
     """Yield a private descriptor of stdout; meanwhile descriptor 1 leads to stderr.
 
-    What the bridge starts, or a library prints, must not come between the messages.
+    Output of child processes and libraries must not come between the messages.
     """
     _flush()
     private = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -160,9 +154,9 @@ def _flush() -> None:
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
-"""Of what a client may send as one message: a run's files, as base64 in lines, and a program."""
+"""Of a client's message: a program and a run's files, as base64 in lines."""
 
-CHUNK_BYTES = 64 * 1024  # Read at once: what a pipe holds.
+CHUNK_BYTES = 64 * 1024  # Read at once: the capacity of a pipe.
 
 TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
 
@@ -172,33 +166,27 @@ NO_BATCHES = ErrorData(
 )
 """The answer to an array of messages, which only protocol 2025-03-26 had."""
 
-_METHOD = b'"method"'  # Stands in every request and, outside of values, in no response.
+_METHOD = b'"method"'  # In every request and, outside of values, in no response.
 
 
 async def is_too_complex(line: Line) -> bool:
-    """Return whether a client's message has more values than are parsed."""
+    """Return whether a client's message has too many values to parse."""
     return len(line.data) > LARGE and await offload(line.data, partial(has_too_many_values, line))
 
 
 @dataclass(frozen=True)
 class MessageRefusal:
-    """A request that cannot be read."""
-
     answer: JSONRPCError
 
 
 def read_line(
     line: Line | OversizeLine, *, too_complex: bool = False
 ) -> JSONRPCMessage | MessageRefusal | Noise | None:
-    """Return the message that a client's line is, repaired if need be.
-
-    Args:
-        too_complex: It holds more values than are parsed.
+    """Parse a client's line, repaired if necessary.
 
     Returns:
-        A message, a refusal of a request, `Noise`, or None for a blank line. A response that
-        cannot be read is noise: its id is one of ours, and may also be that of a request which
-        the client has under way.
+        A message, a refusal of a request, `Noise`, or None for a blank line. An unreadable response
+        is noise: an error with its id could answer one of the client's own requests.
     """
     if isinstance(line, OversizeLine):
         found = decode_oversize(line, MAX_MESSAGE_BYTES)
@@ -214,7 +202,7 @@ def read_line(
     message = decode_line(line)
     if not isinstance(message, JSONRPCError) or message.error.code != PARSE_ERROR:
         return message
-    # Either what the client says itself, or what stands for a line that could not be parsed.
+    # Either the client's own error, or the replacement of a line that cannot be parsed.
     try:
         return jsonrpc_message_adapter.validate_json(line.data, by_name=False)
     except ValidationError as error:
@@ -235,7 +223,7 @@ def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
 def claimed_stdin() -> Iterator[int]:
     """Yield a private descriptor of stdin; meanwhile descriptor 0 reads as empty.
 
-    What the bridge starts inherits descriptor 0, and must not eat the client's messages.
+    Child processes inherit descriptor 0 and must not read the client's messages.
     """
     private = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
@@ -252,8 +240,8 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     """A read stream for the SDK's server, over a descriptor that may block. One task reads.
 
     Args:
-        writer: Where the errors go that answer requests which cannot be read.
-        read: Bytes that have been read from it already.
+        writer: Sends the errors for unreadable requests.
+        read: The bytes that were read before.
     """
 
     def __init__(self, fd: int, writer: StdoutMessages, read: bytes = b"") -> None:
@@ -268,14 +256,19 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         while True:
             while self._lines:
                 if len(self._lines) > 1:
-                    # Many have come at once, and those who act on them need turns.
+                    # Many lines arrived at once, and their handlers need turns.
                     await anyio.lowlevel.checkpoint()
                 message = await self._read(self._lines.popleft())
                 if message is not None:
                     return SessionMessage(message)
             if self._ended:
                 raise anyio.EndOfStream
-            chunk = await self._chunk()
+            chunk = b""
+            try:
+                chunk = await self._reader.read()
+            except OSError as error:
+                if not self._ended:
+                    logger.warning("stdin cannot be read any more: %s", error)
             if chunk:
                 self._lines.extend(self._framer.feed(chunk))
             else:
@@ -287,7 +280,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         too_complex = isinstance(line, Line) and await is_too_complex(line)
         match read_line(line, too_complex=too_complex):
             case MessageRefusal(answer):
-                logger.warning("the client sent what cannot be read: %s", answer.error.message)
+                logger.warning("the client sent an invalid message: %s", answer.error.message)
                 await self._writer.send(SessionMessage(answer))
                 return None
             case Noise(preview):
@@ -296,19 +289,10 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
             case message:
                 return message
 
-    async def _chunk(self) -> bytes:
-        """Return what there is, waiting for it; nothing at the end."""
-        try:
-            return await self._reader.read()
-        except OSError as error:
-            if not self._ended:
-                logger.warning("stdin cannot be read any more: %s", error)
-            return b""
-
     def _read_now(self) -> bytes | None:
-        """Return what there is without waiting, also if the descriptor may block; None for nothing.
+        """Return the available bytes, even of a descriptor that may block; None for none yet.
 
-        A regular file and the null device, which cannot be waited for, always have something.
+        Regular files and the null device, which no event loop can watch, are always readable.
         """
         if not select.select((self._fd,), (), (), 0)[0]:
             return None
@@ -320,3 +304,15 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._ended = True
         self._reader.close()
         self._lines.clear()
+
+
+async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
+    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
+    options = server.create_initialization_options()
+    over = anyio.CancelScope()
+    with claimed_stdout() as out, claimed_stdin() as into:
+        writer = StdoutMessages(out, over, greeting.answered)
+        with over:
+            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
+    if writer.failure is not None:
+        raise writer.failure

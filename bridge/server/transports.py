@@ -1,10 +1,9 @@
-"""How clients reach the server: stdio, or streamable HTTP on the loopback interface."""
+"""Serves clients over streamable HTTP, on the loopback interface or a Unix socket."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
-import logging
 import os
 import re
 import socket
@@ -16,58 +15,29 @@ from typing import Any
 
 import anyio
 import uvicorn
-from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
-from bridge.server.admission import BOUNDS, RequestAdmission
+from bridge.server.admission import BOUNDS, HttpConnection, Replica, RequestMiddleware
 from bridge.server.app import build_server
-from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.notices import NotifyingServer
-from bridge.server.replica import Replica
-from bridge.server.stdio import (
-    MAX_MESSAGE_BYTES,
-    StdinMessages,
-    StdoutMessages,
-    claimed_stdin,
-    claimed_stdout,
-)
+from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.tasks import background_task
 
-logger = logging.getLogger(__name__)
+SHUTDOWN_SECONDS = 3  # For running requests when the server stops; then they are cancelled.
 
-STDIO = "stdio"
-"""Owner of the runs of the one client on stdio; over HTTP clients cannot be told apart."""
-
-SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled after this.
-
-HTTP_IDLE_SECONDS = 30 * 60  # Then a session ends: a client may begin many and use none.
-
-
-async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
-    """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
-    options = server.create_initialization_options()
-    over = anyio.CancelScope()
-    with claimed_stdout() as out, claimed_stdin() as into:
-        writer = StdoutMessages(out, over, greeting.answered)
-        with over:
-            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
-    if writer.failure is not None:
-        raise writer.failure
+HTTP_IDLE_SECONDS = 30 * 60  # Until an unused session ends.
 
 
 class HttpServer(uvicorn.Server):
-    """Serves the bridge on an address that is bound when it starts.
-
-    At its end it waits for requests, but for none that has no end of its own.
+    """Serves the bridge over HTTP; at its end it waits for requests, but not for streams.
 
     Args:
         host: A name or address of this machine, or the path of a Unix socket.
-        listening: Told the port once clients can come.
-        replica: Answers probes, and has a name among several; None for neither.
-        token: What each request but probes has to carry; empty for nothing.
+        replica: Answers probes and names the responses.
+        token: The token that requests other than probes need; empty for none.
     """
 
     def __init__(
@@ -92,36 +62,28 @@ class HttpServer(uvicorn.Server):
             session_idle_timeout=HTTP_IDLE_SECONDS,
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
-        self._streams = _Streams(app)
-        # Imported here: stdio does without it.
-        from bridge.server.connection import HttpConnection
-
-        admission = RequestAdmission(
-            self._streams if replica is None else replica.around(self._streams),
+        self._streams: set[anyio.CancelScope] = set()
+        admission = RequestMiddleware(
+            partial(self._answer, app),
             self._guard,
             token,
-            (lambda scope: None) if replica is None else replica.probe,
+            replica,
             lambda: server.session_manager._server_instances,
         )
         config = uvicorn.Config(
             admission,
             http=partial(HttpConnection, admission),  # type: ignore[arg-type]  # it makes one
             ws="none",
-            log_config=None,  # Its lines go where the bridge's do, which counts repeated ones.
+            log_config=None,  # The bridge's own log counts repeated lines.
             log_level="warning",
             access_log=False,
             lifespan="on",
-            backlog=16,  # Accepted at a time: each takes a descriptor before it is counted.
+            backlog=16,  # Accepted at once: a connection takes a descriptor before it is counted.
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen.
-
-        Raises:
-            UsageError: The address is taken, or is not this machine's.
-        """
         host, port = self._address
         if "/" in host:
             self._listeners = [unix_listener(Path(host))]
@@ -134,44 +96,39 @@ class HttpServer(uvicorn.Server):
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
         for each in self._listeners:
-            each.listen(socket.SOMAXCONN)  # More than those may wait.
+            each.listen(socket.SOMAXCONN)  # More connections than `backlog` may wait.
         self._listening(port)
+
+    def close(self) -> None:
+        """Close the listening sockets, also of a server that was cancelled while it started."""
+        for each in self._listeners:
+            each.close()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command, which drains first or cancels this."""
+        """Leave signals to the command, which drains first or cancels the server."""
         yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more requests, and wait for those under way."""
+        """Accept no more requests, and wait for the running ones."""
         self._notices.end_streams()
-        self._streams.end()
+        for stream in self._streams:
+            stream.cancel()
         await super().shutdown(self._listeners)
         if "/" in self._address[0]:
             await anyio.Path(self._address[0]).unlink(missing_ok=True)
 
-
-class _Streams:
-    """Answers GET: the streams of earlier protocols, which have no end but the server's."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._open: set[anyio.CancelScope] = set()
-
-    def end(self) -> None:
-        for stream in self._open:
-            stream.cancel()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; end the stream of a GET (earlier protocols) with the server."""
         if scope["type"] != "http" or scope["method"] != "GET":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
         with anyio.CancelScope() as stream:
-            self._open.add(stream)
+            self._streams.add(stream)
             try:
-                await self._app(scope, receive, send)
+                await app(scope, receive, send)
             finally:
-                self._open.discard(stream)
+                self._streams.discard(stream)
         if stream.cancelled_caught:
             await send({"type": "http.response.body", "body": b""})
 
@@ -187,12 +144,11 @@ async def serve_http(
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
     Args:
-        listening: Told the port once clients can come.
-        ending: Once set, no more runs begin; this returns when those under way have ended.
-        token: What each request but probes has to carry; empty for nothing.
+        ending: Drains once set: no more runs start, and this returns when the last has ended.
+        token: The token that requests other than probes need; empty for none.
 
     Raises:
-        UsageError: The address cannot be listened on.
+        UsageError: The bridge cannot listen on the address.
     """
     replica = Replica(engine)
     server = HttpServer(build_server(engine), host, port, listening, replica, token)
@@ -207,18 +163,16 @@ async def serve_http(
             await server.serve()
     except anyio.get_cancelled_exc_class():
         if server.started:
-            # Enough to tell those who listen that there is nothing more to come.
+            # Enough to end the clients' streams properly.
             with anyio.move_on_after(0.5, shield=True):
                 await server.shutdown()
         raise
+    finally:
+        server.close()
 
 
 def listeners(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to every address of a host, all to the same port; 0 takes a free one.
-
-    Raises:
-        UsageError: The address is taken, or is not this machine's.
-    """
+    """Return sockets bound to all addresses of a host, on one port; 0 takes a free one."""
     try:
         addresses: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -249,11 +203,7 @@ def listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def unix_listener(path: Path) -> socket.socket:
-    """Return a Unix socket that this user alone can connect to; a dead bridge's is replaced.
-
-    Raises:
-        UsageError: Something else is there, or it cannot be made.
-    """
+    """Return a Unix socket that only this user can connect to; replace a dead bridge's."""
     with ExitStack() as stack:
         try:
             quiet = suppress(FileNotFoundError, ConnectionRefusedError)
@@ -282,16 +232,16 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UsageError:
 
 
 def guard(host: str, port: int) -> TransportSecuritySettings:
-    """Return what `Host` and `Origin` a request may carry: a web page must not reach the bridge.
+    """Return the allowed `Host` and `Origin` headers: a web page must not reach the bridge.
 
-    Each is given whole. Of a pattern with any port the SDK compares the beginning alone, so that
-    it takes `localhost:1.evil.example` for `localhost`.
+    Ports are explicit: for a pattern with any port, the SDK compares only the beginning, and takes
+    `localhost:1.evil.example` for `localhost`.
     """
     shown = f"[{host}]" if ":" in host else host
     names = dict.fromkeys(("127.0.0.1", "localhost", "[::1]", shown))
     addresses = [f"{name}:{port}" for name in names]
     if port == 80:
-        # No sender writes it.
+        # Clients omit the default port.
         addresses += names
     return TransportSecuritySettings(
         allowed_hosts=addresses, allowed_origins=[f"http://{address}" for address in addresses]
@@ -302,7 +252,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Return host and port of "HOST:PORT"; for "unix:PATH" the path and 0.
 
     Raises:
-        UsageError: It is no address, or not one of this machine alone.
+        UsageError: It is not an address, or other machines can reach it.
     """
     if text.startswith("unix:/"):
         return text.removeprefix("unix:"), 0
@@ -310,19 +260,13 @@ def parse_address(text: str) -> tuple[str, int]:
     if match is None or int(match[3]) > 65535:
         raise UsageError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765, nor unix:/PATH.")
     host = match[1] or match[2]
-    if not _is_loopback(host):
+    loopback = host == "localhost"
+    with suppress(ValueError):
+        loopback = loopback or ipaddress.ip_address(host).is_loopback
+    if not loopback:
         message = (
             f"{host} can be reached from other machines, and anyone who reaches the bridge can run "
             "code and use your servers."
         )
         raise UsageError(message, remedy="Bind to 127.0.0.1 and put an authenticating proxy ahead.")
     return host, int(match[3])
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

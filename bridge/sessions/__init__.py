@@ -1,6 +1,6 @@
-"""Sessions: programs that follow each other with what they define kept."""
+"""Sessions: runs that share a sandbox, so that later programs see earlier variables."""
 
-from bridge.sessions.session import SessionRun
+from bridge.sessions.session import Turn
 from bridge.sessions.table import Listed, Sessions
 
-__all__ = ["Listed", "SessionRun", "Sessions"]
+__all__ = ["Listed", "Sessions", "Turn"]

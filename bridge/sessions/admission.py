@@ -1,38 +1,48 @@
-"""Which sessions are open: so many at once, in fair shares.
+"""Admission of sessions: a bounded number has a sandbox, in fair shares (`bridge.fair_shares`).
 
-Owns who gets a place, whose sandbox is put away for that, and who waits for a run to end. What is
-fair is `bridge.fair_shares`'s. Putting away keeps a session's state; a run that is under way is
-never ended for another.
+An idle session gives up its sandbox for one that waits, and its state stays saved. A running
+program is never ended for another session.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 
 from bridge.errors import BridgeError
 from bridge.fair_shares import Taken, gives_up_place, place_for
 
-if TYPE_CHECKING:
-    from bridge.sessions.session import Session
-
 # A client can ask for any number of sessions and runs.
-MAX_WAITING = 32  # Sessions that wait for a place at a time, and runs for their session.
-MAX_WAITING_OF_OWNER = 8  # Sessions of one owner, who would fill the queue for the others.
+MAX_WAITING = 32  # Sessions that wait for a place; also runs that wait for one session.
+MAX_WAITING_OF_OWNER = 8  # Waiting sessions of one owner, who could fill the queue.
 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
+class Candidate(Protocol):
+    """A session that needs a place; `since` is the time of its last use."""
+
+    since: float
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def in_use(self) -> bool: ...
+
+    async def put_away(self) -> None: ...
+
+
 class SessionAdmission:
-    """The places. One is waited for `wait_seconds`: as long as a run may take."""
+    """The places for open sessions. A session waits `wait_seconds` for one."""
 
     def __init__(self, places: int, wait_seconds: float) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
-        self._admitted: set[Session] = set()
-        self._waiting: list[Session] = []
-        self._yielding: set[Session] = set()
+        self._admitted: set[Candidate] = set()
+        self._waiting: list[Candidate] = []
+        self._yielding: set[Candidate] = set()
         self._turn = anyio.Lock()
         self._changed = anyio.Event()
 
@@ -40,8 +50,8 @@ class SessionAdmission:
     def open(self) -> int:
         return len(self._admitted)
 
-    async def admit(self, session: Session) -> None:
-        if await self._placed(session):
+    async def admit(self, session: Candidate) -> None:
+        if await self._try_place(session):
             return
         own = [each.owner for each in self._waiting].count(session.owner)
         for waiting, most, whose, first in (
@@ -59,12 +69,12 @@ class SessionAdmission:
             with anyio.move_on_after(self._wait_seconds):
                 while True:
                     changed = self._changed
-                    if await self._placed(session):
+                    if await self._try_place(session):
                         return
                     await changed.wait()
         finally:
             self._waiting.remove(session)
-            # The next in the queue may have its turn.
+            # The next session in the queue may get the place.
             self._wake()
         raise BridgeError(
             f"All {self._places} sessions that may be open at once are in use.",
@@ -72,30 +82,30 @@ class SessionAdmission:
             code="session_limit",
         )
 
-    def dismissed(self, session: Session) -> None:
+    def dismiss(self, session: Candidate) -> None:
         self._admitted.discard(session)
         self._yielding.discard(session)
         self._wake()
 
-    def gives_way(self, session: Session) -> bool:
-        """Return whether a session whose run has ended must give its place to one that waits."""
+    def gives_way(self, session: Candidate) -> bool:
+        """Return whether a session whose run has ended must give its place to a waiting one."""
         if len(self._yielding) >= len(self._waiting):
             return False
         waiting = [each.owner for each in self._waiting]
-        # Those that go already are not theirs any more.
+        # Sessions that already give up their places do not count.
         staying = [each for each in self._by_age() if each not in self._yielding]
-        if not gives_up_place(session.owner, _taken(staying), self._places, waiting):
+        if not gives_up_place(session.owner, _as_taken(staying), self._places, waiting):
             return False
         self._yielding.add(session)
         return True
 
-    async def _placed(self, session: Session) -> bool:
+    async def _try_place(self, session: Candidate) -> bool:
         async with self._turn:
             while True:
                 known = self._by_age()
-                # Those that wait are woken in the order they came.
+                # Waiting sessions wake in their order of arrival.
                 ahead = [] if session in self._waiting else [each.owner for each in self._waiting]
-                ruling = place_for(session.owner, _taken(known), self._places, ahead)
+                ruling = place_for(session.owner, _as_taken(known), self._places, ahead)
                 match ruling.answer:
                     case "free":
                         self._admitted.add(session)
@@ -107,7 +117,7 @@ class SessionAdmission:
                     case "no":
                         raise _all_used(ruling.held, self._places)
 
-    def _by_age(self) -> list[Session]:
+    def _by_age(self) -> list[Candidate]:
         return sorted(self._admitted, key=lambda each: each.since)
 
     def _wake(self) -> None:
@@ -115,7 +125,7 @@ class SessionAdmission:
         self._changed = anyio.Event()
 
 
-def _taken(known: list[Session]) -> list[Taken]:
+def _as_taken(known: list[Candidate]) -> list[Taken]:
     return [Taken(each.owner, each.in_use) for each in known]
 
 

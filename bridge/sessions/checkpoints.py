@@ -1,12 +1,13 @@
 """Saved states of sessions, in the store.
 
-Owns a row for each session and the state as a content, replaced together, and refused if the state
-is not what was written. What a state consists of only a guest knows. A disk that fails costs the
-state that was to be saved or read, and no run.
+A session has a row and a blob, which are replaced together; a blob with another digest is refused.
+Only a guest interprets the state. A disk error loses the state and no run. After a power cut the
+state is the old or the new one. The state is readable by this user only, and is not encrypted.
 
-Several bridges may use one store: who saves last wins, unless they serve as one and claim their
-sessions (`bridge.sessions.claims`); after a power cut it is the old or the new. A state is the
-program's own data: readable by this user alone, and not encrypted.
+A claim is a document with the name of the replica that runs something in the session, which renews
+it meanwhile. Between runs, once the state is saved, no replica has the session. A claim that is not
+renewed lapses; the replica that waits for it measures that on its own clock. A live replica that
+lost its claim detects that when it saves, and does not overwrite newer state.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import errno
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -23,8 +25,10 @@ from math import inf
 from time import time
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.to_thread
 
+from bridge.errors import InvalidRequestError
 from bridge.model import Json, Loss
 from bridge.sessions.state import MAX_STATE_BYTES, losses
 from bridge.store import Store, Transaction, owner_digest
@@ -32,8 +36,6 @@ from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row, Table
-
-    from bridge.sessions.claims import Claims
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +50,13 @@ CLAIM = "claim"  # The kind of documents that say which of several bridges has a
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """One session's state, as it was saved.
+    """The saved state of one session.
 
     Attributes:
-        data: For a guest to read; empty where only the rest was asked for.
+        data: The state for a guest; empty in lists.
         facts: The session's record.
-        moment: When it was saved, in seconds since the epoch.
-        size: Bytes of its state.
+        moment: The time of the save, in seconds since the epoch.
+        size: The size of the state, in bytes.
     """
 
     session_id: str
@@ -68,11 +70,11 @@ class Saved:
 
 
 class Checkpoints:
-    """Saves, finds and forgets. What is not async blocks, and is for threads.
+    """The saved states. Methods that are not async block, and need a thread.
 
     Args:
-        now: Seconds since the epoch.
-        claims: Which of several bridges may save what; None if there is one.
+        now: Returns seconds since the epoch.
+        claims: The claims of several bridges; None if there is one bridge.
     """
 
     def __init__(
@@ -93,10 +95,9 @@ class Checkpoints:
         self._written = 0
 
     async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
-        """Return what is saved by that id or name, but for its data; or what may have been it.
+        """Return a session without its data, by id or by name, or why sessions cannot be read.
 
-        Of a name it is the last saved. Whether its state can be used is not known before it is
-        loaded.
+        Of several sessions with one name it is the last saved.
         """
         every = await self._every(owner)
         if every is None:
@@ -112,11 +113,11 @@ class Checkpoints:
             return None
 
     async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return what is saved by that id, or why it is of no use; neither if there is nothing."""
+        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
         return await anyio.to_thread.run_sync(self.loaded, owner, session_id)
 
     async def save(self, owner: str, saved: Saved) -> str:
-        """Save it in place of what was; return why that could not be done, empty if it was."""
+        """Replace a saved session; return why that failed, empty on success."""
         try:
             await anyio.to_thread.run_sync(partial(self.write, owner, saved))
         except OSError as error:
@@ -129,25 +130,25 @@ class Checkpoints:
         except OSError as error:
             logger.warning("what was saved of a session cannot be removed: %s", error)
 
-    async def described(self, owner: str, session_id: str) -> Saved | None:
-        """Return what is saved by that id, but for its data."""
+    async def describe(self, owner: str, session_id: str) -> Saved | None:
+        """Return a session without its data."""
 
         def read() -> Saved | None:
             with self._store.reading() as kept:
                 row = _row(kept, owner_digest(owner), session_id)
-            return None if row is None else _saved(row)
+            return None if row is None else _parse_row(row)
 
         return await anyio.to_thread.run_sync(read)
 
     async def listed(self, owner: str) -> tuple[Saved, ...]:
-        """Return what is saved of an owner's sessions, but for their data."""
+        """Return an owner's sessions without their data."""
         return await self._every(owner) or ()
 
     def write(self, owner: str, saved: Saved) -> None:
-        """Save a session in place of what was saved of it before.
+        """Replace a saved session.
 
         Raises:
-            OSError: It cannot be. What was saved before is as it was.
+            OSError: The save failed; the previous state is unchanged.
         """
         if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
             raise OSError(errno.EFBIG, "the state is larger than the limit")
@@ -157,7 +158,7 @@ class Checkpoints:
         row = {
             "owner": owner_digest(owner),
             "id": id_digest(saved.session_id),
-            # Not every database has text with these.
+            # PostgreSQL's text has no NUL.
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
             "saved": self._now(),
             "size": len(saved.data),
@@ -186,7 +187,7 @@ class Checkpoints:
             self.tidy()
 
     def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return a session as it was saved, if nothing has changed that since."""
+        """Return a session with its data; see `load`."""
         try:
             with self._store.reading() as kept:
                 row = _row(kept, owner_digest(owner), session_id)
@@ -195,7 +196,7 @@ class Checkpoints:
             data = self._data(row)
         except OSError as error:
             return None, f"its checkpoint cannot be read: {error.strerror or error}"
-        found = _saved(row, data)
+        found = _parse_row(row, data)
         if found is None or hashlib.sha256(data).hexdigest() != row.digest:
             return None, "its checkpoint is damaged, or somebody changed it"
         return found, ""
@@ -209,7 +210,7 @@ class Checkpoints:
         return b"".join(pieces)
 
     def all(self, owner: str | None) -> tuple[Saved, ...]:
-        """Return what is saved of an owner's sessions, or of all; the last saved first."""
+        """Return an owner's sessions without data, or all owners'; the last saved first."""
         with self._store.reading() as kept:
             if kept.connection is None:
                 return ()
@@ -218,11 +219,11 @@ class Checkpoints:
             if owner is not None:
                 chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
             rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
-        found = (_saved(row) for row in rows)
+        found = (_parse_row(row) for row in rows)
         return tuple(each for each in found if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
-        """Keep nothing of a session; tell whether there was anything."""
+        """Remove a session; return whether it existed."""
         with self._store.reading() as kept:
             if _row(kept, owner_digest(owner), session_id) is None:
                 return False
@@ -236,7 +237,7 @@ class Checkpoints:
         return True
 
     def tidy(self) -> int:
-        """Remove what has expired or is too much; return how many."""
+        """Remove expired and excess sessions; return how many."""
         self._tidied, self._written = self._now(), 0
         table = _sessions()
         with self._store.writing() as kept:
@@ -273,7 +274,7 @@ def _ours(owner: str, which: str) -> ColumnElement[bool]:
 
 
 def id_digest(session_id: str) -> str:
-    """Return what identifies a session in the store, whatever its id's length."""
+    """Return a session's key in the store, which has a fixed length."""
     return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -284,8 +285,8 @@ def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
     return kept.connection.execute(chosen).first()
 
 
-def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
-    """Return what a row says; None if that is not what a bridge writes."""
+def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
+    """Return the session of a row; None if a bridge did not write the row."""
     try:
         told = json.loads(row.facts)
     except (ValueError, RecursionError):
@@ -304,3 +305,122 @@ def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
             )
         case _:
             return None
+
+
+LEASE_SECONDS = 16.0
+"""A claim without a renewal for this long belongs to a dead or stopped replica. Replicas renew four
+times as often."""
+
+_Key = tuple[str, str]  # The digests of a session's owner and of its id.
+
+
+class Claims:
+    """The claims of one replica; errors of other replicas name it."""
+
+    def __init__(self, store: Store, replica: str) -> None:
+        self._store = store
+        self._replica = replica
+        # After a restart a replica of the same name is another one.
+        self._process = secrets.token_hex(8)
+        self._beat = 0
+        self._held: set[_Key] = set()
+
+    def holds(self, owner: str, session_id: str) -> bool:
+        """Return whether this replica has claimed a session and knows of no loss."""
+        return _key(owner, session_id) in self._held
+
+    async def claim(self, owner: str, session_id: str) -> str:
+        """Claim a session; return the name of the dead replica that had it, or ""."""
+        key, wait = _key(owner, session_id), 0.05
+        start = since = anyio.current_time()
+        seen: bytes | None = None
+        while True:
+            lapsed = seen if anyio.current_time() - since >= LEASE_SECONDS else None
+            found = await anyio.to_thread.run_sync(self._try, key, lapsed)
+            if found is None:
+                return _holder(lapsed)
+            # The other replica may be saving the state, or may be dead.
+            alive = seen not in (None, found)
+            if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
+                raise _elsewhere(session_id, _holder(found))
+            if found != seen:
+                seen, since = found, anyio.current_time()
+            await anyio.sleep(wait)
+            wait = min(2 * wait, 0.5)
+
+    async def release(self, owner: str, session_id: str) -> None:
+        """Release a session, so that any replica can claim it."""
+        key = _key(owner, session_id)
+        self._held.discard(key)
+        try:
+            await anyio.to_thread.run_sync(self._release, key)
+        except OSError as error:
+            logger.warning("a session's claim is left to lapse: %s", error)
+
+    async def renewing(self) -> None:
+        """Renew the held claims until cancelled."""
+        while True:
+            await anyio.sleep(LEASE_SECONDS / 4)
+            if self._held:
+                try:
+                    await anyio.to_thread.run_sync(self._renew)
+                except OSError as error:
+                    logger.warning("claims of sessions cannot be renewed: %s", error)
+
+    def check(self, kept: Transaction, owner: str, session_id: str) -> None:
+        """Raise OSError if another replica has taken a session over; `owner` is a digest."""
+        if not self._has(kept, (owner, id_digest(session_id))):
+            raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
+
+    def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:
+        """Claim a session and return None, or return another replica's claim."""
+        with self._store.writing() as kept:
+            found = kept.get(CLAIM, *key)
+            if found not in (None, lapsed) and not self._is_own(found):
+                return found
+            kept.put(CLAIM, *key, self._document())
+            self._held.add(key)
+        return None
+
+    def _release(self, key: _Key) -> None:
+        with self._store.writing() as kept:
+            if self._has(kept, key):
+                kept.delete(CLAIM, *key)
+
+    def _renew(self) -> None:
+        with self._store.writing() as kept:
+            for key in tuple(self._held):
+                if self._has(kept, key):
+                    kept.put(CLAIM, *key, self._document())
+
+    def _has(self, kept: Transaction, key: _Key) -> bool:
+        """Return whether this replica still has a claim; forget a lost one."""
+        found = kept.get(CLAIM, *key)
+        if found is not None and self._is_own(found):
+            return True
+        self._held.discard(key)
+        return False
+
+    def _document(self) -> bytes:
+        self._beat += 1
+        return f"{self._replica} {self._process} {self._beat}".encode()
+
+    def _is_own(self, found: bytes) -> bool:
+        return self._process.encode() in found
+
+
+def _key(owner: str, session_id: str) -> _Key:
+    return owner_digest(owner), id_digest(session_id)
+
+
+def _holder(found: bytes | None) -> str:
+    return (found or b"").partition(b" ")[0].decode(errors="replace")
+
+
+def _elsewhere(session_id: str, replica: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Session {session_id} is in use in replica {replica!r} of the bridge: a run uses it in "
+        "it there, or its state could not be saved and is there alone. Nothing was run.",
+        remedy="Wait for the session's run to end, or send the request to that replica.",
+        code="elsewhere",
+    )

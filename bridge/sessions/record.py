@@ -1,8 +1,7 @@
 """The record of one session: its runs, the variables it holds, and what was lost.
 
-Owns what is remembered from run to run and through a sandbox's end, and what a run's result is told
-of it: the sentences, and the bounds on what a guest says of itself, which can only lie about its
-own session. No I/O.
+It outlives the session's sandboxes, and writes the report in each run's result. A guest can only
+lie about its own session, and its texts are bounded. No I/O.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from typing import Any
 
 from bridge.errors import PackageRefusedError
 from bridge.gate.flow import FlowState
-from bridge.model import Json, Loss, RunResult, SessionReport, SessionState, Variable
-from bridge.sandbox.failure import Ending
+from bridge.model import Json, Loss, SessionReport, SessionState, Variable
+from bridge.sandbox.failure import Ending, Verdict
 from bridge.sessions.checkpoints import Saved
 from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses, shown_line
 
 logger = logging.getLogger(__name__)
 
 ID_BYTES = 16
-"""Of a session's id, from the system's source of randomness: over HTTP the id opens the session."""
+"""Random bytes of a session's id, which opens the session over HTTP."""
 
 KEPT_AFTER_TIMEOUT = (
     "The session's state is kept: what the program had done until then is there for the next run."
@@ -31,13 +30,13 @@ KEPT_AFTER_TIMEOUT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Holdings:
-    """What a session has, as its guest says."""
+    """The variables of a session, as its guest reports them."""
 
     holds: tuple[Variable, ...] = ()
     more: int = 0
 
     def beside(self, before: Holdings) -> tuple[str, ...]:
-        """Return the names that were not there before, or had another type."""
+        """Return the names that are new or have another type."""
         had = {(variable.name, variable.kind) for variable in before.holds}
         return tuple(v.name for v in self.holds if (v.name, v.kind) not in had)
 
@@ -46,7 +45,7 @@ class Holdings:
 
 
 def holdings(holds: object, more: object) -> Holdings:
-    """Return what a guest, or what was saved, says that a session has."""
+    """Return the variables that a guest reports or that were saved."""
     said = holds if isinstance(holds, list) else []
     found = [variable for entry in said[:MAX_NAMES] if (variable := _variable(entry)) is not None]
     untold = max(0, len(said) - MAX_NAMES)
@@ -69,22 +68,21 @@ def _variable(entry: Any) -> Variable | None:
 
 
 class Record:
-    """What is known of one session.
+    """The record of one session.
 
     Attributes:
-        session_id: Random, so that it cannot be guessed.
-        saved: After which of them its state was saved last; 0 for never.
-        holdings: What it held after its last run.
-        flow: What its programs have read, for the policy.
+        saved: The number of the run after which the state was last saved; 0 for never.
+        holdings: The variables after the last run.
+        flow: What its programs have read, for the flow rules.
         named: Whether its last caller may use its name.
-        unkept: What it held that was not in what was saved last.
-        intact: Whether the state is still in that sandbox.
+        unkept: The variables that the last save could not include.
+        intact: Whether its sandbox still has the state.
     """
 
     def __init__(
         self, owner: str, name: str, saved: Saved | None = None, damaged: str = ""
     ) -> None:
-        """Make one, new or from what was saved; `damaged` may have been its state."""
+        """Make a new record or continue a saved one; `damaged` says why there is none."""
         self.owner = owner
         self.name = name if saved is None else saved.name
         self.session_id = secrets.token_hex(ID_BYTES) if saved is None else saved.session_id
@@ -111,7 +109,7 @@ class Record:
         self.unkept = saved.lost
 
     def check_move(self) -> None:
-        """Check that another sandbox would have all that the session holds."""
+        """Check that the saved state has all variables, so another sandbox can continue."""
         missing = [f"{loss.name} ({loss.why})" for loss in self.unkept]
         if not self.recoverable:
             missing = [v.name for v in self.holdings.holds] and [self._gone or "its last run"]
@@ -130,7 +128,7 @@ class Record:
         return self.saved == self.runs and not self._gone
 
     def to_save(self, data: bytes, lost: tuple[Loss, ...]) -> Saved:
-        """Return what is saved of it, with its state."""
+        """Return the session to save, with its state."""
         facts = {
             **self.holdings.document(),
             "flow": self.flow.document(),
@@ -147,40 +145,28 @@ class Record:
         )
 
     def is_large(self, limit: int) -> bool:
-        """Return whether the values may take more than `limit` bytes."""
+        """Return whether the variables may exceed `limit` bytes."""
         return sum(held.size or 0 for held in self.holdings.holds) > limit // 2
 
-    def with_losses(self, result: RunResult, lost: tuple[Loss, ...]) -> RunResult:
-        """Return a run's result with what is in memory only and will be lost."""
-        large = [f"{loss.name} ({loss.why})" for loss in lost if "bytes" in loss.why]
-        if not large or result.session is None:
-            return result
-        note = (
-            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
-            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
-        )
-        notes = " ".join(filter(None, (result.session.note, note)))
-        return replace(result, session=replace(result.session, note=notes))
-
     def opened(self) -> None:
-        """Record that it gets a fresh sandbox."""
+        """Record a new sandbox."""
         self.begun, self.intact = False, True
 
     def ended(
         self,
-        result: RunResult,
+        verdict: Verdict,
         ending: Ending,
         *,
         saved: Saved | None,
         sound: bool,
         cancelled: bool,
         ends: bool,
-    ) -> RunResult:
-        """Record how a run ended; return its result with the session's report.
+    ) -> tuple[Verdict, SessionReport]:
+        """Record the end of a run; return the verdict on it, and the session's report.
 
         Args:
-            saved: What the run's sandbox began with.
-            sound: Whether another program could be sent there.
+            saved: The state that the run's sandbox began with.
+            sound: Whether the sandbox can take another program.
         """
         kept = ending.exited is not None and ending.exited.kept and sound
         kept = kept and not (ending.protocol_error or ending.lost)
@@ -189,7 +175,7 @@ class Record:
         self.begun = True
         if cancelled:
             summary = "Cancelled by its client."
-            result = replace(result, status="error", reason="cancelled", summary=summary)
+            verdict = replace(verdict, status="error", reason="cancelled", summary=summary)
         fresh: tuple[str, ...] | None = None
         if kept and ending.done is not None:
             before, self.holdings = self.holdings, holdings(ending.done.holds, ending.done.more)
@@ -198,36 +184,36 @@ class Record:
             self.holdings = Holdings()
             why = "it did not take in what was sent to it"
             if sound:
-                why = _why_lost(result, answered=ending.done is not None)
+                why = _why_lost(verdict, answered=ending.done is not None)
             self.lose(f"in run {self.runs}, {why}")
             state, note = "lost", _lost_note(why, self.saved)
         if ends:
             state, note = "ended", note if kept else ""
         report = replace(self.report(state, lost, note), fresh=fresh)
-        told = note if state == "lost" else ""
-        if result.status == "timeout" and state not in ("lost", "ended"):
-            told = KEPT_AFTER_TIMEOUT
-        if told:
-            # In the error too, where that counts.
-            result = replace(result, error=f"{result.error.rstrip()}\n{told}".strip())
-        return replace(result, session=report)
+        more = note if state == "lost" else ""
+        if verdict.status == "timeout" and state not in ("lost", "ended"):
+            more = KEPT_AFTER_TIMEOUT
+        if more:
+            # The model reads the error first.
+            verdict = replace(verdict, error=f"{verdict.error.rstrip()}\n{more}".strip())
+        return verdict, report
 
     def _start(
         self, ending: Ending, saved: Saved | None
     ) -> tuple[SessionState, str, tuple[Loss, ...]]:
-        """Return what a run began with, as its result says it."""
+        """Return how a run began, for its result."""
         if self.begun:
             return "kept", "", ()
-        note, self._gone = self._beginning(0 if saved is None else saved.run), ""
+        note, self._gone = self._start_note(0 if saved is None else saved.run), ""
         told = None if ending.done is None else ending.done.lost
         lost = losses(None if saved is None else saved.lost, told)
         return "new" if saved is None else "restored", note, lost
 
-    def _beginning(self, saved: int) -> str:
-        """Return a note on what it begins with, if that is not what its last run left; else "".
+    def _start_note(self, saved: int) -> str:
+        """Return a note if a run does not begin with the state of the last run; else "".
 
         Args:
-            saved: After which run the state was saved that is restored; 0 for none.
+            saved: The run whose saved state is restored; 0 for none.
         """
         if not self.runs:
             return self._damaged and f"It began again, with nothing: {self._damaged}."
@@ -242,31 +228,31 @@ class Record:
         return f"{start}; what {which} lost{why}."
 
     def began_from(self, saved: Saved | None, why: str) -> None:
-        """Record what it is restored from, or why it is not."""
+        """Record the restored state, or why there is none."""
         self.saved = 0 if saved is None else saved.run
         self._gone = why or self._gone
         if saved is not None and saved.facts.get("flow") != self.flow.document():
-            # Another bridge may have saved it since this record was made.
+            # Another bridge may have saved the session since.
             self.flow.absorb(FlowState.of(saved.facts.get("flow")))
 
     def given_up(self) -> None:
-        """Record that a run was killed, so that it is unknown how far it got."""
+        """Record that a run was killed at an unknown point."""
         self.runs += 1
         self.lose("its last run was given up, and had to be killed")
 
     def lose(self, why: str) -> None:
-        """Record that the state is gone, except for what was saved."""
+        """Record that the unsaved state is gone."""
         logger.info("session %s lost its state: %s", self.name, why)
         self.intact = False
         self._gone = why
 
-    def unsaved(self, why: str) -> None:
-        """Record that the state is only in its sandbox."""
+    def set_unsaved(self, why: str) -> None:
+        """Record that only the sandbox has the state."""
         logger.info("session %s could not be saved: %s", self.name, why)
         self._gone = f"it could not be saved: {why}"
 
     def kept(self, lost: tuple[Loss, ...]) -> None:
-        """Record that the state is saved, without some of it."""
+        """Record that the state is saved, except for `lost`."""
         self.saved, self._gone, self.unkept = self.runs, "", lost
 
     def report(
@@ -291,23 +277,23 @@ def _texts(value: Json) -> tuple[str, ...]:
 
 
 def _lost_note(why: str, saved: int) -> str:
-    """Return a note: the run has lost the state, and what the next one will begin with."""
+    """Return a note on lost state and on how the next run begins."""
     start = f"what was saved after run {saved}" if saved else "nothing"
     return f"The session's state is lost: {why}. The next run begins with {start}."
 
 
-def _why_lost(result: RunResult, *, answered: bool) -> str:
-    """Return the reason of a loss, in a clause.
+def _why_lost(verdict: Verdict, *, answered: bool) -> str:
+    """Return the reason of a loss as a clause.
 
     Args:
-        answered: Its process had the last word. One that is interrupted and has all of its state
-            stays, with that; so this one had not.
+        answered: Whether the process itself reported the end. An interrupted process keeps its
+            state unless it was still restoring it.
     """
-    if answered and result.reason == "timeout":
+    if answered and verdict.reason == "timeout":
         return "its time was over before all that was saved had been restored"
     return {
         "timeout": "the program did not react when its time was over, and was killed",
         "oom": "the program was killed for using too much memory",
         "crash": "the process that held it was killed",
         "exit": "the process that held it ended",
-    }.get(result.reason or "", "the process that held it is gone")
+    }.get(verdict.reason or "", "the process that held it is gone")

@@ -1,8 +1,7 @@
 """One session: its queue, its sandbox while it has one, and its state between runs.
 
-Owns the order of a session's runs, and when its sandbox comes, is saved and goes. One task does all
-of that, and is there only while there is a sandbox or something waits. What is remembered of a
-session is its record's; which sessions there are, and how many may be open, is the table's.
+One task serves the queue while a sandbox exists or a run waits. It opens the sandbox, hands it to
+one run after another, and saves the state after each run.
 """
 
 from __future__ import annotations
@@ -10,55 +9,52 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
 from bridge.gate.flow import FlowState
-from bridge.model import Limits, RunRequest, RunResult
-from bridge.model.outcome import caught
+from bridge.model import Limits, Loss, RunRequest, RunResult, SessionReport
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64
-from bridge.sandbox.failure import Ending
-from bridge.sessions.admission import MAX_WAITING
-from bridge.sessions.checkpoints import Saved
+from bridge.sandbox.failure import Ending, Verdict
+from bridge.sandbox.pool import Reservation
+from bridge.sessions.admission import MAX_WAITING, SessionAdmission
+from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
 from bridge.sessions.record import Holdings, Record
 from bridge.sessions.state import MAX_STATE_BYTES, StateParts
 from bridge.upstream.client_features import clear_caller, on_behalf_of
 
-if TYPE_CHECKING:
-    from bridge.sessions.table import Sessions
-
 logger = logging.getLogger(__name__)
 
-SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run waits for it.
+SAVE_SECONDS = 10.0  # A guest may take so long to send its state; the next run waits.
 
 
 class Guest(Protocol):
-    """A sandbox that a session's runs follow each other in; see `bridge.runs.session_guest`."""
+    """The sandbox of a session; see `bridge.runs.ready_sandbox`."""
 
     @property
     def is_whole(self) -> bool: ...
 
     async def wait_dead(self) -> None: ...
 
-    async def save(self, number: int, limit: int) -> StateParts | None: ...
-
 
 @dataclass(eq=False, kw_only=True)
-class SessionRun:
-    """One run's place in its session.
+class Turn:
+    """A run's turn: it has the session's sandbox.
 
     Attributes:
-        number: Of the run, from 1.
-        state: What the session begins with, in a fresh sandbox; empty for nothing.
-        waited: Whether the sandbox may have died since its last run.
-        conclude: Called with the result and the ending; returns the result with the session's
-            report.
+        number: The run's number in the session, from 1.
+        state: The saved state to restore in a new sandbox; empty for none.
+        waited: Whether the sandbox may have died since the last run.
+        begun: Receives the function that interrupts the program, once the program has begun.
+        conclude: Returns the verdict on the run, and the session's report.
+        lost: The variables that the save after this run could not include.
     """
 
     session_id: str
@@ -67,16 +63,19 @@ class SessionRun:
     flow: FlowState
     waited: bool = False
     packages: PackageSet = NOTHING
+    sandbox: Reservation[Any]
     begun: Callable[[Callable[[], Awaitable[None]]], None]
-    conclude: Callable[[RunResult, Ending], RunResult]
+    conclude: Callable[[Verdict, Ending], tuple[Verdict, SessionReport]]
+    concluded: bool = False
+    lost: tuple[Loss, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What the run's frame says of it."""
+        """The fields of the `Run` frame."""
         return {"number": self.number, "state": as_base64(self.state)}
 
     def check(self, request: RunRequest) -> None:
-        """Check that what a request brings fits beside what the session begins with."""
+        """Check that the request's files and the restored state fit into one frame."""
         brought = sum(len(file.data or b"") for file in request.files)
         if len(self.state) + brought > MAX_STATE_BYTES:
             message = (
@@ -86,70 +85,186 @@ class SessionRun:
             remedy = "Run something without files first; the next run can have them."
             raise InvalidRequestError(message, remedy=remedy)
 
-
-Work = Callable[[Any, SessionRun], Awaitable[RunResult]]
-"""Runs a program in the guest of a session."""
+    def with_losses(self, result: RunResult) -> RunResult:
+        """Return a result with a note on large variables that were not saved."""
+        large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
+        if not large or result.session is None:
+            return result
+        note = (
+            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
+            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
+        )
+        notes = " ".join(filter(None, (result.session.note, note)))
+        return replace(result, session=replace(result.session, note=notes))
 
 
 @dataclass(eq=False, kw_only=True)
 class QueuedRun:
-    """A run that waits in a session's queue, or the session's end.
+    """A run, or the end of the session, in the session's queue.
 
     Attributes:
-        request: None if the session is only to end.
-        outcome: None if its client has gone, or the session had ended before.
-        over: Set once there is nothing more to come.
-        stop: Interrupts the program that is under way.
-        again: Its first sandbox was gone when it was to begin.
+        request: None for the end of the session.
+        outcome: The result of the end, or the error of a run without a turn.
+        over: Set when the session has saved its state after the run.
+        stop: Interrupts the program; None before the program has begun.
+        failure: The error that ended its turn.
+        again: Whether its first sandbox was dead.
+        is_gone: Whether it was cancelled.
     """
 
     request: RunRequest | None = None
     limits: Limits = Limits()
     caller: RunCaller | None = None
-    work: Work | None = None
     ends: bool = False
     outcome: RunResult | BridgeError | None = None
     over: anyio.Event = field(default_factory=anyio.Event)
     stop: Callable[[], Awaitable[None]] | None = None
     stopped: bool = False
+    failure: Exception | None = None
     again: bool = False
+    is_gone: bool = False
+    _turn: Turn | None = None
+    _ready: anyio.Event = field(default_factory=anyio.Event)
+    _left: anyio.Event = field(default_factory=anyio.Event)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    _cancelled: bool = False
 
-    def section(self) -> anyio.CancelScope:
-        """Return the scope for the next part of it, which `cancel` ends."""
-        self._scope = anyio.CancelScope()
-        if self._cancelled:
+    def section(self, *, shield: bool = False) -> anyio.CancelScope:
+        """Return a scope that `cancel` cancels."""
+        self._scope = anyio.CancelScope(shield=shield)
+        if self.is_gone:
             self._scope.cancel()
         return self._scope
 
     def cancel(self) -> None:
-        """Cancel it, in whichever part it is."""
-        self._cancelled = True
+        """Cancel the run in its current section."""
+        self.is_gone = self.stopped = True
         self._scope.cancel()
 
-    def finish(self, outcome: RunResult | BridgeError | None) -> None:
+    def finish(self, outcome: RunResult | BridgeError | None = None) -> None:
         self.outcome = outcome
         self.over.set()
+        self._ready.set()
+
+    async def wait_turn(self) -> Turn | None:
+        """Wait for the run's turn; return None if the session ended first."""
+        await self._ready.wait()
+        if isinstance(self.outcome, BridgeError):
+            raise self.outcome
+        return self._turn
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Turn]:
+        """Hold the session's sandbox while this is open.
+
+        A cancellation first interrupts the program, so that the session keeps its state.
+
+        Raises:
+            BridgeError: The bridge is ending.
+        """
+        failure: Exception | None = None
+        scope = anyio.CancelScope()
+        if (turn := await self.wait_turn()) is not None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._give_up_when_cancelled)
+                try:
+                    with self.section(shield=True) as scope:
+                        try:
+                            yield turn
+                        except Exception as error:
+                            # Raised below: the task group would wrap it.
+                            failure = error
+                finally:
+                    self.leave(failure)
+                tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if turn is None or scope.cancelled_caught:
+            raise BridgeError("The bridge is ending.", code="session_limit")
+
+    def leave(self, failure: Exception | None = None) -> None:
+        """Return the sandbox to the session."""
+        self.failure, self._turn, self._ready = failure, None, anyio.Event()
+        self._left.set()
+
+    async def hand_over(self, turn: Turn) -> None:
+        """Give the run its turn, and wait until it leaves."""
+        self._turn, self._left = turn, anyio.Event()
+        self._ready.set()
+        if not self.is_gone:
+            await self._left.wait()
+
+    async def _give_up_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if self._turn is not None:
+                with anyio.CancelScope(shield=True):
+                    await self.give_up()
+
+    async def give_up(self) -> None:
+        """End the run's turn within ten seconds: its client is gone, or the bridge ends."""
+        self.stopped = True
+        if self._turn is not None and self.stop is not None:
+            # If the interrupted program ends, its state is kept. Otherwise the sandbox and the
+            # unsaved state are lost.
+            with anyio.move_on_after(5.0):
+                await self.stop()
+                await self._left.wait()
+                return
+        self.cancel()
+        if self._turn is not None:
+            with anyio.move_on_after(5.0):
+                await self._left.wait()
+
+
+Reserve = Callable[..., AbstractAsyncContextManager[Reservation[Any]]]
+"""Reserves a sandbox for several runs; takes the limits and `binds`."""
+
+ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
+"""Returns the package set for a request, with some versions fixed."""
+
+SaveState = Callable[[Any, int, int], Awaitable[StateParts | None]]
+"""Returns the state of a sandbox, given the run's number and the most bytes; None if the sandbox no
+longer works."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionServices:
+    """The parts of a bridge that its sessions share.
+
+    Attributes:
+        claims: The claims of several bridges; None for a single bridge.
+        idle_timeout: Seconds without a run after which a session gives up its sandbox.
+        state_bytes: The largest state to save.
+    """
+
+    reserve: Reserve
+    resolve_packages: ResolvePackages
+    save_state: SaveState
+    admission: SessionAdmission
+    checkpoints: Checkpoints
+    claims: Claims | None
+    idle_timeout: float
+    state_bytes: int
 
 
 class Session:
     """One session.
 
     Attributes:
-        since: When it was last used, in seconds as `anyio.current_time` has them.
-        memory_bytes: What its sandbox may use; 0 while it never had one.
-        claimed: Whether this bridge has it, of several; `claiming` is held to change that.
+        since: The time of its last use, as from `anyio.current_time`.
+        memory_bytes: The memory limit of its sandbox; 0 before the first one.
+        claimed: Whether this one of several bridges has it; guarded by `claiming`.
     """
 
-    def __init__(self, record: Record, table: Sessions) -> None:
+    def __init__(self, record: Record, services: SessionServices) -> None:
         self.record = record
         self.memory_bytes = 0
         self.since = anyio.current_time()
         self.over = False
         self.claimed = False
         self.claiming = anyio.Lock()
-        self._table = table
+        self._services = services
         self._queue: deque[QueuedRun] = deque()
         self._open = self._leaving = self._active = False
         self._busy: QueuedRun | None = None
@@ -164,7 +279,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a sandbox, or is about to."""
+        """Whether it has a sandbox, or starts one."""
         return self._open
 
     @property
@@ -172,7 +287,7 @@ class Session:
         return self._busy is not None or bool(self._queue)
 
     def put(self, queued: QueuedRun) -> bool:
-        """Queue something, if there is room; return whether its task has to be started."""
+        """Queue a run; return whether the caller must start `serve`."""
         if len(self._queue) >= MAX_WAITING:
             raise BridgeError(
                 f"{MAX_WAITING} runs wait for session {self.record.name!r} already.",
@@ -184,44 +299,33 @@ class Session:
         start, self._active = not self._active, True
         return start
 
-    async def give_up(self, queued: QueuedRun) -> None:
-        """End a run whose client has gone. Bounded."""
-        queued.stopped = True
+    def withdraw(self, queued: QueuedRun) -> None:
+        """Remove a run whose client is gone."""
         if queued in self._queue:
             self._queue.remove(queued)
-            queued.cancel()
-            return
-
-        async def cancel() -> None:
-            queued.cancel()
-
-        # A program that is interrupted may end, and its state is kept then. Otherwise the sandbox
-        # goes, and with it what was not saved.
-        for end in (queued.stop or cancel, cancel):
-            with anyio.move_on_after(5.0):
-                await end()
-                await queued.over.wait()
+        queued.cancel()
+        queued.leave()
 
     async def put_away(self) -> None:
-        """Release its sandbox once its run has ended, and wait for that."""
+        """Release the sandbox after the current run."""
         if self._open:
             self._leaving = True
             self._woken.set()
             await self._closed.wait()
 
     async def stop(self) -> None:
-        """Put it away now; a run in it is cancelled."""
+        """Release the sandbox now; a running program is interrupted."""
         while self._queue:
             waiting = self._queue.popleft()
             waiting.cancel()
-            waiting.finish(None)
+            waiting.finish()
         if self._busy is not None:
-            await self.give_up(self._busy)
+            await self._busy.give_up()
         await self.put_away()
 
     async def serve(self) -> None:
-        """Serve what waits, in one sandbox after another if need be."""
-        # This task was started by one run, and serves others.
+        """Serve the queue until it is empty and no sandbox is left."""
+        # One run started this task, and others use it.
         clear_caller()
         try:
             while self._queue:
@@ -234,18 +338,25 @@ class Session:
                     self.record.lose("the bridge failed in it")
                     self._refuse_all(BridgeError(message))
         finally:
-            # Something is left only if this is cancelled, as the engine ends.
+            # The queue has entries only if the engine ends and cancels this.
             self._refuse_all(None)
             self._active = False
-            self._table.settled(self)
-            with anyio.CancelScope(shield=True):
-                await self._table.release(self)
+
+    async def release(self) -> None:
+        """Release the claim, unless a run waits here."""
+        claims = self._services.claims
+        if claims is None:
+            return
+        async with self.claiming:
+            if self.claimed and not self.in_use:
+                await claims.release(self.owner, self.record.session_id)
+                self.claimed = False
 
     async def _serve_queue(self) -> None:
         if self.over:
             while self._queue:
-                # The next request for the name gets a new session.
-                self._queue.popleft().finish(None)
+                # A request for the name gets a new session.
+                self._queue.popleft().finish()
             return
         first = self._queue[0]
         if first.request is None:
@@ -265,22 +376,22 @@ class Session:
         self.record.opened()
         try:
             with first.section():
-                await self._table.admission.admit(self)
+                await self._services.admission.admit(self)
                 self._open = True
             if not self._open:
                 return
             with first.section():
                 self._packages = self._grown or await self._resolved_packages(first)
                 self._grown = None
-            async with self._table.reserve(limits, binds=self._packages.binds) as reserved:
+            async with self._services.reserve(limits, binds=self._packages.binds) as reservation:
                 guest: Guest | None = None
                 with first.section():
-                    guest = await reserved()
+                    guest = await reservation.get()
                 if guest is not None:
                     self.memory_bytes = limits.memory_bytes
-                    await self._use(guest)
+                    await self._use(guest, reservation)
         except BridgeError as error:
-            # There is no sandbox. The run that waits for it gets the error.
+            # The sandbox did not start. The run that waits for it gets the error.
             if first in self._queue:
                 self._queue.remove(first)
                 first.finish(error)
@@ -288,29 +399,29 @@ class Session:
                 logger.warning("session %s: %s", self.record.name, error)
         finally:
             self._open = False
-            self._table.admission.dismissed(self)
+            self._services.admission.dismiss(self)
             self._closed.set()
 
     async def _resolved_packages(self, queued: QueuedRun) -> PackageSet:
-        """Return what a sandbox needs for the session's packages and those of a run."""
+        """Return the package set for the session and a run."""
         request, run, record = queued.request, queued.caller, self.record
         assert request is not None  # a sandbox is opened for a run only
         assert run is not None
         packages = tuple(dict.fromkeys((*record.packages, *packages_of(request))))
         with on_behalf_of(run):
             wanted = replace(request, packages=packages)
-            found = await self._table.resolve_packages(wanted, run, record.pins)
+            found = await self._services.resolve_packages(wanted, run, record.pins)
         record.packages, record.pins = packages, found.pins
         return found
 
     async def _grow(self, queued: QueuedRun) -> None:
-        """Find the packages that a run needs and its sandbox lacks, and put it off for another.
+        """Resolve packages that a run needs and the sandbox lacks, and requeue the run.
 
-        If they cannot be used the run is finished, and the sandbox stays.
+        The next sandbox has them. If they cannot be resolved, the run fails.
         """
         request = queued.request
         assert request is not None
-        # After a defect it stays so, and `serve` finishes the run.
+        # If this fails inside the bridge, `serve` finishes the busy run.
         self._busy = queued
         try:
             lacking = {*self._packages.lacks(packages_of(request))} - {*self.record.packages}
@@ -321,17 +432,17 @@ class Session:
                     self._grown = await self._resolved_packages(queued)
                     self._queue.appendleft(queued)
             if lacking and queued not in self._queue:
-                queued.finish(None)
+                queued.finish()
         except BridgeError as error:
             queued.finish(error)
         self._busy = None
 
-    async def _use(self, guest: Guest) -> None:
-        """Serve runs until the sandbox must be released."""
+    async def _use(self, guest: Guest, reservation: Reservation[Any]) -> None:
+        """Serve runs in one sandbox until it must be released."""
         record = self.record
         saved = None
         if record.runs:
-            saved, why = await self._table.checkpoints.load(record.owner, record.session_id)
+            saved, why = await self._services.checkpoints.load(record.owner, record.session_id)
             record.began_from(saved, why)
         while (queued := await self._next(guest)) is not None:
             if queued.request is None:
@@ -342,29 +453,28 @@ class Session:
                 return
             if queued.over.is_set():
                 continue
+            turn = self._turn(queued, guest, saved, reservation)
             try:
-                await self._run(queued, guest, saved)
+                await self._hand_over(queued, guest, turn)
                 if record.begun and record.intact and not self.over:
                     saved = None
-                    await self._save(guest, queued)
+                    turn.lost = await self._save(guest)
                     if record.recoverable:
-                        await self._table.release(self)
+                        await self.release()
             finally:
-                # Without an outcome it failed in the bridge, which `serve` tells.
-                if queued.outcome is not None:
-                    queued.finish(queued.outcome)
-            if queued not in self._queue:
-                queued.finish(queued.outcome)
+                # A run without a turn failed inside the bridge; `serve` finishes it.
+                if self._busy is None and queued not in self._queue:
+                    queued.finish()
             if self.over or not record.intact:
                 return
 
     async def _next(self, guest: Guest) -> QueuedRun | None:
-        """Wait for the next run; None when the sandbox must be released."""
+        """Return the next run; None if the sandbox must be released."""
         if not self._queue and not self.record.begun:
-            # The client that it was opened for has gone.
+            # The client of the first run is gone.
             return None
-        if self.record.begun and self._table.admission.gives_way(self):
-            # What waits in the queue asks for a place again, when it is served.
+        if self.record.begun and self._services.admission.gives_way(self):
+            # The queued runs ask for a place again.
             return None
         if not self._queue and not self._leaving and await self._rest(guest):
             self.record.lose("its sandbox ended while it was idle")
@@ -372,9 +482,9 @@ class Session:
         return self._queue.popleft() if self._queue and not self._leaving else None
 
     async def _rest(self, guest: Guest) -> bool:
-        """Wait for a run, or until it has been idle for long; return whether the sandbox died."""
+        """Wait for a run or for the idle timeout; return whether the sandbox died."""
         died = False
-        with anyio.move_on_after(self._table.idle_timeout):
+        with anyio.move_on_after(self._services.idle_timeout):
             async with anyio.create_task_group() as tasks:
 
                 async def watch() -> None:
@@ -390,22 +500,18 @@ class Session:
                 tasks.cancel_scope.cancel()
         return died
 
-    async def _run(self, queued: QueuedRun, guest: Guest, saved: Saved | None) -> None:
-        self._busy = queued
-        request, caller, work, record = queued.request, queued.caller, queued.work, self.record
-        assert request is not None
-        assert caller is not None
-        assert work is not None
-        heard = False
+    def _turn(
+        self, queued: QueuedRun, guest: Guest, saved: Saved | None, reservation: Reservation[Any]
+    ) -> Turn:
+        record = self.record
 
         def begun(stop: Callable[[], Awaitable[None]]) -> None:
             queued.stop = stop
 
-        def conclude(result: RunResult, ending: Ending) -> RunResult:
-            nonlocal heard
-            heard = True
+        def conclude(verdict: Verdict, ending: Ending) -> tuple[Verdict, SessionReport]:
+            turn.concluded = True
             return record.ended(
-                result,
+                verdict,
                 ending,
                 saved=saved,
                 sound=guest.is_whole,
@@ -413,53 +519,57 @@ class Session:
                 ends=queued.ends,
             )
 
-        seat = SessionRun(
-            session_id=self.record.session_id,
+        turn = Turn(
+            session_id=record.session_id,
             number=record.runs + 1,
             state=b"" if saved is None else saved.data,
             flow=record.flow,
             waited=record.begun,
             packages=self._packages,
+            sandbox=reservation,
             begun=begun,
             conclude=conclude,
         )
-        outcome: RunResult | BridgeError | None = None
-        with queued.section(), on_behalf_of(caller):
-            outcome = await caught(work(guest, seat))
+        return turn
+
+    async def _hand_over(self, queued: QueuedRun, guest: Guest, turn: Turn) -> None:
+        """Give a run its turn, and record how that ended."""
+        record = self.record
+        self._busy = queued
+        await queued.hand_over(turn)
         self._busy = None
         self.since = anyio.current_time()
-        if isinstance(outcome, NotStartedError):
+        if isinstance(queued.failure, NotStartedError):
             record.lose("its sandbox was gone when the next run was to begin")
             if not queued.again and not queued.stopped:
                 queued.again = True
                 self._queue.appendleft(queued)
                 return
-        elif not heard and (queued.stop is not None or not guest.is_whole):
+        elif not turn.concluded and (queued.stop is not None or not guest.is_whole):
             record.given_up()
         if queued.ends:
             await self._forget()
-        queued.outcome = outcome
-        if self._table.claims is None and not record.is_large(self._table.state_bytes):
-            # Of several bridges another may get the next run, and needs what is saved of this one.
-            # What is large may not be saved whole, which the result says.
-            queued.finish(outcome)
+        if self._services.claims is None and not record.is_large(self._services.state_bytes):
+            # The result need not wait for the save. Of several bridges another one may serve the
+            # next run, and needs the saved state. A large state may be saved only in part.
+            queued.finish()
 
-    async def _save(self, guest: Guest, queued: QueuedRun) -> None:
-        """Keep the state, so that losing the sandbox is not losing that."""
+    async def _save(self, guest: Guest) -> tuple[Loss, ...]:
+        """Save the state; return the variables that could not be saved."""
         record = self.record
-        state = await guest.save(record.runs, self._table.state_bytes)
+        state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
-            record.unsaved(state.problem)
-        elif problem := await self._table.checkpoints.save(
+            record.set_unsaved(state.problem)
+        elif problem := await self._services.checkpoints.save(
             record.owner, record.to_save(state.data, state.lost)
         ):
-            record.unsaved(problem)
+            record.set_unsaved(problem)
         else:
             record.kept(state.lost)
-            if isinstance(queued.outcome, RunResult):
-                queued.outcome = record.with_losses(queued.outcome, state.lost)
+            return state.lost
+        return ()
 
     async def _end(self, queued: QueuedRun) -> None:
         await self._forget()
@@ -470,4 +580,4 @@ class Session:
     async def _forget(self) -> None:
         self.over = True
         self.record.holdings = Holdings()
-        await self._table.checkpoints.forget(self.record.owner, self.record.session_id)
+        await self._services.checkpoints.forget(self.record.owner, self.record.session_id)

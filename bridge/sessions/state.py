@@ -1,7 +1,6 @@
-"""A session's state as its guest sends it: bytes that only another guest reads.
+"""A session's state as its guest sends it: bounded bytes that only another guest reads.
 
-Owns the bound on them. The host never looks inside. A malformed part makes the checkpoint unusable,
-and nothing else: the session continues, and its next checkpoint may be good.
+A malformed part makes this checkpoint unusable. The session continues.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from bridge.text import valid_text, visible
 
 # A guest can send a state of any size, with any number of names of any length.
 MAX_STATE_BYTES = 44 * 1024 * 1024
-"""Of a state, and of a restored one with the run's files: as base64 they go into one frame, and
-those hold 64 MB. Guests are asked for no more than 32 MB, to which the sources come."""
+"""The largest state, and the largest restored state with a run's files. As base64 they fit into one
+frame of 64 MB. Guests are asked for at most 32 MB and add the sources."""
 
-MAX_NAMES = 40  # Listed; the others are counted.
+MAX_NAMES = 40  # The other names are counted.
 MAX_NAME_CHARS = 80
 
 
 class StateParts:
-    """Takes the parts of one state; `problem` says why they are none."""
+    """Collects the parts of one state; `problem` says why they are unusable."""
 
     def __init__(self) -> None:
         self.lost: tuple[Loss, ...] = ()
         self.problem = ""
         self._data = bytearray()
 
-    def take(self, frame: State) -> None:
+    def add(self, frame: State) -> None:
         if self.problem:
             return
         if len(self._data) + len(frame.data) > MAX_STATE_BYTES:
@@ -42,13 +41,13 @@ class StateParts:
         return bytes(self._data) or None
 
     def refuse(self, problem: str) -> None:
-        """Drop the state, for a reason."""
+        """Drop the state and record the reason."""
         self.problem = problem
         self._data.clear()
 
 
 def losses(*said: object) -> tuple[Loss, ...]:
-    """Return the losses that a hostile guest reports as pairs of texts, each name once."""
+    """Return the losses that a possibly hostile guest reports, each name once."""
     found: dict[str, Loss] = {}
     more = 0
     for entry in (entry for each in said if isinstance(each, list | tuple) for entry in each):
@@ -67,6 +66,6 @@ def losses(*said: object) -> tuple[Loss, ...]:
 
 
 def shown_line(text: str, most: int) -> str:
-    """Return a text of a guest's in one line, and bounded."""
+    """Return a guest's text in one bounded line."""
     shown = visible(valid_text(text[: most + 1]), keep="")
     return shown if len(shown) <= most else f"{shown[:most]}..."

@@ -1,7 +1,6 @@
-"""All sessions of a bridge: their owners, how they are found, and how many are open.
+"""All sessions of a bridge, found by owner and by name or id.
 
-Owns who may use which session; which of them are open is `admission`'s. A session belongs to its
-owner. A caller that is known may use its name; any other needs its id, which cannot be guessed.
+A known caller may use a session's name. Any other caller needs the id, which cannot be guessed.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,43 +20,37 @@ from anyio.abc import TaskGroup
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
-from bridge.packages.packages import PackageSet
 from bridge.sessions.admission import SessionAdmission
-from bridge.sessions.checkpoints import Checkpoints
+from bridge.sessions.checkpoints import Checkpoints, Claims
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
-from bridge.sessions.session import SAVE_SECONDS, Guest, QueuedRun, Session, Work
+from bridge.sessions.session import (
+    SAVE_SECONDS,
+    QueuedRun,
+    Reserve,
+    ResolvePackages,
+    SaveState,
+    Session,
+    SessionServices,
+)
 from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.store import Store
 
-if TYPE_CHECKING:
-    from bridge.sessions.claims import Claims
-
 logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 500
-"""Sessions without a sandbox that are remembered, with why their state is gone: a client can use
-any number of names."""
+"""Remembered sessions without a sandbox: a client can use any number of names."""
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
-
-Reserved = AbstractAsyncContextManager[Callable[[], Awaitable[Guest]]]
-"""A sandbox that is set aside while this is entered; what it gives returns it once it is ready."""
-
-Reserve = Callable[..., Reserved]
-"""Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
-
-ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
-"""Says what a sandbox needs for the packages that a request is for, with some versions fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A session, for its owner.
+    """A session in its owner's list.
 
     Attributes:
-        idle_seconds: Since anybody used it.
-        memory_bytes: What its sandbox may use; 0 while it has none.
+        idle_seconds: Seconds since its last use.
+        memory_bytes: The memory limit of its sandbox; 0 without one.
     """
 
     session_id: str
@@ -78,27 +71,30 @@ class Sessions:
         reserve: Reserve,
         store: Store,
         resolve_packages: ResolvePackages,
+        save_state: SaveState,
     ) -> None:
         self._settings = settings
-        self.reserve = reserve
-        self.resolve_packages = resolve_packages
-        self.claims: Claims | None = None
-        if settings.replica:
-            # Imported here: a bridge that is alone does without.
-            from bridge.sessions.claims import Claims
-
-            self.claims = Claims(store, settings.replica)
-        self.checkpoints = Checkpoints(store, days=settings.session_days, claims=self.claims)
+        claims = Claims(store, settings.replica) if settings.replica else None
+        longest = settings.max_timeout + SAVE_SECONDS + 10.0  # to release the sandbox
+        self._services = SessionServices(
+            reserve=reserve,
+            resolve_packages=resolve_packages,
+            save_state=save_state,
+            admission=SessionAdmission(settings.sessions, longest),
+            checkpoints=Checkpoints(store, days=settings.session_days, claims=claims),
+            claims=claims,
+            idle_timeout=settings.session_idle_timeout,
+            # The host takes no more than `MAX_STATE_BYTES`.
+            state_bytes=min(settings.session_bytes, MAX_STATE_BYTES - 4 * MEBIBYTE),
+        )
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
-        longest = settings.max_timeout + SAVE_SECONDS + 10.0  # to release the sandbox
-        self.admission = SessionAdmission(settings.sessions, longest)
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Sessions:
         self._tasks = await anyio.create_task_group().__aenter__()
-        if self.claims is not None:
-            self._tasks.start_soon(self.claims.renewing)
+        if (claims := self._services.claims) is not None:
+            self._tasks.start_soon(claims.renewing)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -114,7 +110,7 @@ class Sessions:
 
     @property
     def open(self) -> int:
-        return self.admission.open
+        return self._services.admission.open
 
     @property
     def known(self) -> int:
@@ -137,41 +133,53 @@ class Sessions:
                 remedy='Make the plan without `session`, or the run without mode="plan".',
             )
 
-    async def run(
-        self, request: RunRequest, limits: Limits, caller: RunCaller, work: Work
-    ) -> RunResult:
-        """Run a program in its session, after those that were asked for before.
-
-        Cancelling this interrupts the program, and keeps the state if it answers to that.
+    @asynccontextmanager
+    async def queued(
+        self, request: RunRequest, limits: Limits, caller: RunCaller
+    ) -> AsyncIterator[QueuedRun]:
+        """Queue a run in its session, and wait for its turn; leaving waits for the session's save.
 
         Raises:
             UnknownError: There is none of that id for this caller.
             BridgeError: No further session can be opened.
-            BridgeError: What `work` raises.
         """
         while True:
             queued = QueuedRun(
-                request=request, limits=limits, caller=caller, work=work, ends=request.end_session
+                request=request, limits=limits, caller=caller, ends=request.end_session
             )
-            session = await self._find(request, make=True)
-            session.record.named = request.named_sessions
-            result = await self._take(session, queued)
-            if result is not None:
-                return result
+            found = await self._find(request, make=True)
+            found.record.named = request.named_sessions
+            if (session := await self._put(found, queued)) is None:
+                continue
+            try:
+                if await queued.wait_turn() is not None:
+                    yield queued
+                    await queued.over.wait()
+                    return
+            finally:
+                if not queued.over.is_set():
+                    session.withdraw(queued)
 
-    async def end(self, request: RunRequest) -> RunResult:
+    async def end_session(self, request: RunRequest) -> RunResult:
         """End a session, after the runs in it that were asked for before."""
         while True:
             queued = QueuedRun(ends=True)
-            result = await self._take(await self._find(request, make=False), queued)
-            if result is not None:
-                return result
+            session = await self._put(await self._find(request, make=False), queued)
+            if session is None:
+                continue
+            try:
+                await queued.wait_turn()
+            finally:
+                if not queued.over.is_set():
+                    session.withdraw(queued)
+            if isinstance(queued.outcome, RunResult):
+                return queued.outcome
 
     async def listed(self, owner: str) -> tuple[Listed, ...]:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self.checkpoints.listed(owner):
+        for saved in await self._services.checkpoints.listed(owner):
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
                 name=saved.name,
@@ -194,29 +202,28 @@ class Sessions:
                 )
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds))
 
-    async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
-        """Wait until a run is served; None if the session had ended before."""
+    async def _put(self, session: Session, queued: QueuedRun) -> Session | None:
+        """Queue a run in a session; return that, or None if it has ended."""
         async with session.claiming:
-            if self.claims is not None:
-                session = await self._claimed(session, self.claims)
+            if (claims := self._services.claims) is not None:
+                session = await self._claim(session, claims)
             if session.over:
                 return None
             if self._tasks is None:
                 raise BridgeError("The bridge is ending.", code="session_limit")
             if session.put(queued):
-                self._tasks.start_soon(session.serve)
-        try:
-            await queued.over.wait()
-        except BaseException:
-            # Its client is gone: it is interrupted, which keeps the state as it is then.
-            with anyio.CancelScope(shield=True):
-                await session.give_up(queued)
-            raise
-        if isinstance(queued.outcome, RunResult) or queued.outcome is None:
-            return queued.outcome
-        raise queued.outcome
+                self._tasks.start_soon(self._serve, session)
+        return session
 
-    async def _claimed(self, session: Session, claims: Claims) -> Session:
+    async def _serve(self, session: Session) -> None:
+        try:
+            await session.serve()
+        finally:
+            self._settle(session)
+            with anyio.CancelScope(shield=True):
+                await session.release()
+
+    async def _claim(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
         record = session.record
         # One that stood still for too long may have lost it.
@@ -224,8 +231,8 @@ class Sessions:
         if session.claimed or session.over:
             return session
         try:
-            gone = await claims.take(record.owner, record.session_id)
-            saved = await self.checkpoints.described(record.owner, record.session_id)
+            gone = await claims.claim(record.owner, record.session_id)
+            saved = await self._services.checkpoints.describe(record.owner, record.session_id)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await claims.release(record.owner, record.session_id)
@@ -248,15 +255,6 @@ class Sessions:
             session.record.lose(f"replica {gone!r} of the bridge ended while it had it")
         return session
 
-    async def release(self, session: Session) -> None:
-        """Let other bridges have a session, unless something waits for it here."""
-        if self.claims is None:
-            return
-        async with session.claiming:
-            if session.claimed and not session.in_use:
-                await self.claims.release(session.owner, session.record.session_id)
-                session.claimed = False
-
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
         key, owner = request.session, request.owner
         is_id = _ID.fullmatch(key) is not None
@@ -272,7 +270,7 @@ class Sessions:
         async with self._finding:
             found = self._known(owner, key)
             if found is None:
-                saved, damaged = await self.checkpoints.find(owner, key)
+                saved, damaged = await self._services.checkpoints.find(owner, key)
                 if saved is not None:
                     found = self._add(Record(owner, saved.name, saved))
                 elif make and not is_id:
@@ -297,19 +295,10 @@ class Sessions:
         return None
 
     def _add(self, record: Record) -> Session:
-        session = self._sessions[record.session_id] = Session(record, self)
+        session = self._sessions[record.session_id] = Session(record, self._services)
         return session
 
-    @property
-    def idle_timeout(self) -> float:
-        return self._settings.session_idle_timeout
-
-    @property
-    def state_bytes(self) -> int:
-        """How much of a session's state is kept; the host takes no more than `MAX_STATE_BYTES`."""
-        return min(self._settings.session_bytes, MAX_STATE_BYTES - 4 * MEBIBYTE)
-
-    def settled(self, session: Session) -> None:
+    def _settle(self, session: Session) -> None:
         """Forget sessions that the store has, and those that ended long ago."""
         key = session.record.session_id
         if self._sessions.get(key) is not session:

@@ -1,8 +1,7 @@
-"""Precedence: flags, environment, `config.toml`, defaults.
+"""Loads the settings from flags, environment and `config.toml`, in this precedence.
 
-Owns the names, the parsing and the merged, frozen `Settings`. The only package that reads
-`os.environ`; everything else takes what it needs as arguments. A value that does not parse is an
-error that names where it stands: nothing falls back silently.
+No other package reads `os.environ`. An invalid value is an error that names its place; it is never
+replaced by a default.
 """
 
 from __future__ import annotations
@@ -10,32 +9,35 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from bridge.errors import SettingsError
+from bridge.model import Directory, Json, ProtocolMode, ServerSettings
 from bridge.private_files import exposure, make_directory
-from bridge.settings import parsers
+from bridge.settings import fields, parsers
 from bridge.settings.commands import CommandProfile as CommandProfile
-from bridge.settings.directories import engine_directories, resolve_directories
-from bridge.settings.file import TABLES, ConfigFile, as_text, read_config
+from bridge.settings.commands import parse_commands
+from bridge.settings.dependencies import Dependencies, parse_dependencies
+from bridge.settings.directories import engine_directories, parse_directories, resolve_directories
+from bridge.settings.kubernetes import Kubernetes
 from bridge.settings.parsers import parse_size as parse_size
-from bridge.settings.paths import CONFIG, default_state_dir
-from bridge.settings.paths import config_path as config_path
-from bridge.settings.paths import home as home
-from bridge.settings.paths import moved_dir as moved_dir
-from bridge.settings.paths import packages_dir as packages_dir
-from bridge.settings.paths import runtime_dir as runtime_dir
-from bridge.settings.paths import store_of as store_of
-from bridge.settings.policy import PolicySpec
-from bridge.settings.profiles import ProfileSpec
-from bridge.settings.profiles import narrowed as narrowed
-from bridge.settings.state import SOLE_USER, require_private
+from bridge.settings.policy import PolicySpec, parse_policy
+from bridge.settings.profiles import ProfileSpec, parse_profiles
+from bridge.settings.profiles import narrow as narrow
+from bridge.settings.state import CONFIG, SOLE_USER, default_state_dir, require_private
+from bridge.settings.state import config_path as config_path
+from bridge.settings.state import home as home
 from bridge.settings.state import http_token as http_token
+from bridge.settings.state import moved_dir as moved_dir
+from bridge.settings.state import packages_dir as packages_dir
 from bridge.settings.state import prepare_state as prepare_state
+from bridge.settings.state import runtime_dir as runtime_dir
+from bridge.settings.state import store_of as store_of
 from bridge.settings.values import SETTINGS as SETTINGS
 from bridge.settings.values import AuditMode as AuditMode
 from bridge.settings.values import GuardMode as GuardMode
@@ -48,7 +50,7 @@ from bridge.settings.values import Settings as Settings
 from bridge.settings.values import Switch as Switch
 
 FLAGS: Mapping[str, str] = {name: each["flag"] for name, each in SETTINGS.items() if each["flag"]}
-"""The settings that every command has a flag for, with its help."""
+"""The settings with a flag on every command, and the flag's help."""
 
 PREFIX = "MCP_BRIDGE_"
 
@@ -66,31 +68,34 @@ def defaults() -> Settings:
 def load(
     flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
 ) -> Settings:
-    """Return the settings in force.
-
-    Args:
-        flags: Field name to text, for the flags that were given.
-        environ: Used in place of the process's environment.
+    """Return the effective settings. `flags` and `environ` hold unparsed texts.
 
     Raises:
-        SettingsError: A value does not parse; the text names the flag, variable or key.
+        SettingsError: A value is invalid; the message names the flag, variable or key.
     """
     environment = dict(os.environ if environ is None else environ)
     named_file = environment.get(CONFIG, "")
-    file = read_config(config_path(environment), required=bool(named_file))
+    file = _read_config(config_path(environment), required=bool(named_file))
     own = _from_file(file.values, file)
     profiles = {
         name: _from_file(profile.values, file, f"profiles.{name}")
         for name, profile in file.profiles.items()
     }
-    given = {**_from_environment(environment), **_from_flags(flags or {})}
+    given = {
+        key: _parse(key, environment[name], name)
+        for key, name in ((key, variable(key)) for key in SETTINGS)
+        # Shells and client configurations unset a variable by an empty value.
+        if environment.get(name)
+    }
+    for key, text in (flags or {}).items():
+        given[key] = _parse(key, text, f"--{key.replace('_', '-')}")
     named = given.get("profile", own.get("profile"))
     name = str(named.value) if named is not None else "standard"
     profile = _chosen_profile(name, file, named.place if named is not None else "")
     found = {**own, **profiles[name], **given}
     values = {key: each.value for key, each in found.items()}
     if profile.strict:
-        # Only a strict profile itself can allow these; flags and variables can only refuse.
+        # Only the profile itself can allow these; flags and variables can only refuse them.
         for key in ("allow_packages", "allow_directories"):
             allowed, refused = profiles[name].get(key), given.get(key)
             values[key] = (
@@ -114,25 +119,32 @@ def load(
         notes=tuple(filter(None, notes)),
         **cast("dict[str, Any]", {"state_dir": default_state_dir(environment), **values}),
     )
+    return _check_places(_with_consistent_timeouts(settings, asked=values), file)
+
+
+def _check_places(settings: Settings, file: ConfigFile) -> Settings:
     if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
-        # As the home in a container may be another user's.
+        # In a container, the home directory may belong to another user.
         with suppress(OSError):
             make_directory(settings.state_dir)
     require_private(settings.state_dir, "The state directory", "MCP_BRIDGE_STATE_DIR")
     if isinstance(settings.store, Path):
         require_private(settings.store, "The store", "MCP_BRIDGE_STORE")
-    settings = _with_consistent_timeouts(settings, asked=values)
-    return _with_directories(settings, file) if file.directories else settings
+    if not file.directories:
+        return settings
+    directories = resolve_directories(
+        file.directories,
+        f"{file.path}: directories",
+        home=home(settings.environ),
+        private=private_places(settings),
+        trusted=trusted_places(settings),
+    )
+    return replace(settings, directories=directories)
 
 
 def reload_policy(settings: Settings) -> PolicySpec:
-    """Return the policy read again from its file; the current one if it has no file.
-
-    Raises:
-        SettingsError: The file, or its policy, does not parse.
-    """
     path = settings.policy.path
-    return read_config(path, required=False).policy if path else settings.policy
+    return _read_config(path, required=False).policy if path else settings.policy
 
 
 def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> Settings:
@@ -144,26 +156,15 @@ def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> 
     if "timeout" not in asked:
         return replace(settings, timeout=settings.max_timeout)
     note = (
-        f"{settings.place('timeout')}: {settings.timeout:g} s is beyond the maximum of "
-        f"{settings.max_timeout:g} s ({settings.place('max_timeout')}), which is raised to it."
+        f"{settings.place('timeout')}: {settings.timeout:g} s exceeds the maximum of "
+        f"{settings.max_timeout:g} s ({settings.place('max_timeout')}), which rises to it."
     )
     notes = (*settings.notes, note)
     return replace(settings, max_timeout=settings.timeout, notes=notes)
 
 
-def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
-    found = resolve_directories(
-        file.directories,
-        f"{file.path}: directories",
-        home=home(settings.environ),
-        private=private_places(settings),
-        trusted=trusted_places(settings),
-    )
-    return replace(settings, directories=found)
-
-
 def private_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories of the bridge and the engines, to which no program gets access."""
+    """Return the directories of the bridge and the engines, which no program may access."""
     file = settings.store if isinstance(settings.store, Path) else None
     kept = (file, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
@@ -173,18 +174,16 @@ def private_places(settings: Settings) -> tuple[Path, ...]:
 
 
 def trusted_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the paths that the bridge executes or trusts: no program may write to them."""
+    """Return the paths that the bridge executes or trusts; no program may write to them."""
     code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
     named = (settings.servers_config, settings.dependencies.directory, settings.packages)
     return (*code, *filter(None, named))
 
 
 def writable_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories of the host that programs, commands and packages write to.
+    """Return the host directories that programs, commands and packages write to.
 
-    The files of sessions and of `out/` are among the store's blobs.
-
-    No file in them may define what the bridge starts.
+    A file in them must not define what the bridge starts.
     """
     offered = (Path(one.path) for one in settings.offered_directories if one.writable)
     written = (
@@ -209,11 +208,10 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "and its state directory may be writable for all.",
     "MCP_BRIDGE_TEST_": "Read by the tests of this project.",
 }
-"""Names of variables that are not settings, or their beginnings, with their meanings."""
+"""Variables, or prefixes of variables, that are not settings, and their meanings."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a warning for each variable that is named like a setting and is none."""
     known = {variable(name).removeprefix(PREFIX) for name in SETTINGS}
     said = []
     for name in sorted(environ):
@@ -221,30 +219,101 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         if key not in (name, *known) and not name.startswith(tuple(OTHER_VARIABLES)):
             near = parsers.nearest(key, known)
             guess = f" Did you mean {PREFIX}{near}?" if near else ""
-            said.append(f"{name} is not a setting, and changes nothing.{guess}")
+            said.append(f"{name} is not a setting and has no effect.{guess}")
     return said
+
+
+SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(ProtocolMode)}
+"""Keys of a table in `servers`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """The content of a settings file. `text` is needed for line numbers in errors."""
+
+    path: Path
+    text: str = field(repr=False)
+    values: Mapping[str, Json]
+    profiles: Mapping[str, ProfileSpec]
+    commands: Mapping[str, CommandProfile]
+    policy: PolicySpec
+    directories: tuple[Directory, ...]
+    dependencies: Dependencies
+    servers: Mapping[str, ServerSettings]
+    kubernetes: Kubernetes
+
+    def place(self, key: str, table: str = "") -> str:
+        """Return the place of a key for error messages: file, line if known, and key."""
+        within, line = "", ""
+        for number, text in enumerate(self.text.splitlines(), 1):
+            if heading := re.match(r"\s*\[([^\[\]]+)\]", text):
+                within = heading[1].strip()
+            elif within == table and re.match(rf"\s*{re.escape(key)}\s*=", text):
+                line = f":{number}"
+        return f"{self.path}{line}: {f'{table}.' if table else ''}{key}"
+
+
+def _read_config(path: Path, *, required: bool) -> ConfigFile:
+    text = _text(path, required=required)
+    try:
+        document: dict[str, Json] = tomllib.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{path} could not be read: {error}.") from None
+    tables = {
+        name: parse(document.pop(name, None), f"{path}: {name}") for name, parse in _TABLES.items()
+    }
+    policy = replace(tables.pop("policy"), path=path)
+    return ConfigFile(path=path, text=text, values=document, policy=policy, **tables)
+
+
+def _parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
+    return {
+        name: ServerSettings(**fields.record(table, fields.below(place, name), SERVER_KEYS))
+        for name, table in fields.table(tables, place).items()
+    }
+
+
+_TABLES: Mapping[str, Callable[[Json, str], Any]] = {
+    "profiles": parse_profiles,
+    "commands": parse_commands,
+    "policy": parse_policy,
+    "directories": parse_directories,
+    "dependencies": parse_dependencies,
+    "servers": _parse_servers,
+    "kubernetes": fields.fill_with(Kubernetes),
+}
+"""Tables of the settings file, in addition to the settings."""
+
+
+def _text(path: Path, *, required: bool) -> str:
+    try:
+        if not path.is_file() and path.exists():
+            # A read of a pipe or device could block forever.
+            raise SettingsError(f"{path} is not a regular file.")
+        require_private(path, "The settings file", "MCP_BRIDGE_CONFIG")
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        links = (each for each in (path, *path.parents) if each.is_symlink())
+        if dangling := next((each for each in links if not each.exists()), None):
+            message = f"{dangling} is a link to {dangling.readlink()}, which does not exist."
+            if dangling != path:
+                message = f"{path} cannot be read: {message}"
+            raise SettingsError(message, remedy="Restore its target, or remove it.") from None
+        if required:
+            raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
+        return ""
+    except (OSError, ValueError) as error:
+        remedy = "Let this user read it, or name another file in MCP_BRIDGE_CONFIG."
+        raise SettingsError(f"{path} could not be read: {error}.", remedy=remedy) from None
 
 
 @dataclass(frozen=True)
 class _SettingValue:
-    """A setting's value, its place for error messages, and a warning on how it is read."""
+    """A setting's value, its place, and a warning if the bridge changed it."""
 
     value: object
     place: str
     note: str = ""
-
-
-def _from_flags(flags: Mapping[str, str]) -> dict[str, _SettingValue]:
-    return {key: _parse(key, text, f"--{key.replace('_', '-')}") for key, text in flags.items()}
-
-
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _SettingValue]:
-    return {
-        key: _parse(key, environ[name], name)
-        for key, name in ((key, variable(key)) for key in SETTINGS)
-        # An empty variable is how shells and client configurations unset one.
-        if environ.get(name, "") != ""
-    }
 
 
 def _from_file(
@@ -254,29 +323,27 @@ def _from_file(
     for key, value in values.items():
         where = file.place(key, table)
         if key not in SETTINGS:
-            known = parsers.suggestion(key, [*SETTINGS, *dict(TABLES)])
+            known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")
         setting = SETTINGS[key]
-        boolean = setting["parse"] is parsers.boolean
-        text = as_text(value, where, many=setting["many"], boolean=boolean)
-        found[key] = _parse(key, text, where)
+        many = isinstance(getattr(Settings, key), tuple) and isinstance(value, list)
+        if many and all(isinstance(each, str) for each in value):
+            value = ",".join(value)
+        boolean = [bool] if setting["parse"] is parsers.boolean else []
+        wanted = "true or false" if boolean else "a text or a number"
+        parsed = fields.of(setting["parse"], str, int, float, *boolean, wanted=wanted)(value, where)
+        found[key] = _SettingValue(parsed, where, _note(key, str(value), parsed, where))
     return found
 
 
 def _parse(key: str, text: str, place: str) -> _SettingValue:
-    try:
-        value = SETTINGS[key]["parse"](text)
-        return _SettingValue(value, place, _note(key, text, value, place))
-    except ValueError as error:
-        # An address may hold a login, also where its host was left out.
-        shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)
-        raise SettingsError(f"{place}: {shown!r} {error}.") from None
+    value = fields.parse_text(SETTINGS[key]["parse"], text, place)
+    return _SettingValue(value, place, _note(key, text, value, place))
 
 
 def _note(key: str, text: str, value: object, place: str) -> str:
-    """Return a warning on a value that is not taken as it is written; empty if it is."""
     if SETTINGS[key]["parse"] is parsers.place and not parsers.path(text).is_absolute():
-        return f"{place}: {text!r} is relative, so it is {value}. A repository may bring its own."
+        return f"{place}: {text!r} is relative, so it means {value}. A repository may have its own."
     if key == "pids" and value != int(text):
-        return f"{place}: {text} is taken as the maximum of {value}."
+        return f"{place}: {text} is replaced by the maximum of {value}."
     return ""

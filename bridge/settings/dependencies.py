@@ -1,8 +1,4 @@
-"""Which packages programs may ask for, from `[dependencies]` of `config.toml`. Pure.
-
-Owns the keys, their bounds and their defaults. Whether a package is allowed is decided, and whether
-it can be had is found out, by `bridge.packages`.
-"""
+"""The packages that programs may request, from `[dependencies]` of `config.toml`. Pure."""
 
 from __future__ import annotations
 
@@ -11,89 +7,80 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bridge.guest.protocol.distributions import DATA, normalised
+from bridge.guest.protocol.distributions import DATA, normalize_name
 from bridge.model import MEBIBYTE, Json
 from bridge.settings import fields
 
-SET = "@data"  # Stands for the usual packages for data work.
+SET = "@data"  # Means the usual packages for data work.
 
 _PATTERN = re.compile(r"([A-Za-z0-9*][A-Za-z0-9._*-]*)\s*([<>=!~].*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Allowed:
-    """One entry of `allow`.
-
-    Attributes:
-        text: As it was written.
-        name: Normalised; "*" in it stands for any characters.
-        versions: Specifiers, such as "==2.*"; empty for any.
-    """
+    """One entry of `allow`: the text, its normalised name glob, and its version specifiers."""
 
     text: str
     name: str
     versions: str = ""
 
 
-_patterns = fields.entries('packages such as ["polars", "pandas==2.*", "types-*"]')
-
-
 def _allow(value: Json, place: str) -> tuple[Allowed, ...]:
-    """Return a list of packages, each a name with "*" or versions, or `@data` for the usual."""
-    found = [text.strip() for text in _patterns(value, place)]
+    """Return a list of packages: names with "*" or versions, or `@data` for the usual ones."""
+    found = fields.several(fields.line, none=True)(value, place)
     data = [name for name in DATA if SET in found]
-    return tuple(_allowed(text, place) for text in [*(t for t in found if t != SET), *data])
+    wanted = [*(text for text in found if text != SET), *data]
+    return tuple(fields.parse_text(_parse_allowed, text, place) for text in wanted)
 
 
-def _allowed(text: str, place: str) -> Allowed:
-    # Only here: most configurations have no such table, and it takes milliseconds.
+def _parse_allowed(text: str) -> Allowed:
+    # Imported late: it takes milliseconds, and most configurations have no such table.
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     found = _PATTERN.fullmatch(text)
     if found is None:
-        fields.fail(place, f'has {text!r:.200}, which is no package such as "pandas==2.*"')
+        raise ValueError('is not a package such as "polars", "pandas==2.*" or "types-*"')
     versions = (found[2] or "").strip()
     try:
         SpecifierSet(versions)
     except InvalidSpecifier:
-        fields.fail(place, f"has {text!r}, whose {versions!r} says nothing of versions")
-    return Allowed(text=text, name=normalised(found[1]), versions=versions)
+        raise ValueError(f"has {versions!r}, which is not a version specifier") from None
+    return Allowed(text=text, name=normalize_name(found[1]), versions=versions)
 
 
 def _index(value: Json, place: str) -> str:
     """Return an http or https address, or the absolute path of a directory."""
-    if not isinstance(value, str) or not value.strip() or re.search(r"[\s\0-\x1f\x7f]", value):
-        problem = "must be the address of a simple index or a directory, without blanks in it"
-        fields.fail(place, problem)
-    if value.startswith(("/", "~")):
-        return str(fields.path(value, place))
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        # Not shown: it may hold a password.
-        problem = "must be an address with https:// (or http://), or a directory's absolute path"
-        fields.fail(place, problem)
-    return value
+    text = value if isinstance(value, str) else ""
+    if text.startswith(("/", "~")):
+        return str(fields.path(text, place))
+    parts = urlsplit(text)
+    blank = re.search(r"[\s\0-\x1f\x7f]", text)
+    if blank or parts.scheme not in ("http", "https") or not parts.hostname:
+        # The message omits the value, which may contain a password.
+        problem = "an address with https:// (or http://), or a directory's absolute path"
+        fields.fail(place, f"must be {problem}, without blanks in it")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dependencies:
-    """The table.
+    """The `[dependencies]` table.
 
     Attributes:
-        allow: Packages that a run may ask for, such as "pandas==2.*" or "types-*"; without any
-            every package is refused. What these need in turn is allowed with them.
-        index: URL of a simple index, or a directory of wheels; it may hold a password. Empty for
-            what uv itself is configured to use.
-        max_bytes: Of all packages of a run together, installed.
-        cache: Where what is installed is kept; None for the bridge's own place.
-        cache_bytes: What may be kept there.
-        timeout: Seconds, for finding and fetching what a run asks for.
-        lock_days: After how many days versions are looked for again; 0 for never.
+        allow: Packages that a run may request, such as "pandas==2.*" or "types-*". Their own
+            dependencies are allowed too. By default every package is refused.
+        index: URL of a simple index, which may contain a password, or a directory of wheels.
+            Empty for the index that uv is configured for.
+        max_bytes: Total size of a run's installed packages.
+        cache: Directory of installed packages; None for the bridge's own.
+        cache_bytes: Maximum size of `cache`.
+        timeout: Seconds to resolve and download a run's packages.
+        lock_days: Days until versions are resolved again; 0 for never.
     """
 
     allow: tuple[Allowed, ...] = fields.key(_allow, ())
     index: str = fields.key(_index, "", repr=False)
-    # The usual packages for data take a third of it.
+    # The usual packages for data need a third of this.
     max_bytes: int = fields.key(fields.size(MEBIBYTE), 512 * MEBIBYTE)
     cache: Path | None = fields.key(fields.path, None)
     cache_bytes: int = fields.key(fields.size(MEBIBYTE), 4 * 1024 * MEBIBYTE)
@@ -102,10 +89,8 @@ class Dependencies:
 
     @property
     def directory(self) -> Path | None:
-        """The directory of wheels, where the index is one."""
         return None if "://" in self.index or not self.index else Path(self.index)
 
 
 def parse_dependencies(table: Json, place: str) -> Dependencies:
-    """Return the `dependencies` table at `place`; one that allows nothing where there is none."""
-    return fields.filled(Dependencies, table, place, "the dependencies")
+    return fields.fill(Dependencies, table, place)

@@ -1,7 +1,7 @@
-"""Reads which host directories programs get, from `[directories.NAME]` of `config.toml`.
+"""Host directories that programs may access, from `[directories.NAME]` of `config.toml`.
 
-Owns the keys, and which directories are never allowed. A directory has to exist when the settings
-are read, and its symbolic links are resolved only then, so that no one can redirect them later.
+Symbolic links are resolved once, when the settings are read, so that no one can redirect a
+directory later.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from bridge.model import Directory, Json
 from bridge.settings import fields
 from bridge.settings.policy import PRIVATE_DATA, UNTRUSTED_INPUT
 
-INSIDE = "/mnt"  # Directory in the sandbox with the granted directories, each by its name.
+INSIDE = "/mnt"  # Directory in the sandbox that contains the granted directories by name.
 
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
-"""Directories of the kernel and of services, whose sockets give control of the machine."""
+"""Directories of the kernel and of services, whose sockets control the machine."""
 
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
-"""Allowed labels: they describe the data that programs can read there."""
+"""The labels that describe the data in a directory."""
 
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
-    """Return the directories of the table at `place`, without a look at the disk."""
-    named = fields.named_tables(tables, place, "directory")
+    named = fields.named_tables(tables, place)
     return tuple(_directory(name, table, where) for name, table, where in named)
 
 
 def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
-    found = fields.record(table, place, KEYS, "a directory")
+    found = fields.record(table, place, KEYS)
     if "path" not in found:
         fields.fail(place, "needs `path`: where the directory is")
     return Directory(
@@ -46,19 +45,11 @@ def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
     )
 
 
-def _labels(value: Json, place: str) -> frozenset[str]:
-    """Return a list of "untrusted-input" and "private-data"."""
-    listed = [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(label in LABELS for label in listed):
-        fields.fail(place, f"must be a list of {' and '.join(map(repr, LABELS))}")
-    return frozenset(listed)
-
-
 KEYS: Mapping[str, fields.Parse] = {
     "path": fields.path,
     "mode": fields.choice(("ro", "rw")),
-    "labels": _labels,
-    "used_by": fields.entries("servers' names"),
+    "labels": fields.several(fields.choice(LABELS), frozenset, none=True),
+    "used_by": fields.several(fields.line, none=True),
 }
 
 
@@ -70,15 +61,10 @@ def resolve_directories(
     private: Iterable[Path],
     trusted: Iterable[Path] = (),
 ) -> tuple[Directory, ...]:
-    """Return the directories with their real paths, after checking that they exist and are allowed.
+    """Return the directories with their real paths, after checking them.
 
-    Args:
-        home: The user's home directory, which may contain a granted directory but not be one.
-        private: The bridge's and the engines' directories, which no granted one may be in or above.
-        trusted: Files that the bridge executes or trusts: none may be in a writable directory.
-
-    Raises:
-        SettingsError: A directory does not exist, or is not allowed.
+    A directory may be inside `home`, but must not contain it. It must not contain or be inside a
+    `private` path. A writable one must not contain a `trusted` file, which the bridge executes.
     """
     directories = tuple(directories)
     found: list[Directory] = []
@@ -89,9 +75,9 @@ def resolve_directories(
             about += f" (really {real})"
         exposed = trusted if directory.writable else ()
         why = refusal(real, home=home, private=private, exposed=exposed)
-        remedy = "Name a directory that holds only their data."
+        remedy = "Name a directory that contains only data for programs."
         if not real.exists():
-            why, remedy = "does not exist", "Make it, or take the table out."
+            why, remedy = "does not exist", "Create it, or remove the table."
         elif not real.is_dir():
             why, remedy = "is not a directory", ""
         elif why:
@@ -106,7 +92,7 @@ def resolve_directories(
 
 
 def _check_separate(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
-    """Raise if a directory is in a writable one, where a program could replace it by a link."""
+    """Raise if a directory is inside a writable one, where a program could replace it."""
     found = tuple(found)
     for asked, real in zip(given, found, strict=True):
         for other in found:
@@ -124,36 +110,29 @@ def _check_separate(given: Iterable[Directory], found: Iterable[Directory], plac
 def refusal(
     real: Path, *, home: Path, private: Iterable[Path], exposed: Iterable[Path] = ()
 ) -> str:
-    """Return why programs and commands may not be given a path; empty if they may.
+    """Return why programs and commands may not access a real path; empty if they may.
 
-    Args:
-        real: The path, links resolved.
-        exposed: Files that must not be in it, if programs may write to it.
+    A path that programs may write to must not contain an `exposed` file.
     """
     own = Path(os.path.realpath(home))
     if real == Path(real.anchor):
         return "it is the whole file system"
     if own.is_relative_to(real):
         return "it is or holds your home directory"
-    for path in map(Path, SYSTEM):
-        if _related(real, path):
-            return f"it is in or above {path}, the system's own"
-    for path in private:
-        # Also if it does not exist yet: it may be made later.
-        if _related(real, Path(os.path.realpath(path))):
-            return f"it is in or above {path}, where the bridge or an engine has its own files"
+    reasons = dict.fromkeys(map(Path, SYSTEM), "the system's own")
+    reasons |= dict.fromkeys(private, "where the bridge or an engine has its own files")
+    for path, reason in reasons.items():
+        # A missing path counts too: it may be created later.
+        target = Path(os.path.realpath(path))
+        if real.is_relative_to(target) or target.is_relative_to(real):
+            return f"it is in or above {path}, {reason}"
     for path in exposed:
         if path.is_relative_to(real) or Path(os.path.realpath(path)).is_relative_to(real):
             return f"it could be written to, and holds {path}, which the bridge relies on"
     return ""
 
 
-def _related(one: Path, other: Path) -> bool:
-    return one.is_relative_to(other) or other.is_relative_to(one)
-
-
 def engine_directories(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the engines' directories and sockets, as named in the environment."""
     found = [Path("/var/lib/docker"), Path("/var/lib/containers"), Path("/var/lib/containerd")]
     for variable in ("DOCKER_HOST", "CONTAINER_HOST"):
         scheme, _, path = environ.get(variable, "").partition("://")

@@ -1,34 +1,36 @@
-"""The values of the tables of `config.toml`, each checked and with its place in every error."""
+"""Parses the tables of `config.toml`. Each error names the place of its value.
+
+`parsers` has functions that parse a text; `of` adapts them to a value in the file.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
-from bridge.settings import globs, parsers
+from bridge.settings import parsers
 
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_LABEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 Parse = Callable[[Json, str], Any]
-"""A value and its place to what it means; raises `SettingsError`."""
+"""Parses a value; takes the value and its place, and raises `SettingsError`."""
 
 Shape = TypeVar("Shape")
 
 
 def fail(place: str, problem: str) -> NoReturn:
-    """Refuse what stands at a place."""
     raise SettingsError(f"{place} {problem}{'' if problem.endswith('?') else '.'}")
 
 
 def below(place: str, key: str) -> str:
-    """Return the place of a key of a table, written as TOML would have it."""
+    """Return the place of a key within a table, in TOML's notation."""
     if _BARE.fullmatch(key):
         return f"{place}.{key}"
     cut = key if len(key) <= 80 else f"{key[:80]}..."
@@ -36,7 +38,6 @@ def below(place: str, key: str) -> str:
 
 
 def table(value: Json, place: str) -> Mapping[str, Json]:
-    """Return a table; an empty one where there is none."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -44,16 +45,12 @@ def table(value: Json, place: str) -> Mapping[str, Json]:
     return value
 
 
-def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> dict[str, Json]:
-    """Return the parsed fields of a table that are given; other keys are a mistake.
-
-    Args:
-        what: What the table is, for errors ("a rule").
-    """
+def record(value: Json, place: str, fields: Mapping[str, Parse]) -> dict[str, Json]:
+    """Return the parsed fields of a table. An unknown key is an error."""
     given = table(value, place)
     for key in given:
         if key not in fields:
-            problem = f"is an unknown key of {what}. {parsers.suggestion(key, fields)}"
+            problem = f"is an unknown key. {parsers.suggestion(key, fields)}"
             fail(below(place, key), problem.rstrip("."))
     return {key: fields[key](value, below(place, key)) for key, value in given.items()}
 
@@ -61,11 +58,11 @@ def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> d
 def key(
     parse: Parse, default: object = dataclasses.MISSING, *, called: str = "", **more: Any
 ) -> Any:
-    """Declare a field of a dataclass that `filled` fills from a table; required without a default.
+    """Declare a field of a dataclass that `fill` fills. Required unless it has a default.
 
     Args:
-        called: The key, if it is not called like the field.
-        more: As for `dataclasses.field`.
+        called: The key in the table, if it differs from the field's name.
+        more: Further arguments of `dataclasses.field`.
     """
     if default is not dataclasses.MISSING:
         more["default"] = default
@@ -73,21 +70,14 @@ def key(
 
 
 def keys(shape: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that `filled` fills, by their keys in the table."""
     found = dataclasses.fields(cast("Any", shape))
     return {each.metadata["key"] or each.name: each for each in found if "key" in each.metadata}
 
 
-def filled(shape: type[Shape], value: Json, place: str, what: str, /, **more: object) -> Shape:
-    """Return a dataclass whose fields are filled from a table.
-
-    Args:
-        what: As for `record`.
-        more: Fields that are in no table.
-    """
+def fill(shape: type[Shape], value: Json, place: str, /, **more: object) -> Shape:
+    """Build a dataclass from a table. `more` are fields that do not come from the table."""
     known = keys(shape)
-    parse = {name: each.metadata["parse"] for name, each in known.items()}
-    found = record(value, place, parse, what)
+    found = record(value, place, {name: each.metadata["parse"] for name, each in known.items()})
     for name, each in known.items():
         bare = each.default is each.default_factory is dataclasses.MISSING
         if bare and name not in found:
@@ -95,43 +85,76 @@ def filled(shape: type[Shape], value: Json, place: str, what: str, /, **more: ob
     return shape(**{known[name].name: item for name, item in found.items()}, **more)
 
 
-def named_tables(
-    value: Json, place: str, what: str
-) -> Iterator[tuple[str, Mapping[str, Json], str]]:
-    """Return the tables of a table, if there is one: the name of each, the table, and its place."""
-    name_of_all = place.rpartition(" ")[2]
-    if value is None:
-        return
-    if not isinstance(value, Mapping):
-        fail(place, f"must hold tables, such as [{name_of_all}.one]")
-    for name, item in value.items():
-        where = f"{place}.{name}"
-        if not _LABEL.fullmatch(name):
-            fail(where, f"is no name of a {what}: it has small letters, digits, - and _ only")
-        if not isinstance(item, Mapping):
-            fail(where, f"must be a table, [{name_of_all}.{name}]")
-        yield name, item, where
+def fill_with(shape: type) -> Parse:
+    return lambda value, place: fill(shape, value, place)
+
+
+def named_tables(value: Json, place: str) -> Iterator[tuple[str, Mapping[str, Json], str]]:
+    for name, item in table(value, place).items():
+        where = below(place, name)
+        parse_text(parsers.label, name, where)
+        yield name, table(item, where), where
 
 
 def tables(value: Json, place: str) -> list[tuple[Json, str]]:
-    """Return an array of tables, each with its place, counted from 1."""
     if not isinstance(value, list):
         last = place.rpartition(" ")[2]
         fail(place, f"must be an array of tables, each begun with [[{last}]], not {kind(value)}")
     return [(item, f"{place}[{index}]") for index, item in enumerate(value, 1)]
 
 
+_KINDS: Mapping[type, str] = {
+    bool: "a boolean",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+    dict: "a table",
+}
+
+
 def kind(value: Json) -> str:
-    """Return what TOML calls a value."""
-    names: Mapping[type, str] = {
-        bool: "a boolean",
-        str: "a text",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "a table",
-    }
-    return names.get(type(value), "a date or time")
+    return _KINDS.get(type(value), "a date or time")
+
+
+def parse_text(parse: Callable[[str], Any], text: str, place: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        # An address may contain a login, even without a host.
+        shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)
+        # Cut before it is quoted, so that the quotation ends.
+        problem = f"{shown[:200]!r} {error}"
+    fail(f"{place}:", problem)
+
+
+def of(parse: Callable[[str], Any], *kinds: type, wanted: str = "") -> Parse:
+    """Return a parser for values of these types; `wanted` describes them in errors."""
+    wanted = wanted or " or ".join({**_KINDS, int: "a whole number"}[each] for each in kinds)
+
+    @functools.wraps(parse)
+    def parse_value(value: Json, place: str) -> Any:
+        if type(value) not in kinds or (isinstance(value, str) and "\0" in value):
+            given = "one with a NUL" if type(value) in kinds else kind(value)
+            fail(place, f"must be {wanted}, not {given}")
+        return parse_text(parse, str(value), place)
+
+    return parse_value
+
+
+def several(
+    item: Parse, collect: Callable[[Iterable[Any]], Any] = tuple, *, none: bool = False
+) -> Parse:
+    """Return a parser for one value or a list of distinct ones. `none` allows an empty list."""
+
+    def parse(value: Json, place: str) -> Any:
+        """Return one, or several of a list."""
+        found = value if isinstance(value, list) else [value]
+        if not found and not none:
+            fail(place, "is an empty list, which nothing matches")
+        return collect(dict.fromkeys(item(each, place) for each in found))
+
+    return parse
 
 
 def flag(value: Json, place: str) -> bool:
@@ -141,169 +164,34 @@ def flag(value: Json, place: str) -> bool:
     return value
 
 
-def line(value: Json, place: str) -> str:
-    """Return one line, to be shown."""
-    found = text(value, place)
-    if not found:
-        fail(place, "is empty")
-    if not found.isprintable():
-        fail(place, "holds a line break or another character that cannot be shown")
-    return found
-
-
-def text(value: Json, place: str) -> str:
-    """Return a text without blanks around it, which may be empty."""
-    if not isinstance(value, str) or "\0" in value:
-        fail(place, f"must be a text, not {kind(value)}")
-    return value.strip()
-
-
-def entries(example: str) -> Callable[[Json, str], tuple[str, ...]]:
-    """Return a parser of lists of texts, each once and none empty."""
-
-    def parse(value: Json, place: str) -> tuple[str, ...]:
-        """Return a list of texts."""
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            fail(place, f"must be a list of {example}")
-        if any(not item.strip() or "\0" in item for item in value):
-            fail(place, "has an entry that is empty or holds a NUL")
-        return tuple(dict.fromkeys(value))
-
-    return parse
-
-
-def path(value: Json, place: str) -> Path:
-    """Return a path with a leading ~ expanded; it must be absolute."""
-    try:
-        found = parsers.path(text(value, place))
-    except ValueError as error:
-        fail(place, str(error))
-    if not found.is_absolute():
-        fail(place, f"must be an absolute path (or begin with ~), not {str(found)!r:.200}")
-    return found
-
-
-def texts(value: Json, place: str) -> tuple[str, ...]:
-    """Return one text, or several of a list, each once."""
-    found = value if isinstance(value, list) else [value]
-    for item in found:
-        if not isinstance(item, str):
-            fail(place, f"must be a text or a list of texts, not {kind(item)}")
-    if not found:
-        fail(place, "is an empty list, which nothing matches")
-    return tuple(dict.fromkeys(found))
-
-
-def glob(text: str, place: str) -> str:
-    """Return a glob unchanged."""
-    try:
-        globs.parse(text)
-    except ValueError as error:
-        fail(place, f"is {text[:80]!r}, which {error}")
-    return text
-
-
-def glob_list(value: Json, place: str) -> tuple[str, ...]:
-    """Return one glob, or several of a list."""
-    return tuple(glob(text, place) for text in texts(value, place))
-
-
-def globs_or_none(value: Json, place: str) -> tuple[str, ...]:
-    """Return one glob, or several of a list; none if the list is empty."""
-    return () if value == [] else glob_list(value, place)
-
-
-def word(value: Json, place: str, known: Sequence[str]) -> str:
-    """Return one of a few words."""
-    if not isinstance(value, str):
-        fail(place, f"must be one of {', '.join(known)}, not {kind(value)}")
-    if value not in known:
-        fail(place, f"is {value[:80]!r}. {parsers.suggestion(value, known)}".rstrip("."))
-    return value
-
-
-def action(value: Json, place: str) -> Action:
-    """Return "allow", "ask" or "deny"."""
-    return cast("Action", word(value, place, get_args(Action)))
-
-
-def effect(value: Json, place: str) -> Effect:
-    """Return "read", "write" or "destructive"."""
-    return cast("Effect", word(value, place, get_args(Effect)))
-
-
-def effects(value: Json, place: str) -> frozenset[Effect]:
-    """Return one effect, or several of a list."""
-    return frozenset(effect(text, place) for text in texts(value, place))
-
-
-def label_set(value: Json, place: str) -> frozenset[str]:
-    """Return one label, or several of a list; none if the list is empty."""
-    if value == []:
-        return frozenset()
-    found = texts(value, place)
-    for label in found:
-        if not _LABEL.fullmatch(label):
-            fail(place, f"has {label[:80]!r}; a label has small letters, digits, - and _ only")
-    return frozenset(found)
-
-
-def choice(known: Sequence[str]) -> Parse:
-    """Return a parser of one of a few words."""
-
-    def parse(value: Json, place: str) -> str:
-        """Return one of a few words."""
-        return word(value, place, known)
-
-    return parse
+def choice(known: Any) -> Parse:
+    return of(parsers.choice(known), str, wanted=f"one of {', '.join(get_args(known) or known)}")
 
 
 def whole(most: int, least: int = 1) -> Parse:
-    """Return a parser of whole numbers within bounds."""
-
-    def parse(value: Json, place: str) -> int:
-        """Return a whole number."""
-        if isinstance(value, bool) or not isinstance(value, int):
-            fail(place, f"must be a whole number, not {kind(value)}")
-        if not least <= value <= most:
-            fail(place, f"must be from {least} to {most:,}")
-        return value
-
-    return parse
+    return of(parsers.integer(least, most), int)
 
 
 def seconds(most: float) -> Parse:
-    """Return a parser of numbers of seconds, from one."""
-
-    def parse(value: Json, place: str) -> float:
-        """Return a number of seconds, from 1."""
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= most:
-            fail(place, f"must be a number of seconds from 1 to {most:g}")
-        return float(value)
-
-    return parse
+    return of(parsers.number("seconds", 1, most), int, float, wanted="a number")
 
 
 def size(least: int, most: int = 1024**5) -> Parse:
-    """Return a parser of numbers of bytes within bounds."""
+    return of(parsers.size(least, most), str, int, wanted='a size such as "50m"')
 
-    def parse(value: Json, place: str) -> int:
-        """Return a size such as "50m", in bytes."""
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            fail(place, f'must be a size such as "50m", not {kind(value)}')
-        written = str(value)[:80]
-        try:
-            found = parsers.parse_size(written)
-        except ValueError as error:
-            fail(place, f"is {written!r}, which {error}")
-        if not least <= found <= most:
-            fail(place, f"must be from {least:,} to {most:,} bytes")
-        return found
 
-    return parse
+line = of(parsers.line, str)
+text = of(parsers.text, str)
+path: Callable[[Json, str], Path] = of(parsers.whole_path, str)
+glob = of(parsers.glob, str)
+globs = several(glob)
+globs_or_none = several(glob, none=True)
+action = choice(Action)
+effect = choice(Effect)
+labels = several(of(parsers.label, str), frozenset, none=True)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question after the nearest of some words; empty if none is near."""
+    """Return a "did you mean" question with the most similar word; empty if there is none."""
     near = parsers.nearest(word, known)
     return f" (did you mean {near}?)" if near else ""

@@ -1,9 +1,7 @@
-"""Globs: patterns in which `*` matches any number of characters and `?` matches one. Pure.
+"""Globs: `*` matches any characters and `?` matches one. Pure.
 
-Owns their syntax, the matching, and how an exact text is written as one. There are no character
-classes, so that brackets in titles and paths mean themselves. A backslash takes the meaning from
-the `*`, `?` or backslash after it, and may stand before nothing else. Texts are compared character
-by character: neither case nor the ways in which Unicode can write a letter are evened out.
+There are no character classes, because titles and paths contain brackets. A backslash escapes `*`,
+`?` or a backslash. Case and Unicode forms must match exactly.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-MAX_GLOB_CHARS = 512  # A server may give a tool any name, and a rule names it.
+MAX_GLOB_CHARS = 512  # Servers choose the names of tools, which rules contain.
 
 _ESCAPED = re.compile(r"\\([*?\\])")
 _TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
@@ -21,10 +19,11 @@ Matcher = Callable[[str], bool]
 
 
 def parse(glob: str) -> list[tuple[str, int]]:
-    """Return an expression for each part between a glob's stars, and how long what it matches is.
+    """Return a regular expression and its width for each part between a glob's stars.
 
     Raises:
-        ValueError: It is none; the rest of a sentence that begins with what it is.
+        ValueError: The glob is invalid. The message continues a sentence that begins with the
+            glob.
     """
     if not glob:
         raise ValueError("is empty, which matches nothing")
@@ -39,8 +38,8 @@ def parse(glob: str) -> list[tuple[str, int]]:
         text = escaped or plain or wild
         if not text:
             raise ValueError(
-                "has a backslash before something else than *, ? or a backslash; "
-                "one that means itself is written twice"
+                "has a backslash before a character other than *, ? or a backslash; "
+                "write a literal backslash twice"
             )
         before, width = parts[-1]
         parts[-1] = (before + ("." if wild else re.escape(text)), width + len(text))
@@ -48,37 +47,33 @@ def parse(glob: str) -> list[tuple[str, int]]:
 
 
 def literal(text: str) -> str:
-    """Return the glob that matches this text alone."""
+    """Return a glob that matches only this text."""
     return re.sub(r"[*?\\]", r"\\\g<0>", text)
 
 
 def covers(first: str, second: str) -> bool:
-    """Return whether the first glob matches all that the second does.
+    """Return whether the first glob matches everything that the second matches.
 
-    True is certain; of globs with `?` or a backslash it may be False where it need not be.
+    False may be wrong if a glob has `?` or a backslash.
     """
     if first == second:
         return True
     if "?" in first or "\\" in first or "\\" in second:
         return False
-    # A wildcard of the second can only be taken for a character by a `*` of the first, and what
-    # a `*` takes it takes whatever stands there.
+    # Only a `*` of the first can match a wildcard of the second, and it matches any text there.
     return matcher(first)(second)
 
 
 @lru_cache(maxsize=4096)
 def matcher(glob: str) -> Matcher:
-    """Return a function that says whether a whole text matches a glob.
+    """Return a function that tests whether a glob matches a whole text. Raises `ValueError`.
 
-    It takes time in proportion to the text times the glob at most.
-
-    Raises:
-        ValueError: It is no glob.
+    Its time is at most proportional to the product of both lengths.
     """
     parts = parse(glob)
     (head, _), *others = parts
     if others:
-        # Every star is decided on once, so that nothing is gone back to.
+        # Atomic groups prevent exponential backtracking.
         *middles, (tail, width) = others
         head += "".join(f"(?>.*?{middle})" for middle, _ in middles)
         head += f".{{{width},}}+(?<={tail})"
@@ -87,7 +82,5 @@ def matcher(glob: str) -> Matcher:
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
-    if len(globs) == 1:
-        return matcher(globs[0])
     found = [matcher(glob) for glob in globs]
     return lambda text: any(matches(text) for matches in found)

@@ -1,4 +1,4 @@
-"""The `kubernetes` table of `config.toml`: where and how pods are made for programs."""
+"""The `[kubernetes]` table of `config.toml`: settings of pods for programs."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from bridge.model import Json
 from bridge.settings import fields
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
-def _name(value: Json, place: str) -> str:
-    """Return a name as Kubernetes has them."""
-    found = fields.text(value, place)
-    if not _NAME.fullmatch(found):
-        fields.fail(place, f"is {found[:100]!r}, which is no name that Kubernetes allows")
-    return found
+def _name(text: str) -> str:
+    """Return a valid Kubernetes name."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
+        raise ValueError("is not a name that Kubernetes allows")
+    return text
 
 
-def _names(value: Json, place: str) -> tuple[str, ...]:
-    """Return one name, or several of a list."""
-    return tuple(_name(text, place) for text in fields.texts(value, place))
+def _seccomp(text: str) -> str:
+    """Return "RuntimeDefault", or "localhost/" and a path."""
+    if not re.fullmatch(r"RuntimeDefault|localhost/.+", text):
+        raise ValueError('must be "RuntimeDefault" or "localhost/" and a profile\'s path')
+    return text
 
 
 def _text_table(value: Json, place: str) -> Mapping[str, str]:
@@ -37,68 +37,56 @@ def _text_table(value: Json, place: str) -> Mapping[str, str]:
 
 
 def _tolerations(value: Json, place: str) -> tuple[Mapping[str, Json], ...]:
-    """Return an array of tables, as pods have them."""
+    """Return an array of tolerations."""
     given: dict[str, fields.Parse] = dict.fromkeys(_TOLERATION_KEYS, lambda value, place: value)
-    return tuple(
-        fields.record(item, where, given, "a toleration")
-        for item, where in fields.tables(value, place)
-    )
+    return tuple(fields.record(item, where, given) for item, where in fields.tables(value, place))
 
 
-def _seccomp(value: Json, place: str) -> str:
-    """Return "RuntimeDefault", or "localhost/" and a path."""
-    found = fields.text(value, place)
-    if found != "RuntimeDefault" and not re.fullmatch(r"localhost/.+", found):
-        fields.fail(place, 'must be "RuntimeDefault" or "localhost/" and a profile\'s path')
-    return found
+_NAME = fields.of(_name, str)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kubernetes:
-    """The table.
+    """The `[kubernetes]` table.
 
     Attributes:
-        kubeconfig: The file; KUBECONFIG or `~/.kube/config` if not set, and before those the
-            service account of the pod that the bridge runs in.
-        context: The file's context; its current one if not set.
-        namespace: Where pods are made; the context's if not set.
-        image: Of pods; that of `image` if not set, else `python:3.13-slim`.
-        pull_policy: When nodes fetch it.
-        pull_secrets: The secrets that they fetch it with.
+        kubeconfig: The kubeconfig file. By default the pod's service account if the bridge runs
+            in a pod, else KUBECONFIG or `~/.kube/config`.
+        context: The kubeconfig's context; its current one by default.
+        namespace: The namespace of pods; the context's by default.
+        image: The image of pods; `image` by default, else `python:3.13-slim`.
+        pull_policy: When nodes pull the image.
+        pull_secrets: The secrets to pull the image with.
         runtime_class: The pods' `runtimeClassName`, such as gvisor.
-        node_selector: Labels that their nodes must have.
-        tolerations: Taints of nodes that they bear.
-        requests: What they ask of a node, if not their limits: `cpu`, `memory`.
-        service_account: The pods' own; it gets no token.
-        labels: Further labels of theirs.
-        annotations: Annotations of theirs.
-        seccomp: Their profile: "RuntimeDefault", or "localhost/" and a path on the nodes.
-        service: Bridges of one service share their warm pods.
-        warm: Pods of the service that wait, started, each for one run.
-        warm_seconds: How long one waits before it is replaced.
-        room_seconds: How long a run waits for room in the cluster.
+        node_selector: Labels that the pods' nodes must have.
+        tolerations: The pods' tolerations of node taints.
+        requests: The pods' requests of `cpu` and `memory`; their limits by default.
+        service_account: The pods' service account; they get no token.
+        labels: Further labels of pods.
+        annotations: Annotations of pods.
+        seccomp: The pods' seccomp profile: "RuntimeDefault", or "localhost/" and a path on the
+            nodes.
+        service: The name by which bridges share their warm pods.
+        warm: Number of started pods that wait for runs. Each serves one run.
+        warm_seconds: Seconds until a waiting pod is replaced.
+        room_seconds: Seconds that a run waits for free capacity in the cluster.
     """
 
     kubeconfig: Path | None = fields.key(fields.path, None)
     context: str = fields.key(fields.line, "")
-    namespace: str = fields.key(_name, "")
+    namespace: str = fields.key(_NAME, "")
     image: str = fields.key(fields.line, "")
-    pull_policy: PullPolicy = fields.key(fields.choice(get_args(PullPolicy)), "IfNotPresent")
-    pull_secrets: tuple[str, ...] = fields.key(_names, ())
-    runtime_class: str = fields.key(_name, "")
+    pull_policy: PullPolicy = fields.key(fields.choice(PullPolicy), "IfNotPresent")
+    pull_secrets: tuple[str, ...] = fields.key(fields.several(_NAME), ())
+    runtime_class: str = fields.key(_NAME, "")
     node_selector: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
     tolerations: tuple[Mapping[str, Json], ...] = fields.key(_tolerations, ())
     requests: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
-    service_account: str = fields.key(_name, "")
+    service_account: str = fields.key(_NAME, "")
     labels: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
     annotations: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
-    seccomp: str = fields.key(_seccomp, "RuntimeDefault")
-    service: str = fields.key(_name, "default")
-    warm: int = fields.key(fields.whole(1000, 0), 0)  # Each holds its memory on a node.
+    seccomp: str = fields.key(fields.of(_seccomp, str), "RuntimeDefault")
+    service: str = fields.key(_NAME, "default")
+    warm: int = fields.key(fields.whole(1000, 0), 0)  # Each reserves its memory on a node.
     warm_seconds: float = fields.key(fields.seconds(86_400), 600.0)
     room_seconds: float = fields.key(fields.seconds(3600), 30.0)
-
-
-def parse_kubernetes(table: Json, place: str) -> Kubernetes:
-    """Return the `kubernetes` table at `place`; the defaults where there is none."""
-    return fields.filled(Kubernetes, table, place, "the Kubernetes settings")

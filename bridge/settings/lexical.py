@@ -1,8 +1,7 @@
-"""Paths compared as texts. Pure: no file is looked at, so links are not followed.
+"""Compares paths as texts. Pure: links are not followed.
 
-Owns which texts are paths that can be judged so, and their normal form. What a server makes of a
-path is its own affair: it may follow links, expand variables, or have another working directory.
-Texts that servers are known to read in different ways have no normal form here.
+A path that servers may interpret in several ways has no normal form. A server may still follow
+links, expand variables or have another working directory.
 """
 
 from __future__ import annotations
@@ -13,40 +12,36 @@ from functools import lru_cache
 
 from bridge.settings import parsers
 
-MAX_PATH_CHARS = 4096  # What Linux takes at once; a program passes any text, and it is kept.
+MAX_PATH_CHARS = 4096  # Linux's PATH_MAX. A program may pass any text, and the result is cached.
 
 _FILE = "file:///"
 
 
 def root(text: str) -> str:
-    """Return the normal form of a directory that others are to be under.
-
-    Raises:
-        ValueError: It cannot be one; the rest of a sentence that begins with what it is.
-    """
+    """Return the normal form of a directory. Raises `ValueError` if it has none."""
     found = normal(str(parsers.path(text)) if text.startswith("~") else text)
     if found is None:
         raise ValueError(
-            "is no path that others can be compared with: absolute, beginning with ~, or relative "
-            "without leading out by .., and without backslashes"
+            "cannot be compared with paths: it must be absolute, begin with ~, or be relative "
+            "without leading out by .., and have no backslashes"
         )
     return found
 
 
 @lru_cache(maxsize=128)
 def normal(text: str) -> str | None:
-    """Return a path without `.`, `..` and doubled slashes; "" is a relative path's own beginning.
+    """Return a path without `.`, `..` and doubled slashes; "" is the start of relative paths.
 
-    A `file:///` address counts as its path. None stands for unknown: an empty text,
-    another address, `~`, a backslash, a percent sign in an address, or a relative path that leads
-    out of where it begins.
+    A `file:///` URL counts as its path. Returns None if the meaning is unknown: an empty text,
+    another URL, `~`, a backslash, a percent sign in a URL, or a relative path that leads out by
+    `..`.
     """
     if not text or len(text) > MAX_PATH_CHARS or re.search(r"[\\\0]", text):
         return None
     if text.startswith(_FILE):
         text = text[len(_FILE) - 1 :]
         if any(mark in text for mark in "%?#"):
-            # Some servers decode addresses, others only cut off the scheme.
+            # Some servers decode the URL, others only remove the scheme.
             return None
     elif text.startswith("~") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
         return None
@@ -64,30 +59,17 @@ def normal(text: str) -> str | None:
     return ("/" if absolute else "") + "/".join(steps)
 
 
-class DirectoryPath:
-    """A directory that paths are held against.
+def holds(directory: str, path: str) -> bool | None:
+    """Return whether a normal path is a normal directory, or inside it.
 
-    Args:
-        path: Its normal form.
+    None means unknown: only one is relative, or they differ only in case or Unicode form, which
+    some file systems ignore.
     """
-
-    __slots__ = ("_folded", "_path")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._folded = _folded(path)
-
-    def holds(self, path: str) -> bool | None:
-        """Return whether a normal path is this directory, or below it.
-
-        None stands for unknown: one of them is relative, or they differ only in ways
-        that some file systems do not see (case, and how Unicode writes a letter).
-        """
-        if path.startswith("/") != self._path.startswith("/"):
-            return None
-        if _below(path, self._path):
-            return True
-        return None if _below(_folded(path), self._folded) else False
+    if path.startswith("/") != directory.startswith("/"):
+        return None
+    if _below(path, directory):
+        return True
+    return None if _below(_folded(path), _folded(directory)) else False
 
 
 def _below(path: str, directory: str) -> bool:

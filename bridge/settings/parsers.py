@@ -1,7 +1,7 @@
-"""How the text of one setting becomes its value. Pure.
+"""Parses the texts of settings. Pure.
 
-Each function takes the text as given and returns the value, or raises `ValueError` with the rest of
-a sentence that starts with the setting's name and text.
+Each function raises `ValueError` for an invalid text. The message continues a sentence that begins
+with the text.
 """
 
 from __future__ import annotations
@@ -10,102 +10,97 @@ import difflib
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from bridge.settings import globs
-from bridge.store.server_url import SCHEMES, ServerUrl, server_url
+from bridge.store.database import SCHEMES, ServerUrl, server_url
 
 ENGINES = ("podman", "docker")
 
 LADDER = (*ENGINES, "bubblewrap", "seatbelt")
-"""What `auto` tries, in order: podman before docker, since it needs no daemon that runs as root;
-bubblewrap where there is no engine at all, and Seatbelt where that system is macOS."""
+"""The backends that `auto` tries, in order. Podman is first because it needs no root daemon."""
 
 WEAKER = ("landlock",)
-"""What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
-the ladder, so nothing falls back to it."""
+"""Backends with weaker isolation, which are used only if MCP_BRIDGE_RUNTIME names them."""
 
 ELSEWHERE = ("kubernetes",)
-"""What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
+"""Backends on other machines, which are used only if MCP_BRIDGE_RUNTIME names them."""
+
+T = TypeVar("T")
 
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
-def idle_seconds(text: str) -> float:
-    """Return a number of seconds; 0 means never."""
-    return 0.0 if text.strip() == "0" else seconds(text)
+def number(what: str, least: float, most: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        """Return a number."""
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"is not a number of {what}") from None
+        if not least <= value <= most:
+            raise ValueError(f"must be from {least:,} to {most:,} {what}")
+        return value
+
+    return parse
 
 
-def seconds(text: str) -> float:
-    """Return a number of seconds, of a day at most."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("is not a number of seconds") from None
-    if not 0 < value <= 86_400:  # A day; beyond it a number is more likely a mistake in units.
-        raise ValueError("must be more than 0 and at most 86400 seconds")
-    return value
+seconds = number("seconds", 0.001, 86_400)  # More than a day is probably a wrong unit.
+idle_seconds = number("seconds, 0 for never", 0, 86_400)
+cpus = number("CPUs", 0.01, 1024)
 
 
 def parse_size(text: str) -> int:
-    """Return a size such as "512m", "1.5g" or "67108864", in bytes.
-
-    Raises:
-        ValueError: The text is not a size.
-    """
+    """Return a size such as "512m", "1.5g" or "67108864", in bytes; raises `ValueError`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
         raise ValueError('is not a size such as "512m" or "1g"')
     size = float(match[1]) * _UNITS[match[2]]
-    if size > 1024**5:  # No engine takes more, and what a float cannot hold is no size.
-        raise ValueError("is beyond 1024t")
+    if size > 1024**5:  # Above the engines' maximum; a float may be infinite.
+        raise ValueError("is above 1024t")
     return int(size)
 
 
-def memory(text: str) -> int:
-    """Return a size such as "512m", in bytes, that a program can have."""
-    value = parse_size(text)
-    if value < 32 * 1024**2:  # With asyncio imported it does not start reliably.
-        raise ValueError("is below the 32m that Python needs to start")
-    if value > 1024**4:
-        raise ValueError("is beyond the 1t that a program may have")
-    return value
+def size_text(number: int) -> str:
+    """Return a number of bytes in the notation of settings: "512m"."""
+    for letter in ("t", "g", "m", "k"):
+        if number and number % _UNITS[letter] == 0:
+            return f"{number // _UNITS[letter]}{letter}"
+    return f"{number:,}"
+
+
+def size(least: int, most: int = 1024**5) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        """Return a size such as "50m", in bytes."""
+        if not least <= (value := parse_size(text)) <= most:
+            raise ValueError(f"must be from {size_text(least)} to {size_text(most)}")
+        return value
+
+    return parse
+
+
+memory = size(32 * 1024**2, 1024**4)  # Python with asyncio does not start reliably with less.
 
 
 def integer(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers within bounds."""
-
     def parse(text: str) -> int:
         """Return a whole number."""
         try:
             value = int(text)
         except ValueError:
             raise ValueError("is not a whole number") from None
-        if value < least:
-            raise ValueError(f"must be at least {least}")
-        if value > most:
-            raise ValueError(f"must be at most {most}")
+        if not least <= value <= most:
+            raise ValueError(f"must be from {least:,} to {most:,}")
         return value
 
     return parse
 
 
 def pids(text: str) -> int:
-    """Return a number of processes; engines read 0 and less as no limit, so it is the maximum."""
+    """Return a number of processes. Engines read 0 as no limit, so it means the maximum."""
     value = integer(-(2**31), 2**31)(text)
-    # The supervisor, the program and its threads need a handful; kernels have 32,768.
+    # The supervisor, the program and its threads need 8; kernels have 32,768.
     return 32_768 if value <= 0 or value > 32_768 else integer(8, 32_768)(text)
-
-
-def cpus(text: str) -> float:
-    """Return a number of CPUs' worth of time."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError("is not a number of CPUs") from None
-    if not 0.01 <= value <= 1024:
-        raise ValueError("must be between 0.01 and 1024")
-    return value
 
 
 def user(text: str) -> str:
@@ -118,31 +113,34 @@ def user(text: str) -> str:
         raise ValueError("asks to run the program as root; choose another uid")
     if gid == 0:
         raise ValueError("asks to run the program in root's group; choose another gid")
-    if max(uid, gid) >= 2**31:  # Engines and kernels keep those for themselves.
+    if max(uid, gid) >= 2**31:  # Engines and kernels reserve higher ids.
         raise ValueError(f"has an id above {2**31 - 1}")
     return text.strip() if match[2] else f"{uid}:{gid}"
 
 
 def boolean(text: str) -> bool:
     """Return a boolean: 1, true, yes, on, or 0, false, no, off."""
-    lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
+    lower = text.strip().lower()
+    if lower in ("1", "true", "yes", "on"):
         return True
-    if lowered in ("0", "false", "no", "off", ""):
+    if lower in ("0", "false", "no", "off", ""):
         return False
     raise ValueError('is neither "1" nor "0"')
 
 
-def choice(literal: Any, *, upper: bool = False) -> Callable[[str], str]:
-    """Return a parser of one word out of those of a `Literal`."""
-    options = get_args(literal)
+def choice(literal: Any) -> Callable[[str], str]:
+    """Return a parser of one of several words, or of a `Literal`, that ignores case."""
+    options: tuple[str, ...] = get_args(literal) or literal
+    known = {each.lower(): each for each in options}
+    aliases = {"warn": "warning", "fatal": "critical"}
 
     def parse(text: str) -> str:
         """Return one of a few words."""
-        value = text.strip().upper() if upper else text.strip().lower()
-        value = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(value, value)
-        if value not in options:
-            raise ValueError(f"is not one of {', '.join(options)}")
+        word = text.strip().lower()
+        if (value := known.get(aliases.get(word, word))) is None:
+            near = nearest(word, known)
+            guess = f"; did you mean {known[near]}?" if near else ""
+            raise ValueError(f"is not one of {', '.join(options)}{guess}")
         return value
 
     return parse
@@ -153,17 +151,46 @@ def text(text: str) -> str:
     return text.strip()
 
 
+def line(text: str) -> str:
+    """Return one line, to be shown."""
+    found = text.strip()
+    if not found:
+        raise ValueError("is empty")
+    if not found.isprintable():
+        raise ValueError("holds a line break or another character that cannot be shown")
+    return found
+
+
+def label(text: str) -> str:
+    """Return a label of small letters, digits, - and _."""
+    return _require(
+        r"[a-z0-9][a-z0-9_-]{0,63}", text, "must have small letters, digits, - and _ only"
+    )
+
+
+def glob(text: str) -> str:
+    """Return a glob."""
+    globs.parse(text)
+    return text
+
+
+def _require(pattern: str, text: str, problem: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise ValueError(problem)
+    return text
+
+
 def path(text: str) -> Path:
     """Return a path, with a leading ~ expanded."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError("names the home directory of a user there is none of") from None
+        raise ValueError("names the home directory of an unknown user") from None
 
 
 def whole_path(text: str) -> Path:
     """Return an absolute path, with a leading ~ expanded."""
-    if not (found := path(text)).is_absolute():
+    if not (found := path(text.strip())).is_absolute():
         raise ValueError("is relative: write the whole path, or begin it with ~")
     return found
 
@@ -187,25 +214,31 @@ def database(text: str) -> Path | ServerUrl:
     return whole_path(rest[1:])
 
 
-def lowered(text: str) -> str:
+def lower(text: str) -> str:
     """Return a name in small letters."""
     return text.strip().lower()
 
 
 def replica(text: str) -> str:
     """Return a replica's name: it becomes part of headers and ids."""
-    found = text.strip()
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", found):
-        raise ValueError("must be letters, digits, dots and dashes, 63 at most")
-    return found
+    problem = "must be letters, digits, dots and dashes, 63 at most"
+    return _require(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", text.strip(), problem)
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Return the names of a comma-separated list, each once."""
-    found = tuple(name.strip().lower() for name in text.split(",") if name.strip())
-    if len(set(found)) < len(found):
-        raise ValueError("names something twice")
-    return found
+def split(item: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Return a parser of a list with commas, each item once."""
+
+    def parse(text: str) -> tuple[T, ...]:
+        """Return a list."""
+        found = []
+        for part in filter(None, map(str.strip, text.split(","))):
+            try:
+                found.append(item(part))
+            except ValueError as error:
+                raise ValueError(f"names {part!r}, which {error}") from None
+        return tuple(dict.fromkeys(found))
+
+    return parse
 
 
 def runtime(text: str) -> str:
@@ -217,23 +250,33 @@ def runtime(text: str) -> str:
     return value
 
 
-def runtime_order(text: str) -> tuple[str, ...]:
-    """Return names of backends in order, each once."""
-    found = names(text)
-    for name in found:
-        if name in ELSEWHERE:
-            raise ValueError(f"names {name}, which is used only when named as the runtime")
-        if name in WEAKER:
-            message = f"names {name}, which is weaker: it is used only when named as the runtime"
-            raise ValueError(message)
-        if name not in LADDER:
-            raise ValueError(f"names {name!r}, which is not one of {', '.join(LADDER)}")
-    return found
+def _backend(text: str) -> str:
+    """Return the name of a backend."""
+    if text in (*WEAKER, *ELSEWHERE):
+        raise ValueError("is used only when named as the runtime")
+    return choice(LADDER)(text)
+
+
+def _secret_name(text: str) -> str:
+    """Return a glob in lower case; one of public values keeps its "-"."""
+    globs.parse(text.removeprefix("-"))
+    return text.lower()
+
+
+def _denial(text: str) -> str:
+    """Return a module, function, attribute (".name") or absolute path."""
+    return _require(r"/.*|\.?\w+(\.\w+)*", text, "is no module, function, .attribute or path")
+
+
+runtime_order = split(_backend)
+secret_names = split(_secret_name)
+denials = split(_denial)
+directories = split(whole_path)
 
 
 def sources(text: str) -> tuple[str, ...]:
-    """Return names of clients to read, or of those to leave out, each with its "-"."""
-    found = names(text)
+    """Return names of clients to read, or of clients to omit, each with a "-"."""
+    found = split(lower)(text)
     if found == ("all",):
         return ()
     if len({name.startswith("-") for name in found}) > 1:
@@ -241,38 +284,12 @@ def sources(text: str) -> tuple[str, ...]:
     return found
 
 
-def secret_names(text: str) -> tuple[str, ...]:
-    """Return globs in lower case, parted by commas; those of public values keep their "-"."""
-    for name in (found := names(text)):
-        globs.parse(name.removeprefix("-"))
-    return found
-
-
-def denials(text: str) -> tuple[str, ...]:
-    """Return modules, functions, attributes (".name") and absolute paths, parted by commas."""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in found:
-        if not re.fullmatch(r"/.*|\.?\w+(\.\w+)*", name):
-            raise ValueError(f"names {name!r}, which is no module, function, .attribute or path")
-    return found
-
-
-def directories(text: str) -> tuple[Path, ...]:
-    """Return absolute paths, parted by commas, with a leading ~ expanded."""
-    found = tuple(path(name.strip()) for name in text.split(",") if name.strip())
-    for place in found:
-        if not place.is_absolute():
-            raise ValueError(f"names {str(place)!r}, which is not an absolute path")
-    return found
-
-
 def nearest(key: str, known: Iterable[str]) -> str:
-    """Return the nearest of the names; empty if none is near."""
     return "".join(difflib.get_close_matches(key, sorted(known), n=1))
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:
-    """Return what to say of a key that is none: the nearest one, or all there are."""
+    """Return a hint for an unknown key: the most similar one, or all known keys."""
     names = sorted(known)
     near = nearest(key, names)
     return f"Did you mean {near}?" if near else f"Known: {', '.join(names)}."

@@ -1,8 +1,4 @@
-"""The `[policy]` of `config.toml`: what it may say, and the way from TOML to that. Pure.
-
-Each shape's fields say how their keys are read. What a policy means for a call is
-`bridge.gate.policy`'s.
-"""
+"""Parses the `[policy]` of `config.toml`. Pure."""
 
 from __future__ import annotations
 
@@ -19,46 +15,43 @@ from bridge.settings import fields, globs, lexical, parsers
 
 _NOT = "not"
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
 _STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
 
 Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
 
 DefaultFor = Literal["read", "write", "destructive", "untrusted"]
-"""What a default is for: what a trusted server, or the policy, says of a tool; "untrusted" if
-no one does whom the policy believes."""
+"""The effects with a default action; "untrusted" if neither the policy nor a trusted server tells a
+tool's effect.
+"""
 
 Asking = Literal["elicitation", "sampling"]
-"""What servers ask by themselves: the user, or the user's model."""
+"""Requests that servers make on their own: to the user, or to the user's model."""
 
 UNTRUSTED_INPUT = "untrusted-input"
 PRIVATE_DATA = "private-data"
 EXFILTRATION = "exfiltration"
-SECRET = "secret"  # Of any call into which the bridge puts a secret that it had taken out.
+SECRET = "secret"  # A call into which the bridge inserts a masked secret.
 
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
-"""Labels that mean something without further rules; others may be invented."""
+"""Labels with a built-in meaning; users may add others."""
 
-DETECTORS = ("email", "phone", "iban", "card", "ip")  # Of personal data.
+DETECTORS = ("email", "phone", "iban", "card", "ip")  # Detectors of personal data.
 
 
-def _allowed(value: Json, place: str) -> Action:
-    """Return "allow" or "deny": what is a question already need not be asked about."""
-    fields.word(value, place, ("allow", "deny"))
-    return fields.action(value, place)
+# An elicitation is a question itself, so it needs no approval.
+_allow_or_deny = fields.choice(("allow", "deny"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """Something about an argument.
+    """A test of an argument.
 
     Attributes:
-        path: Names of keys from the outside in; "*" stands for every item of a list or object.
-        test: How it is compared.
-        value: With what: a text, number or truth value; a tuple of them for "in", of globs for
+        path: Keys from the outermost one; "*" means every item of a list or object.
+        test: The comparison.
+        value: The operand: a text, number or boolean; a tuple of them for "in", of globs for
             "glob", of normal paths for "under".
-        negated: Whether the opposite is meant, of each value by itself.
+        negated: Whether each value must fail the test.
     """
 
     path: tuple[str, ...]
@@ -67,13 +60,13 @@ class Condition:
     negated: bool = False
 
 
-def _when(value: Json, place: str) -> tuple[Condition, ...]:
-    """Return the conditions of a `when` table."""
-    found: list[Condition] = []
-    for key, wanted in fields.table(value, place).items():
-        where = fields.below(place, key)
-        found.extend(_conditions(_path(key, where), wanted, where))
-    return tuple(found)
+def _parse_when(value: Json, place: str) -> tuple[Condition, ...]:
+    places = {key: fields.below(place, key) for key in fields.table(value, place)}
+    return tuple(
+        condition
+        for key, where in places.items()
+        for condition in _conditions(_path(key, where), value[key], where)
+    )
 
 
 def _path(key: str, place: str) -> tuple[str, ...]:
@@ -82,17 +75,12 @@ def _path(key: str, place: str) -> tuple[str, ...]:
     for character in characters:
         if character == ".":
             steps.append("")
-        elif character == "\\":
-            escaped = next(characters, "")
-            if escaped not in (".", "\\"):
-                fields.fail(
-                    place, "has a backslash before something else than a dot or a backslash"
-                )
-            steps[-1] += escaped
-        else:
-            steps[-1] += character
+            continue
+        if character == "\\" and (character := next(characters, "")) not in (".", "\\"):
+            fields.fail(place, "has a backslash before a character other than a dot or a backslash")
+        steps[-1] += character
     if not all(steps):
-        fields.fail(place, "has an empty step; a dot that belongs to a name is written \\.")
+        fields.fail(place, "has an empty step; write a dot within a name as \\.")
     return tuple(steps)
 
 
@@ -103,7 +91,7 @@ def _conditions(
         yield Condition(path=path, test="is", value=_scalar(wanted, place), negated=negated)
         return
     if negated and len(wanted) != 1:
-        # "Neither" and "not both" look the same here.
+        # Several tests could mean "neither" or "not both".
         fields.fail(place, f"must hold exactly one test, not {len(wanted)}")
     if not wanted:
         fields.fail(place, f"has no test. Known: {', '.join((*_TESTS, _NOT))}")
@@ -114,7 +102,7 @@ def _conditions(
             continue
         if name not in _TESTS:
             known = parsers.suggestion(name, (*_TESTS, _NOT))
-            # The end of the sentence is its third dot.
+            # `fail` appends the third dot.
             problem = (
                 f'is no test of an argument. {known} A path with dots needs quotes: "a.b" = ..'
             )
@@ -124,90 +112,80 @@ def _conditions(
         yield Condition(path=path, test=test, value=parsed, negated=negated)
 
 
-def _scalar(value: Json, place: str) -> Json:
+def _scalar(value: Json, place: str, wanted: str = "a text, a number or a boolean") -> Json:
     if isinstance(value, list):
-        fields.fail(place, "is a list; for one of several values write { in = [...] }")
-    if not isinstance(value, str | bool | int | float):
-        problem = f"must be a text, a number or a boolean, not {fields.kind(value)}"
-        fields.fail(place, problem)
-    if isinstance(value, str):
+        fields.fail(place, "is a list; for one of several values, write { in = [...] }")
+    if isinstance(value, str | bool):
         return value
-    return value if isinstance(value, bool) else _number(value, place)
+    if not isinstance(value, int | float):
+        fields.fail(place, f"must be {wanted}, not {fields.kind(value)}")
+    if not math.isfinite(value):
+        fields.fail(place, "must be a finite number")
+    return value
 
 
 def _options(value: Json, place: str) -> tuple[Json, ...]:
     if not isinstance(value, list):
         fields.fail(place, f"must be a list, not {fields.kind(value)}")
     if not value:
-        fields.fail(place, "is an empty list, which nothing is in")
+        fields.fail(place, "is an empty list, which matches nothing")
     return tuple(_scalar(item, f"{place}[{index}]") for index, item in enumerate(value, 1))
 
 
-def _roots(value: Json, place: str) -> tuple[str, ...]:
-    found: list[str] = []
-    for text in fields.texts(value, place):
-        try:
-            found.append(lexical.root(text))
-        except ValueError as error:
-            fields.fail(place, f"is {text[:80]!r}, which {error}")
-    return tuple(found)
-
-
-def _number(value: Json, place: str) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(value: Json, place: str) -> Json:
+    if isinstance(value, str | bool):
         fields.fail(place, f"must be a number, not {fields.kind(value)}")
-    if not math.isfinite(value):
-        fields.fail(place, "must be a finite number")
-    return value
+    return _scalar(value, place, "a number")
 
 
 _TESTS: Mapping[Test, fields.Parse] = {
-    "is": _scalar, "in": _options, "glob": fields.glob_list, "under": _roots, "lt": _number,
-    "le": _number, "gt": _number, "ge": _number, "present": fields.flag,
+    "is": _scalar, "in": _options, "glob": fields.globs,
+    "under": fields.several(fields.of(lexical.root, str)), "lt": _number, "le": _number,
+    "gt": _number, "ge": _number, "present": fields.flag,
 }  # fmt: skip
-"""How each test's value is read."""
 
 
-def _digest(value: Json, place: str) -> str:
+def _digest(text: str) -> str:
     """Return "sha256:" and 64 hexadecimal digits."""
-    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        fields.fail(place, 'must be "sha256:" and 64 hexadecimal digits in small letters')
-    return value
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
+        raise ValueError('must be "sha256:" and 64 hexadecimal digits in small letters')
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule; the first that matches a call decides.
+    """A rule; the first that matches a call decides.
 
     Attributes:
-        name: As decisions name it.
-        action: What is done with calls that match.
-        servers, tools: Globs, of which one has to match.
-        effects: Of calls that it is about; empty for all.
-        when: All of them have to hold. Of several values at a path all have to hold in a rule that
-            allows, and one is enough in any other, so that nothing slips through between others.
-        reason: Shown with the decision.
-        digest: Of the tool as it was when the rule was made; the rule matches no other. Empty if
-            the rule does not depend on it.
-        place: Where it stands, for errors and explanations.
+        name: Its name in decisions.
+        action: The action for calls that match.
+        servers, tools: Globs; one of each must match.
+        effects: The effects of calls that it applies to; empty for all.
+        when: Conditions that must all hold. If a path has several values, an "allow" rule needs
+            all of them to pass, and any other rule needs one.
+        reason: The reason that decisions show.
+        digest: The tool's digest when the rule was made; the rule matches no other version.
+            Empty for every version.
+        place: Where it is defined, for errors and explanations.
     """
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    servers: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="server")
-    tools: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="tool")
-    effects: frozenset[Effect] = fields.key(fields.effects, frozenset(), called="effect")
-    when: tuple[Condition, ...] = fields.key(_when, ())
+    servers: tuple[str, ...] = fields.key(fields.globs, ("*",), called="server")
+    tools: tuple[str, ...] = fields.key(fields.globs, ("*",), called="tool")
+    effects: frozenset[Effect] = fields.key(
+        fields.several(fields.effect, frozenset), frozenset(), called="effect"
+    )
+    when: tuple[Condition, ...] = fields.key(_parse_when, ())
     reason: str = fields.key(fields.line, "")
-    digest: str = fields.key(_digest, "")
-    # A rule stays what it is when another is written in front of it.
+    digest: str = fields.key(fields.of(_digest, str), "")
+    # A rule stays equal if another one is inserted before it.
     place: str = field(default="", compare=False)
 
 
 def _rules(value: Json, place: str) -> tuple[Rule, ...]:
     rules = [
-        fields.filled(Rule, item, where, "a rule", place=where)
-        for item, where in fields.tables(value, place)
+        fields.fill(Rule, item, where, place=where) for item, where in fields.tables(value, place)
     ]
     _check_names([(rule.name, rule.place) for rule in rules])
     _check_reach(rules)
@@ -219,12 +197,12 @@ def _check_names(named: Iterable[tuple[str, str]]) -> None:
     for name, place in named:
         if name in seen:
             other = seen[name].rpartition(" ")[2]
-            fields.fail(f"{place}.name", f"is {name!r}, as is that of {other}; give it another")
+            fields.fail(f"{place}.name", f"is {name!r}, like the name of {other}; choose another")
         seen[name] = place
 
 
 def _check_reach(rules: Sequence[Rule]) -> None:
-    """Refuse rules that were meant to be stricter than one before them, and never get a call."""
+    """Refuse a rule that can never match because an earlier, less strict one covers it."""
     catching: list[Rule] = []
     for rule in rules:
         for earlier in catching:
@@ -232,8 +210,8 @@ def _check_reach(rules: Sequence[Rule]) -> None:
                 _takes_all(earlier, rule)
             ):
                 message = (
-                    f"{rule.place} ({rule.name!r}) is never looked at: {earlier.name!r} before it "
-                    "matches all of its calls, and the first match wins."
+                    f"{rule.place} ({rule.name!r}) never applies: {earlier.name!r} before it "
+                    "matches all of its calls, and the first match decides."
                 )
                 raise SettingsError(message, remedy=f"Move it in front of {earlier.name!r}.")
         if not rule.when and not rule.digest:
@@ -243,99 +221,92 @@ def _check_reach(rules: Sequence[Rule]) -> None:
 def _takes_all(first: Rule, second: Rule) -> bool:
     if first.effects and not (second.effects and second.effects <= first.effects):
         return False
-    return _cover(first.servers, second.servers) and _cover(first.tools, second.tools)
-
-
-def _cover(first: Sequence[str], second: Sequence[str]) -> bool:
-    return all(any(globs.covers(wide, narrow) for wide in first) for narrow in second)
+    pairs = ((first.servers, second.servers), (first.tools, second.tools))
+    return all(
+        any(globs.covers(wide, narrow) for wide in wider)
+        for wider, narrower in pairs
+        for narrow in narrower
+    )
 
 
 def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
-    """Return a table's keys, which are globs, their values and places."""
     found: list[tuple[str, Json, str]] = []
     for glob, item in fields.table(value, place).items():
         where = fields.below(place, glob)
         fields.glob(glob, where)
         for earlier, _, _ in found:
             if globs.covers(earlier, glob):
-                problem = f"is never looked at: {earlier!r} before it matches the same"
+                problem = f"never applies: {earlier!r} before it matches the same names"
                 fields.fail(where, f"{problem}, and the first match counts")
         found.append((glob, item, where))
     return found
 
 
+def _fill_by_glob(shape: type, name: str) -> fields.Parse:
+    return lambda value, place: tuple(
+        fields.fill(shape, item, where, **{name: glob})
+        for glob, item, where in _by_glob(value, place)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolPolicy:
-    """What the user says of some tools of a server; the first whose glob matches counts.
+    """The policy for tools of a server; the first matching glob counts.
 
     Attributes:
-        effect: What their calls do; None for what the server says, if it is trusted.
-        labels: For the flow rules, beside the server's.
+        effect: Their effect; None to take the server's word if it is trusted.
+        labels: Labels for flow rules, in addition to the server's.
     """
 
     tools: str
     effect: Effect | None = fields.key(fields.effect, None)
-    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
-
-
-def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
-    return tuple(
-        fields.filled(ToolPolicy, item, where, "a tool's policy", tools=glob)
-        for glob, item, where in _by_glob(value, place)
-    )
+    labels: frozenset[str] = fields.key(fields.labels, frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPolicy:
-    """What the user says of some servers; the first whose glob matches counts.
+    """The policy for servers; the first matching glob counts.
 
     Attributes:
-        trust: Whether what the server says of its own tools (annotations) is believed.
-        start: Whether it is started, or connected to; None for what holds for all.
-        labels: For the flow rules, of all its tools.
-        tools: Glob of its tools to what is said of them.
-        elicitation, sampling: What is done with its questions; None for what the policy says.
-        pin: Which changes of its tools are asked about: those of schemas and annotations, or, with
-            "full", those of titles and descriptions, too.
+        trust: Whether the bridge believes the server's annotations of its tools.
+        start: Whether the bridge may start or contact it; None for the policy's `start`.
+        labels: Labels of all its tools, for flow rules.
+        tools: Policies of its tools.
+        elicitation, sampling: The action for its questions; None for the policy's.
+        pin: The changes of a tool that need approval: of schemas and annotations, or, with
+            "full", of titles and descriptions, too.
     """
 
     servers: str
     trust: bool = fields.key(fields.flag, False)
-    elicitation: Action | None = fields.key(_allowed, None)
+    elicitation: Action | None = fields.key(_allow_or_deny, None)
     sampling: Action | None = fields.key(fields.action, None)
     start: Action | None = fields.key(fields.action, None)
-    labels: frozenset[str] = fields.key(fields.label_set, frozenset())
-    tools: tuple[ToolPolicy, ...] = fields.key(_tools, ())
+    labels: frozenset[str] = fields.key(fields.labels, frozenset())
+    tools: tuple[ToolPolicy, ...] = fields.key(_fill_by_glob(ToolPolicy, "tools"), ())
     pin: Literal["schema", "full"] = fields.key(fields.choice(("schema", "full")), "schema")
-
-
-def _servers(value: Json, place: str) -> tuple[ServerPolicy, ...]:
-    return tuple(
-        fields.filled(ServerPolicy, item, where, "a server's policy", servers=glob)
-        for glob, item, where in _by_glob(value, place)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowRule:
-    """After calls with all of some labels, a call with one of others is decided so.
+    """A rule for a call with some labels after calls with other labels.
 
     Attributes:
-        name: As decisions name it.
-        action: What is done with the later call.
-        after: Labels of calls that were made: all of them.
-        to: Labels of the later call: one of them.
-        after_servers: Globs of servers, to one of which a call was made as well.
-        to_servers: Globs of servers, one of which the later call may be to instead.
-        reason: Shown with the decision.
+        name: Its name in decisions.
+        action: The action for the later call.
+        after: Labels that the earlier calls must have, together.
+        to: Labels of the later call; it must have one of them.
+        after_servers: Globs; a call to a matching server must have happened, too.
+        to_servers: Globs of servers to which the later call also counts, whatever its labels.
+        reason: The reason that decisions show.
     """
 
     name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
-    after: frozenset[str] = fields.key(fields.label_set, frozenset())
-    to: frozenset[str] = fields.key(fields.label_set, frozenset())
-    after_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
-    to_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
+    after: frozenset[str] = fields.key(fields.labels, frozenset())
+    to: frozenset[str] = fields.key(fields.labels, frozenset())
+    after_servers: tuple[str, ...] = fields.key(fields.globs, ())
+    to_servers: tuple[str, ...] = fields.key(fields.globs, ())
     reason: str = fields.key(fields.line, "")
 
 
@@ -346,7 +317,7 @@ LETHAL = FlowRule(
     to=frozenset({EXFILTRATION, SECRET}),
     reason="text that anybody could have written may steer where private data goes",
 )
-"""In force unless the policy has a flow rule of this name."""
+"""A default, unless the policy has a flow rule of this name."""
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
@@ -357,7 +328,7 @@ def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
 
 
 def _flow(value: Json, place: str) -> FlowRule:
-    rule = fields.filled(FlowRule, value, place, "a flow rule")
+    rule = fields.fill(FlowRule, value, place)
     after, to = rule.after or rule.after_servers, rule.to or rule.to_servers
     if rule.name == LETHAL.name:
         rule = replace(rule, reason=rule.reason or LETHAL.reason)
@@ -379,13 +350,14 @@ def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Budgets:
-    """How much is allowed; None for as much as the limits of a run.
+    """Budgets of calls; None for the limits of a run.
 
     Attributes:
         run_calls: Calls of one run.
         run_bytes: Bytes that the calls of one run return.
         server_calls: Calls to a server in one run.
-        per_minute: Glob of servers to calls per minute, over all runs; the first glob counts.
+        per_minute: Server globs and their calls per minute over all runs; the first match
+            counts.
     """
 
     run_calls: int | None = fields.key(fields.whole(1_000_000_000), None)
@@ -394,25 +366,17 @@ class Budgets:
     per_minute: tuple[tuple[str, int], ...] = fields.key(_per_minute, ())
 
 
-def _detectors(value: Json, place: str) -> tuple[str, ...]:
-    """Return a list of email, phone, iban, card and ip."""
-    if value == []:
-        return ()
-    found = fields.texts(value, place)
-    return tuple(fields.word(name, place, DETECTORS) for name in found)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """Which personal data is replaced by tokens on its way into a sandbox.
+    """The personal data that tokens replace before it enters a sandbox.
 
     Attributes:
         detect: Names of detectors.
-        servers: Globs of servers in whose results it is looked for.
-        reveal_to: Globs of servers that get the data back in place of tokens.
+        servers: Globs of servers whose results are searched.
+        reveal_to: Globs of servers that receive the data instead of its tokens.
     """
 
-    detect: tuple[str, ...] = fields.key(_detectors, ())
+    detect: tuple[str, ...] = fields.key(fields.several(fields.choice(DETECTORS), none=True), ())
     servers: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
     reveal_to: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
 
@@ -428,12 +392,8 @@ _DEFAULTS: Mapping[DefaultFor, Action] = {
 def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
     """Return a table of read, write, destructive and untrusted to actions."""
     parse = dict.fromkeys(get_args(DefaultFor), fields.action)
-    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse, "the defaults"))
+    found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse))
     return {**_DEFAULTS, **found}
-
-
-def _filling(shape: type, what: str) -> fields.Parse:
-    return lambda value, place: fields.filled(shape, value, place, what)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -441,22 +401,21 @@ class PolicySpec:
     """A whole policy.
 
     Attributes:
-        present: Whether there is one. Without, every call is allowed and no one is believed.
-        defaults: What is done with calls that no rule matches, by what they do; "untrusted" where
-            no policy and no trusted server says what.
-        rules: The first that matches a call decides.
-        servers: Glob of servers to what is said of them.
-        flows: Decide on calls after certain others.
-        budgets: How much is allowed.
-        privacy: Which personal data is replaced by tokens.
-        skills: What is done when a program uses a saved skill that no one has reviewed; with
-            "deny" there are no skills.
-        elicitation: What is done with servers' questions to the user.
-        sampling: What is done with servers' questions to the model.
-        start: Whether servers are started, or connected to, of which nothing else is said.
-        pin: Whether a tool whose schemas or annotations changed since it was first allowed, and a
-            server that has another definition than when it was first started, is asked about again.
-        path: The file; changes are written there. None where there is none.
+        present: Whether the file has one. Otherwise every call is allowed and no server is
+            trusted.
+        defaults: The actions for calls without a matching rule, by effect.
+        rules: Rules for calls; the first match decides.
+        servers: Policies of servers.
+        flows: Rules for calls after other calls.
+        budgets: Budgets of calls.
+        privacy: The personal data that tokens replace.
+        skills: The action for an unreviewed saved function; "deny" disables saved functions.
+        elicitation: The action for servers' questions to the user.
+        sampling: The action for servers' requests to the user's model.
+        start: The default for whether the bridge may start or contact a server.
+        pin: Whether a tool needs approval again after its schemas or annotations change, and a
+            server after its definition changes.
+        path: The file that receives changes; None if there is no file.
     """
 
     present: bool = False
@@ -464,12 +423,12 @@ class PolicySpec:
         _defaults, default_factory=lambda: dict(_DEFAULTS)
     )
     rules: tuple[Rule, ...] = fields.key(_rules, ())
-    servers: tuple[ServerPolicy, ...] = fields.key(_servers, ())
+    servers: tuple[ServerPolicy, ...] = fields.key(_fill_by_glob(ServerPolicy, "servers"), ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
-    budgets: Budgets = fields.key(_filling(Budgets, "the budgets"), Budgets())
-    privacy: Privacy = fields.key(_filling(Privacy, "the privacy settings"), Privacy())
+    budgets: Budgets = fields.key(fields.fill_with(Budgets), Budgets())
+    privacy: Privacy = fields.key(fields.fill_with(Privacy), Privacy())
     skills: Action = fields.key(fields.action, "ask")
-    elicitation: Action = fields.key(_allowed, "allow")
+    elicitation: Action = fields.key(_allow_or_deny, "allow")
     sampling: Action = fields.key(fields.action, "allow")
     start: Action = fields.key(fields.action, "allow")
     pin: bool = fields.key(fields.flag, True)
@@ -477,25 +436,22 @@ class PolicySpec:
 
 
 def parse_policy(table: Json, place: str) -> PolicySpec:
-    """Return the policy that a file's `policy` table makes; None stands for no table.
-
-    Args:
-        place: Where it stands, for errors ("config.toml: policy").
+    """Parse a `policy` table at `place` ("config.toml: policy"); None is no table.
 
     Raises:
-        SettingsError: It does not parse; the text says where.
+        SettingsError: It is invalid; the message names the place.
     """
     if table is None:
         return PolicySpec()
-    spec = fields.filled(PolicySpec, table, place, "a policy")
+    spec = fields.fill(PolicySpec, table, place)
     _check_labels(spec, place)
-    # These alone say nothing of calls, which go on as without a policy.
+    # A table with only these keys does not restrict calls.
     present = not table or not table.keys() <= {"skills", "elicitation", "sampling"}
     return replace(spec, present=present)
 
 
 def _check_labels(spec: PolicySpec, place: str) -> None:
-    """Reject labels that no flow rule names: a misspelt one protects nothing."""
+    """Reject labels that no flow rule names: a misspelt label would protect nothing."""
     carried = {
         label: fields.below(f"{place}.servers", server.servers)
         for server in reversed(spec.servers)
@@ -505,7 +461,7 @@ def _check_labels(spec: PolicySpec, place: str) -> None:
     used = {label for rule in spec.flows for label in rule.after | rule.to}
     for label in sorted(carried.keys() - used - set(LABELS)):
         near = fields.nearest(label, {*used, *LABELS})
-        fields.fail(carried[label], f"has the label {label!r}, of which no flow rule speaks{near}")
+        fields.fail(carried[label], f"has the label {label!r}, which no flow rule names{near}")
     for label in sorted(used - carried.keys() - set(LABELS)):
         name = next(rule.name for rule in spec.flows if label in rule.after | rule.to)
         near = fields.nearest(label, {*carried, *LABELS})

@@ -1,10 +1,7 @@
-"""Writes a rule, or a first policy, into the settings file; the rest of it stays unchanged.
+"""Adds a rule, or a first policy, to the settings file without other changes.
 
-Owns the two changes that the bridge makes to what its user wrote: a policy at the end of a file
-that has none, and one `[[policy.rules]]` more, as text between the lines that are there. Whether
-the text came to stand where it was meant to is not worked out but looked at: the file is parsed as
-it was and as it would be, and must say the same but for the rule. What cannot be changed so is not
-changed.
+The edit is textual. The edited file must parse to the old content plus the rule; otherwise the file
+stays unchanged.
 """
 
 from __future__ import annotations
@@ -17,6 +14,8 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, replace_file
@@ -36,13 +35,7 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 @dataclass(frozen=True, kw_only=True)
 class NewRule:
-    """A rule that allows one tool, as it is defined now.
-
-    Attributes:
-        name: As decisions are to name it; made different from the names that there are.
-        digest: Of the tool's definition.
-        comment: What stands above it; one line.
-    """
+    """A rule that allows one tool by its digest. A duplicate name gets a number."""
 
     name: str
     server: str
@@ -52,50 +45,40 @@ class NewRule:
 
 
 def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
-    """Write a rule that allows a tool into a policy file. Blocks; for threads.
+    """Add a rule that allows a tool to a policy file. Blocks: use in threads.
 
     Args:
-        before: The rule in front of which it belongs, because that one matches the calls that it is
-            to allow; it then is about the same effects and conditions, so that it allows nothing
-            that the other would not have decided on. None to put it behind all others.
+        before: The rule that decides these calls now. The new rule precedes it and takes over
+            its effects and conditions, so that it allows nothing else. None to append the rule.
 
     Raises:
-        SettingsError: The file cannot be changed so; it is as it was.
+        SettingsError: The file cannot be edited and is unchanged.
     """
-
-    def changed(text: str) -> str:
-        return with_rule(text, rule, before=before, place=str(path))
-
-    _change(path, changed, required=True)
+    add = partial(with_rule, rule=rule, before=before, place=str(path))
+    _change(path, add, required=True)
 
 
 def append_policy(path: Path, policy: str) -> None:
-    """Put a policy behind what stands in a settings file, or make one. Blocks; for threads.
+    """Append a policy to a settings file, or create the file. Blocks: use in threads.
 
     Raises:
-        SettingsError: It cannot be written, or would not parse; the file is as it was.
+        SettingsError: The file cannot be written or would be invalid, and is unchanged.
     """
 
-    def changed(text: str) -> str:
+    def append(text: str) -> str:
         joint = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         whole = f"{text}{joint}{policy}"
-        parse_policy(_parsed(whole, str(path)).get("policy"), f"{path}: policy")
+        parse_policy(_parse(whole, str(path)).get("policy"), f"{path}: policy")
         return whole
 
-    _change(path, changed, required=False)
+    _change(path, append, required=False)
 
 
-def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> None:
-    """Replace a file's content, unless it is changed meanwhile.
-
-    Args:
-        changed: Returns what is to stand there.
-        required: Whether it must be there.
-    """
+def _change(path: Path, edit: Callable[[str], str], *, required: bool) -> None:
     try:
         if not required:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Written where a link points to, so that it stays one.
+        # Write the target of a link, so that the link stays.
         target = path.resolve(strict=required)
         with exclusive_lock(target.with_name(f".{target.name}.lock")):
             found = None if not required and not target.exists() else target.stat()
@@ -104,7 +87,7 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
                     raise SettingsError(f"{path} is no regular file of this user's.")
                 text = target.read_bytes().decode("utf-8")
-            whole = changed(text)
+            whole = edit(text)
             if found is not None and _state(target.stat()) != _state(found):
                 raise SettingsError(f"{path} is being changed by another program.")
             mode = 0o600 if found is None else stat.S_IMODE(found.st_mode)
@@ -120,16 +103,13 @@ def _state(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
-    """Return a policy file's text with one more rule in it. Pure.
-
-    Raises:
-        SettingsError: There is no way to write it there.
-    """
-    document = _parsed(text, place)
+    document = _parse(text, place)
     rules = _rules(document, place)
     index = len(rules) if before is None else _index(document, before, place)
+    taken = {each.get("name") for each in rules}
+    names = chain([rule.name], (f"{rule.name} ({number})" for number in count(2)))
     wanted: dict[str, Json] = {
-        "name": _free(rule.name, rules),
+        "name": next(name for name in names if name not in taken),
         "server": literal(rule.server),
         "tool": literal(rule.tool),
     }
@@ -139,9 +119,9 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     listed = [*rules[:index], wanted, *rules[index:]]
     expected = {**document, "policy": {**document["policy"], "rules": listed}}
     for position in _places(text, None if before is None else index):
-        changed = _inserted(text, position, rule_lines(wanted, rule.comment))
+        changed = _insert(text, position, rule_lines(wanted, rule.comment))
         if _says(changed, expected):
-            # What it says to the parser of policies is known only now.
+            # The table is valid TOML; check that it is a valid policy, too.
             parse_policy(expected["policy"], f"{place}: policy")
             return changed
     raise SettingsError(
@@ -150,9 +130,9 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     )
 
 
-def _parsed(text: str, place: str) -> dict[str, Json]:
+def _parse(text: str, place: str) -> dict[str, Json]:
     try:
-        # The lines' ends are read as the parser of the settings reads them.
+        # `read_text` in the loader translates line ends, too.
         return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{place} could not be read: {error}.") from None
@@ -160,8 +140,8 @@ def _parsed(text: str, place: str) -> dict[str, Json]:
 
 def _says(text: str, expected: Mapping[str, Json]) -> bool:
     try:
-        # A number that is none is unequal to itself, so that such a file is left alone.
-        return _parsed(text, "") == expected
+        # NaN is not equal to itself, so a file that contains it stays unchanged.
+        return _parse(text, "") == expected
     except SettingsError:
         return False
 
@@ -182,23 +162,13 @@ def _index(document: Mapping[str, Json], wanted: Rule, place: str) -> int:
     raise SettingsError(f"{place} does not have the rule {wanted.name!r} any more.")
 
 
-def _free(name: str, rules: Sequence[Mapping[str, Json]]) -> str:
-    taken = {rule.get("name") for rule in rules}
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name} ({number})"
-    return found
-
-
 def _places(text: str, index: int | None) -> Iterator[int]:
-    """Return where in a text the rule may belong, the likeliest first."""
     if index is None:
         yield len(text)
         return
     headers = [found.start() for found in _HEADER.finditer(text)]
-    # Those that stand in texts move the right one behind where it is looked for, never before.
-    # Some may be in a text; each is tried by parsing the whole file.
+    # A multi-line text may contain headers, too, so the right header may come later in the list.
+    # The caller tries each position by parsing the whole file.
     for start in headers[index : index + 5]:
         above = _above(text, start)
         if above != start:
@@ -215,7 +185,7 @@ def _above(text: str, start: int) -> int:
     return start
 
 
-def _inserted(text: str, position: int, lines: Sequence[str]) -> str:
+def _insert(text: str, position: int, lines: Sequence[str]) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
     block = end.join(lines) + end
     head, tail = text[:position], text[position:]
@@ -232,14 +202,12 @@ def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
 
 
 def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
-    """Return the lines of a rule, to be put into a policy."""
-    above = [f"# {_written(comment)}"] if comment else []
+    above = [f"# {_escape(comment)}"] if comment else []
     fields = (f"{toml_key(key)} = {toml_value(value)}" for key, value in rule.items())
     return [*above, "[[policy.rules]]", *fields]
 
 
-def _written(text: str) -> str:
-    """Return a text with what hides or breaks lines written out, as TOML has that."""
+def _escape(text: str) -> str:
     found: list[str] = []
     for character in text:
         code = ord(character)
@@ -254,13 +222,9 @@ def toml_key(key: str) -> str:
 
 
 def toml_value(value: Json) -> str:
-    """Return a value as TOML has it, on one line.
-
-    Raises:
-        SettingsError: TOML has no such value.
-    """
+    """Return a value as TOML on one line. Raises `SettingsError` if it has no such form."""
     if isinstance(value, str):
-        return _written(json.dumps(value, ensure_ascii=False))
+        return _escape(json.dumps(value, ensure_ascii=False))
     if isinstance(value, bool | int | float):
         return str(value).lower()
     if isinstance(value, list):

@@ -1,9 +1,8 @@
-"""Profiles: named sets of settings, the two built in and the user's own. Pure.
+"""Profiles: named sets of settings, built in or the user's own. Pure.
 
-"standard" changes nothing. "strict" only narrows: what it caps cannot be widened by a flag, a
-variable or the file. A profile of the user's own is a `[profiles.NAME]` table of `config.toml`: its
-values go before those at the top of the file, and give way to variables and flags; with
-`extends = "strict"` the strict caps hold over all of them.
+"standard" changes nothing. "strict" only narrows: no flag, variable or key can widen its caps. A
+`[profiles.NAME]` table of `config.toml` overrides the file's top-level values, and variables and
+flags override it. With `extends = "strict"` the strict caps apply, too.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, get_args
 
 from bridge.errors import InvalidRequestError, SettingsError
 from bridge.model import Json
-from bridge.settings import fields, parsers
+from bridge.settings import fields
 from bridge.settings.values import GuardMode, Settings
 
 BUILT_IN = ("standard", "strict")
@@ -24,7 +23,7 @@ KEYS = frozenset({
     "guard_denies", "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime",
     "packages", "pids", "project_servers", "runtime", "runtime_order", "timeout",
 })  # fmt: skip
-"""Settings of how programs run; not where the bridge keeps its files, or how it logs."""
+"""The settings that a profile may set: those of running programs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,53 +31,29 @@ class ProfileSpec:
     """One profile.
 
     Keys:
-        extends: The profile it is made from: "standard" or "strict".
+        extends: The base profile: "standard" or "strict".
 
     Attributes:
-        strict: Whether it is the strict one, or made from it.
-        values: Setting to its value as the file has it.
-        place: Where it is defined; empty for those built in.
+        strict: Whether it is or extends "strict".
+        values: The values of settings as in the file.
     """
 
-    name: str
     strict: bool = False
     values: Mapping[str, Json] = field(default_factory=dict)
-    place: str = ""
 
 
 def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
-    """Return all profiles there are, by name.
-
-    Args:
-        tables: What the file has under `profiles`.
-        place: Where that is, for errors ("config.toml: profiles").
-
-    Raises:
-        SettingsError: One has a name, a key or a base that cannot be.
-    """
-    found = {name: ProfileSpec(name=name, strict=name == "strict") for name in BUILT_IN}
-    if isinstance(tables, Mapping):
-        for name in BUILT_IN:
-            if name in tables:
-                message = f"{place}.{name}: {name} is built in and cannot be changed."
-                raise SettingsError(
-                    message, remedy=f'Give yours another name and extends = "{name}".'
-                )
-    for name, table, where in fields.named_tables(tables, place, "profile"):
-        found[name] = _profile(name, table, where)
+    found = {name: ProfileSpec(strict=name == "strict") for name in BUILT_IN}
+    parse: dict[str, fields.Parse] = dict.fromkeys(KEYS, lambda value, place: value)
+    parse["extends"] = fields.choice(BUILT_IN)
+    for name, table, where in fields.named_tables(tables, place):
+        if name in BUILT_IN:
+            remedy = f'Give yours another name and extends = "{name}".'
+            raise SettingsError(f"{where} is built in and cannot be changed.", remedy=remedy)
+        values = fields.record(table, where, parse)
+        strict = values.pop("extends", "standard") == "strict"
+        found[name] = ProfileSpec(strict=strict, values=values)
     return found
-
-
-def _profile(name: str, table: Mapping[str, Json], place: str) -> ProfileSpec:
-    values = dict(table)
-    base = values.pop("extends", "standard")
-    if base not in BUILT_IN:
-        raise SettingsError(f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}.")
-    unknown = sorted(set(values) - KEYS)
-    if unknown:
-        known = parsers.suggestion(unknown[0], ["extends", *KEYS])
-        raise SettingsError(f"{place}.{unknown[0]} is not a setting of a profile. {known}")
-    return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)
 
 
 _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -92,11 +67,11 @@ _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def narrowed(settings: Settings, name: str) -> Settings:
-    """Return the settings of a run that asks for a profile: of each value the narrower one.
+def narrow(settings: Settings, name: str) -> Settings:
+    """Return the settings of a run with a profile: the narrower of both values for each setting.
 
     Raises:
-        InvalidRequestError: There is no such profile, or it sets what all runs have in common.
+        InvalidRequestError: The profile is unknown, or sets a value that all runs share.
     """
     if name not in settings.profiles:
         remedy = f"Pass one of: {', '.join(settings.profiles)}."

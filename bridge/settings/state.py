@@ -1,6 +1,6 @@
-"""Makes the state directory, and refuses files that other users could change.
+"""The paths of the bridge's own files, and the checks that no other user can change them.
 
-Also remembers which settings files had a policy: if such a file is lost, no later bridge starts.
+Also records which settings files had a policy: the bridge does not start if such a file is lost.
 """
 
 from __future__ import annotations
@@ -10,35 +10,97 @@ import logging
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from bridge.atomic_files import read_regular, replace_file
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
+from bridge.settings import fields, parsers
 from bridge.settings.values import Settings
+from bridge.store import ServerUrl, Store
 
 logger = logging.getLogger(__name__)
+
+CONFIG = "MCP_BRIDGE_CONFIG"
+
+ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
+"""Package directory of a bridge that runs as root. Its embedded sandboxes run as another user,
+which cannot enter root's own directories.
+"""
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    if environ.get(CONFIG):
+        found: Path = fields.parse_text(parsers.place, environ[CONFIG], CONFIG)
+        return found
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
+
+
+def moved_dir(environ: Mapping[str, str]) -> Path:
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "moved"
+
+
+def default_state_dir(environ: Mapping[str, str]) -> Path:
+    return _xdg(environ, "XDG_STATE_HOME", ".local/state")
+
+
+def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
+    # The XDG specification requires programs to ignore relative values.
+    base = Path(environ.get(variable, ""))
+    if not base.is_absolute():
+        base = home(environ) / fallback
+    return base / "mcp-code-bridge"
+
+
+def runtime_dir(settings: Settings) -> Path:
+    """Return the directory for sockets: in `XDG_RUNTIME_DIR`, the state directory or /tmp.
+
+    The caller creates it and checks that it is private.
+    """
+    base = Path(settings.environ.get("XDG_RUNTIME_DIR", ""))
+    if base.is_absolute() and base.is_dir() and os.access(base, os.W_OK):
+        found = base / "mcp-code-bridge"
+    else:
+        found = settings.state_dir / "run"
+    # A socket's path has at most 108 bytes (104 on macOS), and sockets are a level deeper.
+    if len(os.fsencode(found)) > 70:
+        found = Path(tempfile.gettempdir()) / f"mcp-code-bridge-{os.getuid()}"
+    return found
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
+
+
+def store_of(settings: Settings) -> Store:
+    if settings.store is None:
+        return Store(settings.state_dir)
+    if isinstance(settings.store, ServerUrl):
+        from bridge.store.postgresql import ServerStore
+
+        return ServerStore(settings.state_dir, settings.store)
+    return Store(settings.store.parent, settings.store.name)
+
+
+def packages_dir(settings: Settings) -> Path:
+    own = ROOT_PACKAGES_DIR if os.geteuid() == 0 else settings.state_dir / "packages"
+    return settings.dependencies.cache or own
+
 
 TOKEN_FILE = "http-token"
 
 POLICY_MARK = "policy-in-force.json"
-"""In the state directory: the settings files that had a policy when a bridge last read them."""
+"""A file in the state directory that lists the settings files with a policy."""
 
 
 SOLE_USER = "MCP_BRIDGE_SOLE_USER"
-"""Says with "1" that there are no other users: kubelets make a pod's volumes writable for all."""
+"""The value "1" asserts that there are no other users. Kubelets make volumes writable for all."""
 
 
 def require_private(path: Path, what: str, variable: str) -> None:
-    """Refuse a file or directory that other users of this machine could change.
-
-    Args:
-        variable: The one that names another place.
-
-    Raises:
-        SettingsError: They could.
-    """
+    """Raise if other users could change a path; `variable` sets another path."""
     reason, remedy = exposure(path)
     if reason and os.environ.get(SOLE_USER) != "1":
         remedy += (
@@ -48,11 +110,7 @@ def require_private(path: Path, what: str, variable: str) -> None:
 
 
 def http_token(settings: Settings) -> str:
-    """Return the token of this user's bridges over HTTP, made at the first call.
-
-    Raises:
-        SettingsError: It cannot be kept, or other users could change it.
-    """
+    """Return the token of this user's bridges over HTTP, created by the first call."""
     path = settings.state_dir / TOKEN_FILE
     try:
         make_directory(path.parent)
@@ -62,7 +120,7 @@ def http_token(settings: Settings) -> str:
                 with os.fdopen(descriptor, "w") as file:
                     file.write(secrets.token_urlsafe(32))
                 try:
-                    # As a whole, and only if no other bridge was faster.
+                    # Atomic, and fails if another bridge was faster.
                     os.link(name, path)
                 finally:
                     Path(name).unlink()
@@ -77,15 +135,11 @@ def http_token(settings: Settings) -> str:
 
 
 def prepare_state(settings: Settings) -> None:
-    """Make the state directory, and require the policy that was in force.
-
-    Raises:
-        SettingsError: The settings file held a policy before, and is gone or empty now.
-    """
+    """Make the state directory. Raises `SettingsError` if the policy's file is lost."""
     try:
         make_directory(settings.state_dir)
     except OSError as error:
-        # The home directory may be read-only. Code that needs the directory raises an error then.
+        # The home directory may be read-only. Code that needs the directory raises later.
         logger.debug("%s cannot be made: %s", settings.state_dir, error)
     _require_policy(settings)
 
@@ -102,14 +156,14 @@ def _require_policy(settings: Settings) -> None:
         return
     if str(config) not in marked:
         return
-    if not _holds_text(config):
-        message = f"{config} held a policy, and now is empty or gone."
+    if not (config.exists() and config.stat().st_size):
+        message = f"{config} had a policy, and now is empty or missing."
         remedy = (
-            "Restore it. To go on without a policy, put a file there that has no [policy]; "
+            "Restore it. To run without a policy, create the file without a [policy] table; "
             "a comment is enough."
         )
         raise SettingsError(message, remedy=remedy)
-    # The table was removed from a file that is still there.
+    # The user removed the table from the file.
     _write_mark(mark, [path for path in marked if path != str(config)])
 
 
@@ -126,12 +180,5 @@ def _write_mark(mark: Path, files: list[str]) -> None:
         replace_file(mark, json.dumps({"files": files[-50:]}).encode())
     except OSError as error:
         logger.warning(
-            "%s cannot be written, so a lost policy will not be noticed: %s", mark, error
+            "%s cannot be written, so a lost policy will not be detected: %s", mark, error
         )
-
-
-def _holds_text(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False

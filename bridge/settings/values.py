@@ -1,4 +1,4 @@
-"""The settings, resolved: the shape that everything else is given. Values only."""
+"""The resolved settings. Values only."""
 
 from __future__ import annotations
 
@@ -25,23 +25,21 @@ AuditMode = Literal["on", "sync", "off"]
 Switch = Literal["on", "off"]
 
 
-def setting(
+def declare(
     parse: Callable[[str], object],
     default: object,
     *,
     flag: str = "",
-    many: bool = False,
     variable: str = "",
 ) -> Any:
     """Declare a field of `Settings` that a flag, a variable or the file can set.
 
     Args:
-        parse: From the text that a flag or variable has.
-        flag: What its flag's help says; empty for none.
-        many: Whether it takes a list in the file.
-        variable: Its name in the environment, where that is not made from its own.
+        parse: Parses the text of a flag or variable.
+        flag: The flag's help; empty for no flag.
+        variable: The variable's name, if it does not follow from the field's name.
     """
-    how = {"parse": parse, "flag": flag, "many": many, "variable": variable}
+    how = {"parse": parse, "flag": flag, "variable": variable}
     return field(default=default, metadata=how)
 
 
@@ -50,193 +48,195 @@ STRICT_CAPS = {"timeout": 5.0, "max_timeout": 5.0, "memory": 128 * 1024**2, "cpu
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Everything that can be set, resolved.
+    """All settings, resolved.
 
     Attributes:
-        runtime: What runs programs: "auto" (the first that works), "podman", "docker",
-            "bubblewrap", "seatbelt", "landlock", "kubernetes" or an
-            engine's path.
-        runtime_order: What `auto` tries, in order; podman, docker, bubblewrap, seatbelt if empty.
-        oci_runtime: What the engine starts containers with: "runc", "crun", "runsc", ... It is used
-            or refused, never replaced. Empty leaves it to the engine.
-        image: The container image; empty for the one that `image build` made, else the public one.
-        packages: A virtual environment that programs may import from where there is no image.
-        timeout: Seconds that a program may take unless its run asks for others; the time that it
-            waits for tools does not count.
-        max_timeout: Most seconds that a run may take with its tools, that a run may ask for, and
-            that a call may take while it reports progress; at least `call_timeout` if not set.
-        memory: Memory of a sandbox, its files in memory included.
+        runtime: The backend for programs: "auto" (the first that works), "podman", "docker",
+            "bubblewrap", "seatbelt", "landlock", "kubernetes" or an engine's path.
+        runtime_order: The order of `auto`; by default podman, docker, bubblewrap, seatbelt.
+        oci_runtime: The engine's OCI runtime: "runc", "crun", "runsc", ... It is used or
+            refused, never replaced. By default the engine chooses.
+        image: The container image; by default the one that `image build` made, else the public
+            one.
+        packages: A virtual environment that programs may import from if they run without an
+            image.
+        timeout: Default for the seconds that a program may take, without its time waiting for
+            tools.
+        max_timeout: Most seconds that a run may take with its tools, that a run may request,
+            and that a call may take while it reports progress. At least `call_timeout` by
+            default.
+        memory: Memory of a sandbox, including its files in memory.
         pids: Processes and threads of a sandbox.
-        cpus: CPU time of a sandbox for each second; empty leaves it to the engine.
-        container_user: User and group that a program runs as.
-        runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped; 0
-            for never.
-        state_dir: Where logs, caches and the store are; if not set, in
+        cpus: CPUs of a sandbox; by default the engine decides.
+        container_user: User and group of programs.
+        runtime_idle_timeout: Seconds until an idle podman machine that the bridge started is
+            stopped; 0 for never.
+        state_dir: Directory of logs, caches and the store; by default
             `~/.local/state/mcp-code-bridge`.
-        output_mode: How the value of the last expression is written: as JSON ("json"), as JSON but
-            for texts of several lines ("compact"), as TOON, or as what costs a model less ("auto").
-        structured: Where a result has its record: in `_meta`, or as structured content, which many
-            clients show their model in place of the text.
-        log_level: The least that is logged to stderr.
+        output_mode: The format of the last expression's value: JSON ("json"), JSON with
+            multi-line texts unescaped ("compact"), TOON, or the format with the fewest tokens
+            ("auto").
+        structured: Where a result has its record: in `_meta`, or as structured content, which
+            many clients show their model instead of the text.
+        log_level: The lowest level that is logged to stderr.
         profile: "standard", "strict" or one of `[profiles]`.
-        strict: Whether the profile is the strict one, or made from it.
-        profiles: What each profile sets, by its name; see `narrowed`.
+        strict: Whether the profile is or extends "strict".
+        profiles: The values of each profile; see `narrow`.
         listed_servers_only: Whether a run may use only the servers listed in its `servers`.
-        guard: What the static guard does with what it finds: nothing, advise in the result, or
+        guard: What the static guard does with findings: nothing, advise in the result, or
             enforce by refusing the program.
-        guard_denies: What the guard denies as well: modules, functions, ".attributes" and paths.
-        warm: The most sandboxes that are kept ready; each is used for one run.
-        sources: Clients whose configurations are read: their names, or names each with a "-" in
-            front for all but those; empty for all.
-        secret_names: Globs of the names of variables and headers whose values are secrets; with a
-            "-" in front, of those whose values are none.
-        description_tokens: Tokens that the description of `run_python` may cost.
+        guard_denies: Modules, functions, ".attributes" and paths that the guard denies in
+            addition.
+        warm: Maximum number of waiting sandboxes. Each serves one run.
+        sources: Names of clients whose configurations are read, or names with a "-" to omit;
+            all by default.
+        secret_names: Globs of variables and headers whose values are secrets, or with a "-" are
+            not.
+        description_tokens: Maximum tokens of `run_python`'s description.
         preflight: Whether programs are checked against the tools before they run.
-        roots: Directories that all servers get when they ask for roots; without any, servers that
-            have no directory among their arguments get those of a client on stdio.
-        servers_config: One more configuration file of servers, read first.
-        allow_self_server: Whether servers that start the bridge again are used, not skipped.
-        project_servers: Which servers of files in the working directory are used.
-        call_timeout: Seconds that a tool call may take without a sign of progress, unless its
-            server's entry says otherwise.
-        start_timeout: Seconds that a server may take to start, unless its entry says otherwise.
+        roots: Directories that all servers get as roots. By default, servers without a
+            directory in their arguments get those of a client on stdio.
+        servers_config: An additional configuration file of servers, which is read first.
+        allow_self_server: Whether servers that start the bridge itself are used rather than
+            skipped.
+        project_servers: Which servers from files in the working directory are used.
+        call_timeout: Seconds that a tool call may take without progress, unless its server's
+            entry sets another limit.
+        start_timeout: Seconds that a server's start may take, unless its entry sets another
+            limit.
         start_patience: Seconds that a package runner (`npx`, `uvx`, `docker run`) may need to
-            install and start a server. A run that needs it is answered after `start_timeout`.
-        audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
-        audit_days: Days that records are kept.
-        audit_bytes: What all records may take; no call is made beyond.
-        run_records: Whether each run's program, its end and the start of its output are kept, for
-            14 days and 200 MB at most.
-        output_tokens: Tokens that a run's output may cost a model, about; the rest is kept apart.
-        shown_bytes: What the pictures of a result may take in all.
-        runs: Runs at once; the rest wait. Empty for what the machine allows.
-        sessions: Sessions open at once; 0 for no sessions.
-        session_idle_timeout: Seconds until an unused session is put away on the disk.
-        session_bytes: Bytes of a session's values and files that are put away, compressed.
-        session_days: Days that a session put away can be restored.
-        artifact_bytes: What is kept of all runs: files, whole outputs, pictures.
-        artifact_run_bytes: What is kept of one run.
-        artifact_days: Days that it is kept.
-        store: The database of what is kept: a path or `sqlite:///PATH`, or `postgresql://...` for
-            several bridges; `store.db` in the state directory if not set.
-        skills_dir: Where saved skills are, as plain files; in the state directory if not set.
-        replica: What this bridge is called among several that serve HTTP as one; the machine's name
-            if not set.
-        drain_seconds: For runs to end by themselves once a bridge that serves HTTP is told to end.
-        directories: Of the host, which programs may use, as the file names them.
-        dependencies: Which packages a run may ask for, and where they come from.
-        allow_packages: Whether runs get packages that `[dependencies]` allows; all but strict ones
-            do if not set.
-        allow_directories: Whether runs get `[directories]`; all but strict ones do if not set.
-        kubernetes: Where and how pods are made, where those run programs.
-        server_settings: What the file sets of single servers, by name.
-        policy: Which calls are allowed, as the file said when the settings were read.
-        commands: The command profiles, by name; without any there is no `run_command`.
-        places: Where each setting stands that does not have its default, for errors.
-        environ: The process's environment, for what servers inherit and engines read.
-        notes: Warnings about values that are not taken as they are written.
+            install and start a server. Runs that need the server get an answer after
+            `start_timeout`.
+        audit: Whether calls are recorded. With "sync", each record is on the disk before its
+            call.
+        audit_days: Days until records expire.
+        audit_bytes: Maximum size of all records. A full log refuses calls.
+        run_records: Whether each run's program, outcome and start of output are kept, for at
+            most 14 days and 200 MB.
+        output_tokens: Approximate maximum tokens of a run's output. The rest becomes an
+            artifact.
+        shown_bytes: Maximum size of a result's pictures.
+        runs: Maximum of concurrent runs; by default the machine's capacity. Others wait.
+        sessions: Maximum of open sessions; 0 disables sessions.
+        session_idle_timeout: Seconds until an idle session is saved to disk and closed.
+        session_bytes: Maximum compressed size of a saved session.
+        session_days: Days until a saved session expires.
+        artifact_bytes: Maximum size of all artifacts: files, whole outputs, pictures.
+        artifact_run_bytes: Maximum size of one run's artifacts.
+        artifact_days: Days until artifacts expire.
+        store: The database: a path, `sqlite:///PATH`, or `postgresql://...` for several
+            bridges; by default `store.db` in the state directory.
+        skills_dir: Directory of saved functions as plain files; by default in the state
+            directory.
+        replica: This bridge's name among several that serve HTTP together; by default the host
+            name.
+        drain_seconds: Seconds that a stopping HTTP bridge waits for its runs.
+        directories: Host directories that programs may access.
+        dependencies: The packages that a run may request, and their index.
+        allow_packages: Whether runs get packages that `[dependencies]` allows; by default all
+            runs except strict ones.
+        allow_directories: Whether runs get `[directories]`; by default all runs except strict
+            ones.
+        kubernetes: Settings of pods, for the backend "kubernetes".
+        server_settings: Settings of single servers, by name.
+        policy: The policy when the settings were read.
+        commands: Command profiles by name. Without any there is no `run_command`.
+        places: Where each setting without its default value is defined, for errors.
+        environ: The process's environment, which servers inherit and engines read.
+        notes: Warnings about values that the bridge changed.
     """
 
-    runtime: str = setting(
+    runtime: str = declare(
         parsers.runtime,
         "auto",
         flag="auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
     )
-    runtime_order: tuple[str, ...] = setting(
-        parsers.runtime_order,
-        (),
-        flag="what auto tries, in order, such as docker,bubblewrap",
-        many=True,
+    runtime_order: tuple[str, ...] = declare(
+        parsers.runtime_order, (), flag="what auto tries, in order, such as docker,bubblewrap"
     )
-    oci_runtime: str = setting(
+    oci_runtime: str = declare(
         parsers.text, "", flag="runc, crun, runsc, kata ...: used or refused, never downgraded"
     )
-    image: str = setting(parsers.text, "", flag="the container image")
-    packages: Path | None = setting(parsers.path, None)
-    timeout: float = setting(parsers.seconds, 30.0)
-    max_timeout: float = setting(
+    image: str = declare(parsers.text, "", flag="the container image")
+    packages: Path | None = declare(parsers.path, None)
+    timeout: float = declare(parsers.seconds, 30.0)
+    max_timeout: float = declare(
         parsers.seconds, 600.0, flag="most seconds that a run may take with its tools"
     )
-    memory: int = setting(parsers.memory, 512 * 1024**2, flag="memory limit, such as 512m")
-    pids: int = setting(parsers.pids, 128, flag="limit on processes and threads")
-    cpus: float | None = setting(parsers.cpus, None, flag="limit on CPUs, such as 1.5")
-    container_user: str = setting(parsers.user, "65534:65534")
-    runtime_idle_timeout: float = setting(parsers.idle_seconds, 300.0)
-    state_dir: Path = setting(parsers.place, Path(), flag="where logs and caches are kept")
-    output_mode: OutputMode = setting(
+    memory: int = declare(parsers.memory, 512 * 1024**2, flag="memory limit, such as 512m")
+    pids: int = declare(parsers.pids, 128, flag="limit on processes and threads")
+    cpus: float | None = declare(parsers.cpus, None, flag="limit on CPUs, such as 1.5")
+    container_user: str = declare(parsers.user, "65534:65534")
+    runtime_idle_timeout: float = declare(parsers.idle_seconds, 300.0)
+    state_dir: Path = declare(parsers.place, Path(), flag="where logs and caches are kept")
+    output_mode: OutputMode = declare(
         parsers.choice(OutputMode), "compact", flag="compact, toon, json or auto"
     )
-    structured: RecordPlace = setting(
+    structured: RecordPlace = declare(
         parsers.choice(RecordPlace),
         "meta",
         flag="where to put structured results: meta or content",
     )
-    log_level: LogLevel = setting(
-        parsers.choice(LogLevel, upper=True), "INFO", flag=", ".join(get_args(LogLevel))
+    log_level: LogLevel = declare(
+        parsers.choice(LogLevel), "INFO", flag=", ".join(get_args(LogLevel))
     )
-    profile: str = setting(
-        parsers.lowered, "standard", flag="standard, strict or one of config.toml"
-    )
-    listed_servers_only: bool = setting(parsers.boolean, False)
-    guard: GuardMode = setting(
+    profile: str = declare(parsers.lower, "standard", flag="standard, strict or one of config.toml")
+    listed_servers_only: bool = declare(parsers.boolean, False)
+    guard: GuardMode = declare(
         parsers.choice(GuardMode),
         "advise",
         flag="what the static guard does: off, advise or enforce",
     )
-    guard_denies: tuple[str, ...] = setting(parsers.denials, (), many=True)
-    allow_packages: bool | None = setting(parsers.boolean, None)
-    allow_directories: bool | None = setting(parsers.boolean, None)
-    warm: int = setting(parsers.integer(0, 32), 4)
-    sources: tuple[str, ...] = setting(
+    guard_denies: tuple[str, ...] = declare(parsers.denials, ())
+    allow_packages: bool | None = declare(parsers.boolean, None)
+    allow_directories: bool | None = declare(parsers.boolean, None)
+    warm: int = declare(parsers.integer(0, 32), 4)
+    sources: tuple[str, ...] = declare(
         parsers.sources,
         (),
         flag="clients whose configurations are read, or -NAME,-NAME for all but those",
-        many=True,
     )
-    secret_names: tuple[str, ...] = setting(parsers.secret_names, (), many=True)
-    description_tokens: int = setting(
+    secret_names: tuple[str, ...] = declare(parsers.secret_names, ())
+    description_tokens: int = declare(
         parsers.integer(500, 100_000), 1500, flag="what the description of run_python may cost"
     )
-    preflight: PreflightMode = setting(
+    preflight: PreflightMode = declare(
         parsers.choice(PreflightMode),
         "check",
         flag="check programs before they run: check or off",
     )
-    audit: AuditMode = setting(parsers.choice(AuditMode), "on")
-    audit_days: int = setting(parsers.integer(1, 3660), 90)
-    audit_bytes: int = setting(parsers.parse_size, 4 * 1024**3)
-    run_records: Switch = setting(parsers.choice(Switch), "on")
-    output_tokens: int = setting(parsers.integer(200, 1_000_000), 5000)
-    shown_bytes: int = setting(parsers.parse_size, 1024**2)
-    runs: int | None = setting(parsers.integer(1, 1024), None)
-    sessions: int = setting(parsers.integer(0, 256), 8)
-    session_idle_timeout: float = setting(parsers.seconds, 600.0)
-    session_bytes: int = setting(parsers.parse_size, 32 * 1024 * 1024)
-    session_days: int = setting(parsers.integer(1, 3660), 7)
-    artifact_bytes: int = setting(parsers.parse_size, 1024**3)
-    artifact_run_bytes: int = setting(parsers.parse_size, 64 * 1024**2)
-    artifact_days: int = setting(parsers.integer(1, 3660), 7)
-    store: Path | ServerUrl | None = setting(parsers.database, None)
-    skills_dir: Path | None = setting(parsers.place, None)
-    replica: str = setting(parsers.replica, "")
-    drain_seconds: float = setting(parsers.seconds, 30.0)
-    roots: tuple[Path, ...] = setting(
-        parsers.directories,
-        (),
-        flag="directories that servers get when they ask for roots",
-        many=True,
+    audit: AuditMode = declare(parsers.choice(AuditMode), "on")
+    audit_days: int = declare(parsers.integer(1, 3660), 90)
+    audit_bytes: int = declare(parsers.parse_size, 4 * 1024**3)
+    run_records: Switch = declare(parsers.choice(Switch), "on")
+    output_tokens: int = declare(parsers.integer(200, 1_000_000), 5000)
+    shown_bytes: int = declare(parsers.parse_size, 1024**2)
+    runs: int | None = declare(parsers.integer(1, 1024), None)
+    sessions: int = declare(parsers.integer(0, 256), 8)
+    session_idle_timeout: float = declare(parsers.seconds, 600.0)
+    session_bytes: int = declare(parsers.parse_size, 32 * 1024 * 1024)
+    session_days: int = declare(parsers.integer(1, 3660), 7)
+    artifact_bytes: int = declare(parsers.parse_size, 1024**3)
+    artifact_run_bytes: int = declare(parsers.parse_size, 64 * 1024**2)
+    artifact_days: int = declare(parsers.integer(1, 3660), 7)
+    store: Path | ServerUrl | None = declare(parsers.database, None)
+    skills_dir: Path | None = declare(parsers.place, None)
+    replica: str = declare(parsers.replica, "")
+    drain_seconds: float = declare(parsers.seconds, 30.0)
+    roots: tuple[Path, ...] = declare(
+        parsers.directories, (), flag="directories that servers get when they ask for roots"
     )
-    servers_config: Path | None = setting(
+    servers_config: Path | None = declare(
         parsers.place,
         None,
         flag="one more configuration file, read first",
         variable="MCP_SERVERS_CONFIG",
     )
-    allow_self_server: bool = setting(parsers.boolean, False)
-    project_servers: ProjectServers = setting(parsers.choice(ProjectServers), "approved")
-    call_timeout: float = setting(parsers.seconds, 60.0)
-    start_timeout: float = setting(parsers.seconds, 30.0)
-    start_patience: float = setting(parsers.seconds, 300.0)
+    allow_self_server: bool = declare(parsers.boolean, False)
+    project_servers: ProjectServers = declare(parsers.choice(ProjectServers), "approved")
+    call_timeout: float = declare(parsers.seconds, 60.0)
+    start_timeout: float = declare(parsers.seconds, 30.0)
+    start_patience: float = declare(parsers.seconds, 300.0)
     strict: bool = False
     profiles: Mapping[str, Mapping[str, Any]] = field(
         default_factory=lambda: {"standard": {}, "strict": {"strict": True}}
@@ -252,7 +252,7 @@ class Settings:
     notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # However it was made, a strict one is strict in all respects.
+        # Strict settings get all strict values, however they were constructed.
         if self.strict or self.profile == "strict":
             object.__setattr__(self, "strict", True)
             object.__setattr__(self, "listed_servers_only", True)
@@ -262,7 +262,6 @@ class Settings:
                 object.__setattr__(self, name, min(getattr(self, name) or most, most))
 
     def place(self, name: str) -> str:
-        """Return where a setting stands: a flag, a variable, or a line of a file."""
         return self.places.get(name, f"MCP_BRIDGE_{name.upper()}")
 
     @property
@@ -278,4 +277,4 @@ class Settings:
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     each.name: each.metadata for each in fields(Settings) if "parse" in each.metadata
 }
-"""What can be set, with how it is parsed and named outside; see `setting`."""
+"""The parser, flag and variable of each setting; see `declare`."""

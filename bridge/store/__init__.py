@@ -1,11 +1,9 @@
-"""What the bridge keeps between runs and between bridges: one database, and files by their content.
+"""Persistent state, which bridges share: one database, and files named by their content.
 
-Owns the schema and its migrations, transactions, and what a full disk or a damaged file means.
-What is kept, for whom and how much of it is for those who keep it. SQLAlchemy is imported when
-something is first kept or looked for in a database that is there, and not before.
+A read without a database does not import SQLAlchemy.
 """
 
-from bridge.store.server_url import ServerUrl
-from bridge.store.store import Document, Store, StoreError, Transaction, owner_digest
+from bridge.store.database import ServerUrl, StoreError
+from bridge.store.store import Document, Store, Transaction, owner_digest
 
 __all__ = ["Document", "ServerUrl", "Store", "StoreError", "Transaction", "owner_digest"]

@@ -1,11 +1,7 @@
-"""Stores contents as files, each once, named by their SHA-256.
+"""Stores each content once, as a file named by its SHA-256.
 
-    writing/            unfinished files; each is locked by the bridge that writes it
-    ab/<digest>         contents
-
-A file is complete before it gets its name. Files are named and removed only inside a write
-transaction of the database, so that none is removed that a new row refers to. Everything here
-blocks, and raises OSError. `bridge.store.postgresql` has contents in a database instead.
+`writing/` has unfinished files, each locked by its bridge; `ab/<digest>` has complete contents.
+Only a write transaction names or removes a content, so that no removed one has a new row. Blocks.
 """
 
 from __future__ import annotations
@@ -16,15 +12,17 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from bridge.private_files import make_directory
 
 if TYPE_CHECKING:
-    from bridge.store.store import Transaction
+    from sqlalchemy import Connection
 
 _WRITING = "writing"
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -41,48 +39,23 @@ class Unfinished:
     path: Path
 
     def write(self, data: bytes) -> None:
-        """Append all of the data, with several system calls if needed."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]
 
 
-class OpenBlob(Protocol):
-    """A content that is open for reading."""
-
-    @property
-    def size(self) -> int: ...
-
-    def read(self, size: int, start: int) -> bytes:
-        """Return a range of it, which may be shorter than asked for; empty at the end."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _OpenFile:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    def read(self, size: int, start: int) -> bytes:
-        return os.pread(self._descriptor, size, start)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+@dataclass(frozen=True, kw_only=True)
+class OpenBlob:
+    size: int
+    read: Callable[[int, int], bytes]
+    close: Callable[[], None]
 
 
 class Blobs:
-    """The directory of contents, made at the first write."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def exist(self) -> bool:
-        """Return whether anything was ever written."""
         return self.root.is_dir()
 
     def begin(self) -> Unfinished:
@@ -94,24 +67,29 @@ class Blobs:
             if os.fstat(descriptor).st_nlink:
                 os.fchmod(descriptor, 0o600)
                 return Unfinished(descriptor=descriptor, path=path)
-            # Another bridge removed it before it was locked, as a dead bridge's file.
+            # Before the lock, another bridge removed it as a dead bridge's file.
             os.close(descriptor)
 
     def prepare(self, unfinished: Unfinished, digest: str) -> None:
-        """Do what takes long of `publish`, before the transaction."""
+        """Do the slow part of `publish`, before the transaction."""
 
     def publish(
-        self, kept: Transaction, unfinished: Unfinished, digest: str, *, durable: bool = False
+        self,
+        connection: Connection | None,
+        unfinished: Unfinished,
+        digest: str,
+        *,
+        durable: bool = False,
     ) -> None:
-        """Give a finished file its name, in the transaction of the rows that refer to it."""
+        """Name a finished file, in the transaction of the rows that refer to it."""
         path = self._folder(digest[:2]) / digest
         if durable and path.exists():
-            # A row may refer to what is there, which goes for nothing less durable.
+            # An earlier row may refer to the file that this one replaces.
             os.fsync(unfinished.descriptor)
-        # Over one that is there, which may have been damaged since.
+        # An existing file is replaced, because it may be damaged.
         unfinished.path.replace(path)
         if durable:
-            # Not before: it flushes the file's new name too.
+            # After the rename, so that the new name is flushed too.
             os.fsync(unfinished.descriptor)
 
     def discard(self, unfinished: Unfinished) -> None:
@@ -122,15 +100,17 @@ class Blobs:
         os.close(unfinished.descriptor)
 
     def open(self, digest: str) -> OpenBlob:
-        """Open a content; raise FileNotFoundError if there is none, and OSError if it is a link."""
+        """Open a content; raise FileNotFoundError if it is missing, OSError if it is a link."""
         descriptor = os.open(self.root / digest[:2] / digest, _READ)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a plain file")
-        return _OpenFile(descriptor)
+        read, close = partial(os.pread, descriptor), partial(os.close, descriptor)
+        return OpenBlob(size=status.st_size, read=read, close=close)
 
-    def remove(self, kept: Transaction, digest: str) -> bool:
-        """Remove a content, or the link in its place; return whether it existed."""
+    def remove(self, connection: Connection | None, digest: str) -> bool:
+        """Remove a content, or a link with its name; return whether it existed."""
         try:
             (self.root / digest[:2] / digest).unlink()
         except FileNotFoundError:
@@ -138,26 +118,28 @@ class Blobs:
         return True
 
     def all(self) -> set[str]:
-        """Return the digests of all contents; remove entries that are none, such as links."""
-        found: set[str] = set()
-        for folder in self._folders():
-            for entry in os.scandir(folder):
-                whole = _DIGEST.fullmatch(entry.name) and entry.name.startswith(folder.name)
+        """Return the digests of all contents; remove other files and links."""
+        digests: set[str] = set()
+        if not self.root.exists():
+            return digests
+        folders = [each.name for each in os.scandir(self.root) if each.is_dir()]
+        for prefix in filter(_PREFIX.fullmatch, folders):
+            for entry in os.scandir(self._folder(prefix)):
+                whole = _DIGEST.fullmatch(entry.name) and entry.name.startswith(prefix)
                 if whole and entry.is_file(follow_symlinks=False):
-                    found.add(entry.name)
+                    digests.add(entry.name)
                 elif not entry.is_dir(follow_symlinks=False):
                     Path(entry.path).unlink(missing_ok=True)
-        return found
+        return digests
 
     def remove_unfinished(self) -> int:
-        """Remove the files of bridges that are dead; return how many."""
         removed = 0
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._folder(_WRITING, make=False)):
                 try:
                     descriptor = os.open(entry.path, _READ)
                 except OSError as error:
-                    # It no longer exists, or is a link.
+                    # The file is gone, or is a link.
                     removed += error.errno == errno.ELOOP
                     if error.errno == errno.ELOOP:
                         Path(entry.path).unlink(missing_ok=True)
@@ -167,28 +149,20 @@ class Blobs:
                     Path(entry.path).unlink()
                     removed += 1
                 except (BlockingIOError, FileNotFoundError):
-                    continue  # Another bridge is writing it, or was quicker.
+                    continue  # Another bridge is writing it, or has removed it.
                 finally:
                     os.close(descriptor)
         return removed
 
-    def _folders(self) -> list[Path]:
-        try:
-            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir()]
-        except FileNotFoundError:
-            return []
-        return [self._folder(name) for name in names if _PREFIX.fullmatch(name)]
-
     def _folder(self, name: str, *, make: bool = True) -> Path:
-        """Return a subdirectory after checking that it is private."""
         for path in (self.root, self.root / name):
             if make:
                 make_directory(path)
-            found = path.lstat()
-            if not stat.S_ISDIR(found.st_mode):
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "a directory of contents is a link")
-            if found.st_uid != os.geteuid():
+            if status.st_uid != os.geteuid():
                 raise PermissionError(errno.EPERM, "the directory belongs to another user")
-            if found.st_mode & 0o077:
+            if status.st_mode & 0o077:
                 path.chmod(0o700)
         return self.root / name

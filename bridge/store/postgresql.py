@@ -1,8 +1,7 @@
-"""The store on a PostgreSQL server, for several bridges on several machines.
+"""The store on a PostgreSQL server, for bridges on several machines.
 
-Owns connections, transactions, errors, and contents in pieces. A write transaction holds one
-advisory lock, so that it has the turn that SQLite's write lock gives: no other writer changes what
-it has read, and migrations run once. Imported only if the settings name a server.
+A write transaction holds one advisory lock, which does what SQLite's write lock does. No other
+writer changes the rows that it has read, and migrations run once.
 """
 
 from __future__ import annotations
@@ -18,24 +17,25 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, TimeoutError
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
+from bridge.store.database import BUSY_SECONDS, ServerUrl, StoreError
 from bridge.store.schema import DURABLE, LOCKED, WRITES, databases, pieces
-from bridge.store.server_url import ServerUrl
-from bridge.store.store import BLOBS, BUSY_SECONDS, Store, StoreError, Transaction
+from bridge.store.store import BLOBS, Store
 
-POOL = 8  # Connections of one bridge at most; a transaction takes a few milliseconds.
-ANSWER_SECONDS = 45.0  # For a server, which may be stopped, or its disk.
-IDLE_SECONDS = 30  # Of a write transaction, whose bridge may be stopped; then its turn ends.
+POOL = 8  # The most connections of one bridge; a transaction takes a few milliseconds.
+ANSWER_SECONDS = 45.0  # A stopped server may never answer.
+IDLE_SECONDS = 30  # A stopped bridge may never end its write transaction and release the lock.
 
 PIECE = 1024 * 1024  # Bytes of a content in one row.
 
 LOCK = 0x6D6362
-"""The number of the advisory lock, which is of the whole database: which schema is meant depends on
-the role, and two may mean the same tables."""
+"""The number of the advisory lock. It covers the whole database: a role's settings decide on the
+schema, so that two schemas may be the same tables."""
 
 _AWAY = "the database server cannot be reached"
 _UNCONFIRMED = "the database server was lost before it confirmed a change; it may have been made"
-_REMEDY = "See to the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
+_REMEDY = "Check the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
 
+# The meaning of SQLSTATE prefixes; the longest match counts.
 _BY_CLASS = {
     "08": (errno.ENOTCONN, _AWAY),
     "28": (errno.EACCES, "the database server refuses the login"),
@@ -44,56 +44,41 @@ _BY_CLASS = {
     "42501": (errno.EACCES, "the database does not let this user read, write and make its tables"),
     "53100": (errno.ENOSPC, "the disk of the database server is full"),
     "53": (errno.EBUSY, "the database server has no room for more connections"),
-    "55P03": (errno.EBUSY, "other bridges keep the database to themselves"),
+    "55P03": (errno.EBUSY, "other bridges keep the database locked"),
     "57014": (errno.EBUSY, "the database server took too long"),
     "57P": (errno.ENOTCONN, _AWAY),
     "25P": (errno.EBUSY, "the database server ended a transaction that took too long"),
     "25006": (errno.EROFS, "the database server is read-only"),
 }
-"""Beginnings of SQLSTATE to what they mean; the longest counts."""
 
 
 class ServerStore(Store):
-    """A database of a PostgreSQL server; a directory has this bridge's unfinished files."""
+    """A database of a PostgreSQL server; `directory` has this bridge's unfinished files."""
 
     shared = True
 
     def __init__(self, directory: Path, url: ServerUrl) -> None:
         super().__init__(directory)
-        self._server = url
-        self._url = url.text
+        self._url, self.place = url.text, str(url)
         self.blobs = ServerBlobs(directory / BLOBS, self)
 
-    @property
-    def place(self) -> str:
-        """The server's address without a password."""
-        return str(self._server)
-
     def check(self) -> None:
-        """Raise StoreError unless the database can be read and written."""
         with self.connected(writes=True):
             pass
 
-    def _is_there(self) -> bool:
-        return True
-
-    def _make(self) -> None:
-        pass
-
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), shared=True, make=make_engine)
+        return databases.engine(self._url, (0, 0), make_engine)
 
-    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
-        found = as_store_error(error)
-        if ending and found.errno == errno.ENOTCONN:
-            return StoreError(found.errno, _UNCONFIRMED, _REMEDY)
-        if found.errno == errno.ESTALE:
+    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+        failure = as_store_error(error)
+        if ending and failure.errno == errno.ENOTCONN:
+            return StoreError(failure.errno, _UNCONFIRMED, _REMEDY)
+        if failure.errno == errno.ESTALE:
             databases.close(self._url)
-        return found
+        return failure
 
 
 def make_engine(url: str) -> Engine:
-    """Return the engine of a server's database. Connects when it is used."""
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -103,11 +88,11 @@ def make_engine(url: str) -> Engine:
     given: dict[str, Any] = {
         "connect_timeout": 5,
         "fallback_application_name": "mcp-code-bridge",
-        # Also of a database that has none, whose text would be bytes.
+        # A database without an encoding would return text as bytes.
         "client_encoding": "UTF8",
     }
     try:
-        # libpq reads the address, with all that it knows: several hosts, services, password files.
+        # libpq's own parser knows several hosts, services and password files.
         given |= conninfo_to_dict(url)
     except psycopg.Error:
         raise StoreError(errno.EINVAL, "MCP_BRIDGE_STORE is no address that libpq reads") from None
@@ -118,12 +103,12 @@ def make_engine(url: str) -> Engine:
                 return super().wait(gen, interval, timeout or ANSWER_SECONDS)
             except psycopg.OperationalError as error:
                 if error.sqlstate is None:
-                    # Lost, or given up in the middle of a request: of no use any more.
+                    # The connection was lost, or timed out within a request.
                     self.pgconn.finish()
                 raise
 
     def connect() -> psycopg.Connection[Any]:
-        # Nothing is prepared, which poolers between here and the server may not know of.
+        # No prepared statements: a pooler may not support them.
         return BoundedConnection.connect(prepare_threshold=None, **given)
 
     engine = create_engine(
@@ -132,7 +117,7 @@ def make_engine(url: str) -> Engine:
         pool_size=POOL // 2,
         max_overflow=POOL - POOL // 2,
         pool_timeout=BUSY_SECONDS,
-        # After the server was started again, the connections of before are replaced.
+        # A restarted server has dropped the pooled connections.
         pool_pre_ping=True,
         hide_parameters=True,
     )
@@ -142,26 +127,24 @@ def make_engine(url: str) -> Engine:
 
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
-    # Who writes has to see, once the lock is there, what was written while it waited.
+    # A writer must see the rows that others wrote while it waited for the lock.
     level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
-    said = [
+    statements = [
         f"SET TRANSACTION ISOLATION LEVEL {level}",
-        # more than `BUSY_SECONDS`, the largest piece or the longest list takes
+        # longer than `BUSY_SECONDS`, the largest piece and the longest list
         "SET LOCAL statement_timeout = '40s'",
     ]
     if options.get(WRITES):
-        said.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
-        said.append(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:g}s'")
+        statements.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
+        statements.append(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:g}s'")
         if not options.get(DURABLE):
-            said.append("SET LOCAL synchronous_commit = off")
+            statements.append("SET LOCAL synchronous_commit = off")
         if options.get(LOCKED, True):
-            said.append(f"SELECT pg_advisory_xact_lock({LOCK})")
-    # In one request.
-    connection.exec_driver_sql("; ".join(said))
+            statements.append(f"SELECT pg_advisory_xact_lock({LOCK})")
+    connection.exec_driver_sql("; ".join(statements))
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """Return a database error as a `StoreError` with the matching errno."""
     if isinstance(error, TimeoutError):
         return StoreError(errno.EBUSY, "all connections to the database are in use", _REMEDY)
     original = error.orig if isinstance(error, DBAPIError) else None
@@ -177,8 +160,7 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
     for length in (5, 3, 2):
         if state is not None and state[:length] in _BY_CLASS:
             return StoreError(*_BY_CLASS[state[:length]], _REMEDY)
-    text = f"the database failed{_first_line(original or error)}"
-    return StoreError(errno.EIO, text, _REMEDY)
+    return StoreError(errno.EIO, f"the database failed{_first_line(original or error)}", _REMEDY)
 
 
 def _first_line(error: BaseException | None) -> str:
@@ -187,46 +169,66 @@ def _first_line(error: BaseException | None) -> str:
 
 
 class ServerBlobs(Blobs):
-    """Contents in the database. Files have only what is not finished."""
+    """Contents in the database. Only unfinished ones are files."""
 
     def __init__(self, root: Path, store: ServerStore) -> None:
         super().__init__(root)
         self._store = store
 
     def exist(self) -> bool:
-        """Return True: a server may have some of any bridge's."""
         return True
 
     def prepare(self, unfinished: Unfinished, digest: str) -> None:
-        """Send a content, in a transaction that no one waits for."""
+        """Send a content, in a transaction without the lock."""
         with self._store.connected(writes=True, locked=False) as connection:
             _send(connection, unfinished, digest)
 
     def publish(
-        self, kept: Transaction, unfinished: Unfinished, digest: str, *, durable: bool = False
+        self,
+        connection: Connection | None,
+        unfinished: Unfinished,
+        digest: str,
+        *,
+        durable: bool = False,
     ) -> None:
-        """Send a content again if it was removed since `prepare`, before a row referred to it."""
-        assert kept.connection is not None
-        _send(kept.connection, unfinished, digest)
+        """Send a content again if another bridge has removed it since `prepare`."""
+        assert connection is not None
+        _send(connection, unfinished, digest)
         unfinished.path.unlink(missing_ok=True)
 
     def open(self, digest: str) -> OpenBlob:
+        """Open a content in one transaction, which still reads it after a removal."""
         size = pieces.select().with_only_columns(func.sum(func.octet_length(pieces.c.data)))
         with ExitStack() as stack:
             connection = stack.enter_context(self._store.connected(writes=False))
-            found = connection.execute(size.where(pieces.c.digest == digest)).scalar()
-            if found is None:
+            total = connection.execute(size.where(pieces.c.digest == digest)).scalar()
+            if total is None:
                 raise FileNotFoundError(errno.ENOENT, "it is not in the database")
-            return _OpenRows(connection, digest, int(found), stack.pop_all())
+            transaction = stack.pop_all()
 
-    def remove(self, kept: Transaction, digest: str) -> bool:
-        """Remove a content with its pieces; return whether it existed."""
-        assert kept.connection is not None
+        def read(wanted: int, start: int) -> bytes:
+            wanted = max(min(wanted, int(total) - start), 0)
+            first, last = start // PIECE, (start + wanted - 1) // PIECE
+            chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
+            ours = (pieces.c.digest == digest, pieces.c.number.between(first, last))
+            try:
+                data = b"".join(connection.execute(chosen.where(*ours)).scalars())
+            except SQLAlchemyError as error:
+                raise as_store_error(error) from None
+            return data[start - first * PIECE :][:wanted]
+
+        def close() -> None:
+            with suppress(OSError):  # a reader has nothing to commit
+                transaction.close()
+
+        return OpenBlob(size=int(total), read=read, close=close)
+
+    def remove(self, connection: Connection | None, digest: str) -> bool:
+        assert connection is not None
         removed = pieces.delete().where(pieces.c.digest == digest)
-        return kept.connection.execute(removed).rowcount > 0
+        return connection.execute(removed).rowcount > 0
 
     def all(self) -> set[str]:
-        """Return the digests of all contents."""
         first = pieces.select().with_only_columns(pieces.c.digest).where(pieces.c.number == 0)
         with self._store.connected(writes=False) as connection:
             return set(connection.execute(first).scalars())
@@ -239,33 +241,5 @@ def _send(connection: Connection, unfinished: Unfinished, digest: str) -> None:
         row = insert(pieces).values(digest=digest, number=number, data=data)
         added = row.on_conflict_do_nothing().returning(pieces.c.number)
         if connection.execute(added).first() is None:
-            # It is there, whole: after its first piece who sent it has sent all.
+            # Another transaction has sent it. Transactions are atomic, so it is whole.
             return
-
-
-class _OpenRows:
-    """A content, read in one transaction: it stays readable if it is removed meanwhile."""
-
-    def __init__(
-        self, connection: Connection, digest: str, size: int, transaction: ExitStack
-    ) -> None:
-        self.size = size
-        self._connection = connection
-        self._digest = digest
-        self._transaction = transaction
-
-    def read(self, size: int, start: int) -> bytes:
-        wanted = max(min(size, self.size - start), 0)
-        first, last = start // PIECE, (start + wanted - 1) // PIECE
-        chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
-        ours = (pieces.c.digest == self._digest, pieces.c.number.between(first, last))
-        try:
-            data = b"".join(self._connection.execute(chosen.where(*ours)).scalars())
-        except SQLAlchemyError as error:
-            raise as_store_error(error) from None
-        return data[start - first * PIECE :][:wanted]
-
-    def close(self) -> None:
-        # It has only read.
-        with suppress(OSError):
-            self._transaction.close()

@@ -1,8 +1,4 @@
-"""Decides which stored items of many owners to remove. Pure.
-
-Expired items are removed, and beyond the limits the oldest items of the owner with the most; see
-`bridge.fair_shares`.
-"""
+"""Decides which stored items of many owners to remove. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +10,10 @@ from bridge.fair_shares import Thing, surplus
 from bridge.model import PERSON_OWNERS
 from bridge.store.store import owner_digest
 
-_SLACK = 10
-"""Beyond a limit a tenth more than needed is removed, so that removals are rare. Shares are
-therefore of the nine tenths that stay."""
-
 _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
 
 class StoredItem(NamedTuple):
-    """An item in the store: its owner, its time of creation, and its content's digest and size."""
-
     owner: str
     id: str
     created: float
@@ -44,42 +34,35 @@ def items_to_remove(
     items: Sequence[StoredItem], bounds: RetentionLimits, incoming: StoredItem | None = None
 ) -> list[StoredItem] | None:
     """Return the items to remove; None if the incoming item exceeds its owner's share."""
-    over, left = _split_expired(items, bounds)
+    over, left, owners = list[StoredItem](), list[StoredItem](), Counter[str]()
+    for one in sorted(items, key=lambda one: (one.created, one.id), reverse=True):
+        stays = one.created > bounds.oldest and owners[one.owner] < bounds.owner_entries
+        owners[one.owner] += stays
+        (left if stays else over).append(one)
+    over.reverse()
+    left.reverse()
     if incoming is not None:
         left.append(incoming)
     removed = _over_limits(left, bounds.total_bytes, bounds.entries)
     if incoming in removed:
         return None
     if removed:
-        slack = bounds.total_bytes // _SLACK, bounds.entries // _SLACK
-        removed = _over_limits(left, bounds.total_bytes - slack[0], bounds.entries - slack[1])
+        # Remove a tenth more, so that removals are rare. Shares are those of the rest.
+        most_bytes = bounds.total_bytes - bounds.total_bytes // 10
+        removed = _over_limits(left, most_bytes, bounds.entries - bounds.entries // 10)
     if incoming in removed:
         # The item fits; only the tenth more cannot be freed.
         del removed[removed.index(incoming) :]
     return over + removed
 
 
-def _split_expired(
-    items: Sequence[StoredItem], bounds: RetentionLimits
-) -> tuple[list[StoredItem], list[StoredItem]]:
-    """Return items that have expired or exceed their owner's number, and the rest; oldest first."""
-    removed, left, owners = list[StoredItem](), list[StoredItem](), Counter[str]()
-    for one in sorted(items, key=lambda one: (one.created, one.id), reverse=True):
-        if one.created > bounds.oldest and owners[one.owner] < bounds.owner_entries:
-            owners[one.owner] += 1
-            left.append(one)
-        else:
-            removed.append(one)
-    return removed[::-1], left[::-1]
-
-
-def _over_limits(kept: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
-    """Return the items beyond the number of items, and of the rest those beyond their bytes."""
+def _over_limits(items: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
+    """Return the items beyond the limit on items, then those beyond the limit on bytes."""
     removed = [
-        kept[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in kept], most)
+        items[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in items], most)
     ]
     hidden = set(removed)
-    rest = [one for one in kept if one not in hidden]
+    rest = [one for one in items if one not in hidden]
     things = [_as_thing(one, one.digest, one.size) for one in rest]
     return removed + [rest[at] for at in surplus(things, most_bytes)]
 

@@ -1,7 +1,6 @@
 """The tables, their migrations, and the connections to databases.
 
-Only opening a connection and beginning a transaction are specific to SQLite, and to servers in
-`bridge.store.postgresql`. Imported when it is needed, because SQLAlchemy is slow to import.
+SQLAlchemy is slow to import, so other modules import this one where they use it.
 """
 
 from __future__ import annotations
@@ -35,16 +34,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.store import BUSY_SECONDS, StoreError
+from bridge.store.database import BUSY_SECONDS, StoreError
 
-WRITES = "bridge_writes"
-"""The execution option of write transactions, which take the write lock before they read."""
-
-LOCKED = "bridge_locked"
-"""The execution option of write transactions without it: they wait for no turn, on a server."""
-
-DURABLE = "bridge_durable"
-"""The execution option of those that have to survive a power cut: they wait for the disk."""
+# Execution options of transactions.
+WRITES = "bridge_writes"  # The transaction takes the write lock before it reads.
+LOCKED = "bridge_locked"  # If false, a transaction on a server writes without the lock.
+DURABLE = "bridge_durable"  # The transaction waits for the disk, to survive a power cut.
 
 metadata = MetaData()
 
@@ -52,6 +47,7 @@ migrations = Table(
     "migrations", metadata, Column("number", Integer, primary_key=True, autoincrement=False)
 )
 
+# One value each: memories, servers' listings, learned shapes, pins.
 documents = Table(
     "documents",
     metadata,
@@ -62,7 +58,6 @@ documents = Table(
     Column("size", Integer, nullable=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Small things, one value each: memories, what servers listed, learnt shapes, pins."""
 
 artifacts = Table(
     "artifacts",
@@ -79,9 +74,10 @@ artifacts = Table(
     Column("provenance", Text),
     Index("contents", "digest", "size"),
 )
-"""Files and outputs of runs; the contents are files by their digests. `created` is in milliseconds
-since the epoch, and unique within one bridge."""
+"""Files and outputs of runs. `digest` names the content. `created` is in milliseconds since the
+epoch, and unique within one bridge."""
 
+# Saved sessions; `digest` names the state.
 sessions = Table(
     "sessions",
     metadata,
@@ -93,57 +89,43 @@ sessions = Table(
     Column("digest", String(64), nullable=False, index=True),
     Column("facts", Text, nullable=False),
 )
-"""Saved sessions; their states are files by their digests."""
 
+# The tables that refer to contents.
 CONTENTS = (artifacts, sessions)
-"""The tables with a digest of a file. A file that none of them names is unused."""
 
 
-server_metadata = MetaData()
-
+# Contents on a server: each has at least one row, and only the last row may be smaller.
 pieces = Table(
     "pieces",
-    server_metadata,
+    metadata,
     Column("digest", String(64), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Contents, where they are not files: each has at least one row, all of one size but the last."""
 
 
-def _create_tables(connection: Connection, shared: bool) -> None:
-    metadata.create_all(connection)
-    if shared:
-        server_metadata.create_all(connection)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (metadata.create_all,)
+"""Each migrates a database from one version to the next. A released one never changes; a change of
+the schema is a new one at the end."""
 
 
-MIGRATIONS: tuple[Callable[[Connection, bool], None], ...] = (_create_tables,)
-"""Each changes a database of one version into the next. A released one never changes: a difference
-is a new one at the end. The first makes all tables of an empty database."""
-
-
-def prepare(connection: Connection, shared: bool) -> None:
+def _prepare(connection: Connection) -> None:
     """Migrate the database to this version; raise StoreError if a later one has written it."""
-    found = number(connection)
-    if found > len(MIGRATIONS):
+    version = 0
+    if inspect(connection).has_table(migrations.name):
+        version = max((row.number for row in connection.execute(migrations.select())), default=0)
+    if version > len(MIGRATIONS):
         message = "a later version of the bridge has written it; use that one, or remove it"
         raise StoreError(errno.EINVAL, message)
-    for each, migrate in enumerate(MIGRATIONS[found:], start=found + 1):
-        migrate(connection, shared)
-        connection.execute(migrations.insert().values(number=each))
-
-
-def number(connection: Connection) -> int:
-    """Return the number of the last migration of a database; 0 for an empty one."""
-    if not inspect(connection).has_table(migrations.name):
-        return 0
-    return max((row.number for row in connection.execute(migrations.select())), default=0)
+    for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
+        migrate(connection)
+        connection.execute(migrations.insert().values(number=number))
 
 
 class Databases:
-    """The databases that this process uses, with a pool of connections for each.
+    """The databases of this process, each with a pool of connections.
 
-    One connection stays open, so that SQLite's log is not made and removed each time.
+    One connection stays open, so that SQLite does not create and remove its log each time.
     """
 
     def __init__(self) -> None:
@@ -152,11 +134,7 @@ class Databases:
         self._changing = threading.Lock()
 
     def engine(
-        self,
-        url: str,
-        file: tuple[int, int],
-        shared: bool,
-        make: Callable[[str], Engine] | None = None,
+        self, url: str, file: tuple[int, int], make: Callable[[str], Engine] | None = None
     ) -> Engine:
         """Return the engine of a database, migrated to this version.
 
@@ -165,14 +143,14 @@ class Databases:
             make: Returns a new engine; None for SQLite's.
         """
         with self._changing:
-            engine, known = self._engines.get(url, (None, None))
-            if engine is not None and known == file:
+            engine, known_file = self._engines.get(url, (None, None))
+            if engine is not None and known_file == file:
                 self._engines.move_to_end(url)
                 return engine
             if engine is not None:
                 engine.dispose()
             moment, failure = self._failed.pop(url, (0.0, None))
-            # Not asked again for a second: each of many threads would wait.
+            # No new attempt within a second: each of many threads would wait.
             if failure is not None and time.monotonic() - moment < 1.0:
                 self._failed[url] = moment, failure
                 raise failure
@@ -180,7 +158,7 @@ class Databases:
             try:
                 options = {WRITES: True, DURABLE: make is not None}
                 with engine.execution_options(**options).begin() as connection:
-                    prepare(connection, shared)
+                    _prepare(connection)
             except BaseException as error:
                 engine.dispose()
                 if make is not None:
@@ -192,14 +170,13 @@ class Databases:
             return engine
 
     def close(self, url: str) -> None:
-        """Close the connections to one database; those in use are closed when released."""
         with self._changing:
             engine, _ = self._engines.pop(url, (None, None))
             if engine is not None:
                 engine.dispose()
 
     def forget(self, *, close: bool = True) -> None:
-        """Forget all connections; a child of a fork must not even close them."""
+        """Forget all connections; a forked child must not close them."""
         with self._changing:
             while self._engines:
                 self._engines.popitem()[1][0].dispose(close=close)
@@ -217,16 +194,16 @@ def _engine(url: str) -> Engine:
         max_overflow=-1,
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
-    event.listen(engine, "connect", _connected)
+    event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _connected(connection: Any, _: Any) -> None:
+def _on_connect(connection: Any, _: Any) -> None:
     # Transactions begin in `_begin`, not where the driver sees the first change.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # Deleted data is overwritten: it may have held a secret.
+    # Overwrite deleted data, which may have held a secret.
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.close()
@@ -237,8 +214,8 @@ def _begin(connection: Connection) -> None:
     if not options.get(WRITES):
         connection.exec_driver_sql("BEGIN")
         return
-    # NORMAL does not wait for the disk: after a power cut the database is consistent, but the last
-    # changes may be lost.
+    # NORMAL does not wait for the disk. After a power cut the database is consistent, but may lack
+    # the last changes.
     level = "FULL" if options.get(DURABLE) else "NORMAL"
     if connection.info.get(DURABLE) != level:
         connection.exec_driver_sql(f"PRAGMA synchronous={level}")
@@ -247,13 +224,12 @@ def _begin(connection: Connection) -> None:
 
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
-    """Return a database error as a `StoreError` with the matching errno."""
     original = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(original, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return StoreError(errno.ENOSPC, "the disk is full")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreError(errno.EBUSY, "another bridge keeps the database to itself")
+        return StoreError(errno.EBUSY, "another bridge keeps the database locked")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreError(errno.EIO, "the database is damaged; remove it to begin again")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):

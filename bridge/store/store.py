@@ -1,8 +1,7 @@
 """The store: a SQLite database, a directory of contents, and transactions on both.
 
-A write transaction holds the database's only write lock from its beginning to its end, so that no
-other writer changes what it has read; a read transaction sees one snapshot. Everything here blocks:
-call it in threads. `bridge.store.postgresql` is the same on a server.
+A write transaction holds the database's only write lock, so that no other writer changes the rows
+that it has read. A read transaction sees one snapshot. Everything here blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -21,33 +20,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
+from bridge.store.database import BUSY_SECONDS, StoreError
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
     from sqlalchemy.exc import SQLAlchemyError
 
-FILE = "store.db"
-"""The database, in the state directory; SQLite adds two more files while it is in use."""
-
-BLOBS = "blobs"
-"""The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`."""
+FILE = "store.db"  # In the state directory. SQLite adds two files while the database is in use.
+BLOBS = "blobs"  # The directory of contents; that of a database `NAME` is `NAME-blobs`.
 
 VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
-BUSY_SECONDS = 30.0  # For another bridge's transaction. Most take a millisecond.
-BATCH = 500  # Contents removed in one transaction.
-
-
-class StoreError(OSError):
-    """The database cannot be used: full, damaged, locked, out of reach, or too new."""
-
-    def __init__(self, number: int, message: str, remedy: str = "") -> None:
-        super().__init__(number, message)
-        self.remedy = remedy
+BATCH = 500  # Contents that one transaction removes, so that other writers wait for no more.
 
 
 class Document(NamedTuple):
-    """The columns of a document without its data."""
-
     owner: str
     name: str
     updated: float
@@ -55,84 +41,63 @@ class Document(NamedTuple):
 
 
 def owner_digest(owner: str) -> str:
-    """Return the digest that identifies an owner in a store and reveals no credential."""
+    """Return an owner's name in the store, which reveals no credential."""
     return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class Store:
-    """One database. Several bridges, and several of these, may use it at once.
+    """One database, which several bridges and stores may use at once."""
 
-    Args:
-        directory: Of the database; made at the first write.
-        name: Of the database's file.
-
-    Attributes:
-        shared: Whether it is a server's, so that only asking it tells whether it has changed.
-    """
-
-    shared = False
+    shared = False  # Whether it is a server's, which has no `state`.
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
+        self.place: Path | str = directory  # For messages.
         self.blobs = Blobs(directory / (BLOBS if name == FILE else f"{name}-{BLOBS}"))
         self._file = directory / name
         self._url = f"sqlite:///{self._file}"
 
-    @property
-    def place(self) -> Path | str:
-        """Where it is, for messages."""
-        return self.directory
-
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Open a read transaction, which is empty without a database."""
-        if not self._is_there():
-            yield Transaction(None, time.time)
+        """Open a read transaction, which finds nothing if there is no database."""
+        if not self.shared and not _exists(self._file):
+            yield Transaction(None)
             return
         with self.connected(writes=False) as connection:
-            yield Transaction(connection, time.time)
+            yield Transaction(connection)
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
-        """Return the data of documents by their names, from one snapshot.
-
-        Does not import SQLAlchemy, which would slow the bridge's start.
-        """
         names = list(names)
-        found: dict[str, bytes] | None = None
+        documents: dict[str, bytes] | None = None
         if not (self.shared or "sqlalchemy" in sys.modules) and _exists(self._file):
-            found = _read_without_sqlalchemy(self._file, kind, owner, names)
-        if found is None:
-            with self.reading() as kept:
-                found = dict(kept.all(kind, owner, names))
-        return found
+            documents = _read_without_sqlalchemy(self._file, kind, owner, names)
+        if documents is None:
+            with self.reading() as transaction:
+                documents = dict(transaction.all(kind, owner, names))
+        return documents
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
-        """Open a write transaction, after waiting for the lock; an exception inside rolls it back.
-
-        Args:
-            durable: Whether its changes have to survive a power cut; waits for the disk.
-
-        Raises:
-            OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
-        """
-        self._make()
+        """Open a write transaction; an exception rolls it back, `durable` waits for the disk."""
+        if not self.shared:
+            make_directory(self.directory)
+            _make_private(self._file)
         with self.connected(writes=True, durable=durable) as connection:
-            yield Transaction(connection, time.time)
+            yield Transaction(connection)
 
     @contextmanager
     def writing_blob(
         self, unfinished: Unfinished, digest: str, *, durable: bool = False
     ) -> Iterator[Transaction]:
-        """Open a write transaction for rows that refer to a content, and publish it at the end."""
+        """Open a write transaction for rows that refer to a content; publish it at the end."""
         try:
             self.blobs.prepare(unfinished, digest)
-            with self.writing(durable=durable) as kept:
-                yield kept
-                self.blobs.publish(kept, unfinished, digest, durable=durable)
+            with self.writing(durable=durable) as transaction:
+                yield transaction
+                self.blobs.publish(transaction.connection, unfinished, digest, durable=durable)
         except BaseException as error:
-            # The content may have been published although the rows were rolled back; on a server
-            # it was sent before anybody decided that there is room for it.
+            # The content may be published although the rows are rolled back. A server has it since
+            # `prepare`, before the caller checked the quota.
             if self.shared or isinstance(error, OSError):
                 with suppress(OSError):
                     self.drop([digest])
@@ -140,53 +105,36 @@ class Store:
 
     def state(self) -> tuple[int, ...]:
         """Return a value that changes with every write; () without a database."""
-        found: list[int] = []
+        facts: list[int] = []
         for name in (self._file.name, f"{self._file.name}-wal"):
             with suppress(OSError):
                 status = self._file.with_name(name).stat()
-                found += [status.st_mtime_ns, status.st_size, status.st_ino]
-        return tuple(found)
+                facts += [status.st_mtime_ns, status.st_size, status.st_ino]
+        return tuple(facts)
 
     def drop(self, digests: Iterable[str]) -> int:
-        """Remove those of the contents that no row refers to; return how many.
-
-        Works in transactions of `BATCH` contents, so that no new row can refer to one meanwhile and
-        other writers need not wait for all.
-        """
         left, removed = sorted(set(digests)), 0
         while left:
             some, left = left[:BATCH], left[BATCH:]
-            with self.writing() as kept:
-                used = kept.used(some)
-                removed += sum(self.blobs.remove(kept, one) for one in some if one not in used)
+            with self.writing() as transaction:
+                used = transaction.used(some)
+                unused = (digest for digest in some if digest not in used)
+                removed += sum(self.blobs.remove(transaction.connection, one) for one in unused)
         return removed
 
     def close(self) -> None:
-        """Close this process's connections to the database; the next use opens them again."""
         if "bridge.store.schema" in sys.modules:
             sys.modules["bridge.store.schema"].databases.close(self._url)
 
     def check(self) -> None:
-        """Raise StoreError unless the database can be read; nothing is made."""
         with self.reading():
             pass
-
-    def _is_there(self) -> bool:
-        return _exists(self._file)
-
-    def _make(self) -> None:
-        make_directory(self.directory)
-        _make_private(self._file)
 
     @contextmanager
     def connected(
         self, *, writes: bool, durable: bool = False, locked: bool = True
     ) -> Iterator[Connection]:
-        """Open a transaction in a database that exists; see `reading` and `writing`.
-
-        Args:
-            locked: Whether a write transaction waits for its turn; only on a server it need not.
-        """
+        """Open a transaction; `locked` counts on a server only."""
         from sqlalchemy.exc import SQLAlchemyError
 
         from bridge.store.schema import DURABLE, LOCKED, WRITES
@@ -198,63 +146,55 @@ class Store:
                 yield connection
                 ending = writes
         except SQLAlchemyError as error:
-            # Without its cause, which could show a server's address with a password.
-            raise self._failed(error, ending=ending) from None
+            # No cause: it could show a server's address with a password.
+            raise self._as_error(error, ending=ending) from None
 
     def _engine(self) -> Engine:
         from bridge.store.schema import databases
 
-        return databases.engine(self._url, _identity(self._file), shared=False)
+        status = self._file.stat()
+        return databases.engine(self._url, (status.st_dev, status.st_ino))
 
-    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
-        """Return the store's error; a transaction that was `ending` may have been committed."""
+    def _as_error(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+        """Return the store's error; a server may have committed a transaction that was `ending`."""
         from bridge.store.schema import as_store_error
 
         return as_store_error(error)
 
 
 class Transaction:
-    """One transaction, with operations on documents.
+    """One transaction on documents; `connection` is None if there is no database."""
 
-    Args:
-        connection: None if there is no database.
-        now: Returns seconds since the epoch.
-    """
-
-    def __init__(self, connection: Connection | None, now: Callable[[], float]) -> None:
+    def __init__(self, connection: Connection | None) -> None:
         self.connection = connection
-        self._now = now
 
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
-        """Return the data of a document; None if there is none."""
         return dict(self.all(kind, owner, [name])).get(name)
 
     def put(
         self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
     ) -> None:
-        """Insert or replace a document, `updated` at those seconds since the epoch, or now."""
+        """Insert or replace a document; `updated` is in seconds since the epoch, or now."""
         assert self.connection is not None
         self.delete(kind, owner, name)
         row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}
-        moment = self._now() if updated is None else updated
+        moment = time.time() if updated is None else updated
         self.connection.execute(_documents().insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
-        """Remove a document; return whether it existed."""
         if self.connection is None:
             return False
         removed = _documents().delete().where(*_where(kind, owner, name))
         return self.connection.execute(removed).rowcount > 0
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
-        """Return a kind's documents of one owner or of all, newest first."""
         return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
 
     def owners(self, kind: str) -> set[str]:
         return {row.owner for row in self._rows(("owner",), kind)}
 
     def all(self, kind: str, owner: str, names: list[str] | None = None) -> list[tuple[str, bytes]]:
-        """Return names and data of an owner's documents, of all or of those named."""
+        """Return names and data of an owner's documents, all or the named ones."""
         rows = self._rows(("name", "data"), kind, owner, names)
         return [(row.name, bytes(row.data)) for row in rows]
 
@@ -275,19 +215,18 @@ class Transaction:
         return self.connection.execute(ordered.where(*_where(kind, owner))).all()
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
-        """Return those of the digests that a row refers to; None means all digests."""
         if self.connection is None:
             return set()
         from bridge.store.schema import CONTENTS
 
-        found, wanted = set[str](), None if digests is None else list(digests)
+        used, wanted = set[str](), None if digests is None else list(digests)
         for table in CONTENTS:
             column = table.c.digest
             chosen = table.select().with_only_columns(column).distinct()
             if wanted is not None:
                 chosen = chosen.where(column.in_(wanted))
-            found.update(row.digest for row in self.connection.execute(chosen))
-        return found
+            used.update(row.digest for row in self.connection.execute(chosen))
+        return used
 
     def prune(
         self,
@@ -298,13 +237,10 @@ class Transaction:
         oldest: float = 0.0,
         owner: str | None = None,
     ) -> None:
-        """Remove a kind's documents that are too old or beyond the limits; the newest stay.
+        """Remove a kind's oldest documents beyond `most`, beyond `most_bytes` or before `oldest`.
 
-        Args:
-            most, most_bytes: Limits on the number of documents and on the bytes of their data,
-                which the newest one may exceed.
-            oldest: Documents written before this are removed; in seconds since the epoch.
-            owner: Whose; None for those of all.
+        The newest document may exceed `most_bytes`. `oldest` is in seconds since the epoch. If
+        `owner` is None, the limits count the documents of all owners.
         """
         size = 0
         for number, each in enumerate(self.listed(kind, owner), start=1):
@@ -333,18 +269,13 @@ def _exists(file: Path) -> bool:
         return False
 
 
-def _identity(file: Path) -> tuple[int, int]:
-    found = file.stat()
-    return found.st_dev, found.st_ino
-
-
 def _read_without_sqlalchemy(
     file: Path, kind: str, owner: str, names: Iterable[str]
 ) -> dict[str, bytes] | None:
-    """Return documents from one snapshot; None if the database is not of this version."""
+    """Return documents from one snapshot; None if the database has another version."""
     import sqlite3
 
-    found: dict[str, bytes] = {}
+    documents: dict[str, bytes] = {}
     wanted = "SELECT data FROM documents WHERE kind = ? AND owner = ? AND name = ?"
     try:
         with closing(sqlite3.connect(file, BUSY_SECONDS, isolation_level=None)) as database:
@@ -353,29 +284,29 @@ def _read_without_sqlalchemy(
                 return None
             for name in names:
                 for (data,) in database.execute(wanted, (kind, owner, name)):
-                    found[name] = bytes(data)
+                    documents[name] = bytes(data)
     except sqlite3.Error:
         return None
-    return found
+    return documents
 
 
 def _make_private(file: Path) -> None:
-    """Make the database's file, for this user alone, if it does not exist.
+    """Create the database's file if it is missing; check its owner and restrict its mode.
 
-    An existing file is never opened here: closing it would release SQLite's locks on it.
+    This never opens an existing file: closing it would release SQLite's locks on it.
     """
     with suppress(FileExistsError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(file, flags, 0o600))
-    places = [(file, stat.S_IFREG)]
+    paths = [(file, stat.S_IFREG)]
     if file.name == FILE:
-        # A database elsewhere is in a directory of the user, which `bridge.settings` has checked.
-        places.append((file.parent, stat.S_IFDIR))
-    for place, kind in places:
-        found = place.stat(follow_symlinks=place == file.parent)
-        if stat.S_IFMT(found.st_mode) != kind:
+        # `bridge.settings` has checked the directory of a database that the user names.
+        paths.append((file.parent, stat.S_IFDIR))
+    for path, kind in paths:
+        status = path.stat(follow_symlinks=path == file.parent)
+        if stat.S_IFMT(status.st_mode) != kind:
             raise OSError(errno.EINVAL, "the database is no plain file")
-        if found.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, "the database belongs to another user")
-        if found.st_mode & 0o077:
-            place.chmod(found.st_mode & 0o700)
+        if status.st_mode & 0o077:
+            path.chmod(status.st_mode & 0o700)

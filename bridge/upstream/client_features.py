@@ -1,17 +1,8 @@
 """A server's requests to the client: elicitation, sampling and roots, and its log messages.
 
-Protocol: up to 2025-11-25 a server sends `elicitation/create`, `sampling/createMessage` and
-`roots/list` over the connection. In 2026-07-28 it returns an InputRequiredResult, and the request
-is repeated with `inputResponses` and `requestState` (at most `MAX_ROUNDS` times). Error -32042
-(URLElicitationRequiredError) lists URLs that the user must visit first.
-
-Owns the attribution of these requests, of progress and `notifications/message` to a run, their
-limits, and stopping the clock of runs that wait for an answer. `roots/list` is answered from the
-configuration if that names roots; the rest goes to the run's client, through `ServerCaller`.
-
-Differs from the SDK: one connection serves several clients, but a server's request names no call.
-It belongs to the client with pending calls there; with more than one client it is refused, because
-asking the wrong one would show one user's data to another.
+One connection serves several clients, but a server's request names no call. The request goes to
+the client with pending calls there. With several such clients it is refused, because the wrong
+client would see another user's data.
 """
 
 from __future__ import annotations
@@ -57,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 INPUT_REQUIRED = "input_required"
 
-MAX_ROUNDS = 10  # A server's InputRequiredResults before one result; as in the SDKs.
-MAX_QUESTIONS = 16  # Of a server at once: in a result, or over one connection without an answer.
+MAX_ROUNDS = 10  # A server's InputRequiredResults before one result, as in the SDKs.
+MAX_QUESTIONS = 16  # A server's unanswered requests at a time, in a result or over one connection.
 
 Roots = Sequence[Path] | None
-"""The roots of a server: configured directories, () for none, or None for those of the client."""
+"""A server's roots: configured directories, () for none, or None for the client's roots."""
 
 Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]]]
 """Repeats the request with `inputResponses` and `requestState`."""
@@ -70,16 +61,7 @@ Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]
 async def resolve_input(
     server: str, what: str, result: dict[str, Json], retry: Retry, *, roots: Roots = ()
 ) -> dict[str, Json]:
-    """Return the final result, after answering each InputRequiredResult.
-
-    Args:
-        what: The request in messages, as in "tool 'x'".
-        result: The first result.
-
-    Raises:
-        CannotAskError: The client cannot be asked.
-        ToolCallError: Too many rounds, or malformed input requests.
-    """
+    """Return the final result, after answering each InputRequiredResult."""
     pause = 0.05
     for _ in range(MAX_ROUNDS):
         if result.get("resultType") != INPUT_REQUIRED:
@@ -107,14 +89,7 @@ async def resolve_input(
 async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
     """Send the URL elicitations of a URLElicitationRequiredError to the client.
 
-    Args:
-        refusal: The server's error.
-
-    Returns:
-        Whether it is that error and the user accepted all of them: the request can be repeated.
-
-    Raises:
-        ToolCallError: There are too many.
+    Return whether `refusal` is that error and the user accepted all, so the request can repeat.
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
@@ -128,7 +103,7 @@ async def complete_url_elicitations(server: str, what: str, refusal: ToolCallErr
     try:
         answers = await answer_input_requests(server, what, wanted, ())
     except CannotAskError:
-        # The server's error has the URLs, and so says more than this one.
+        # The server's error has the URLs, so it helps more than this one.
         return False
     accepted = [answer.get("action") == "accept" for answer in answers.values()]
     return len(accepted) == len(listed) and all(accepted)
@@ -176,13 +151,11 @@ async def _answer(server: str, caller: ServerCaller | None, question: Json, root
         )
     # Tokens, and whether the request may become a task, concern only this hop.
     params = {key: value for key, value in params.items() if key not in {"_meta", "task"}}
-    size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     with caller.clock.stop():
-        return await forward(caller, server, cast(Method, method), params, size)
+        return await forward(caller, server, cast(Method, method), params)
 
 
-ANSWER_SECONDS = 600.0
-"""For one answer of the client. People are slow, but a waiting run holds a sandbox and a server."""
+ANSWER_SECONDS = 600.0  # For one answer of the client: a waiting run holds a sandbox and a server.
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -193,14 +166,14 @@ MAX_REQUEST_BYTES: Mapping[Method, int] = {
     "sampling/createMessage": 4 * 1024 * 1024,
     "roots/list": 1024,
 }
-"""Of a server. A form is read by a person; a conversation by a model, perhaps with images."""
+"""Bytes of a server's request. A person reads a form; a model reads a conversation."""
 
 MAX_REQUEST_DEPTH = 64
-"""Nesting of a server's request. JSON parsers stop at some 200 levels, and InputRequiredResult
-adds a few; a client that cannot parse a request never answers it."""
+"""Levels of a server's request. Clients' JSON parsers stop at some 200 levels, of which
+InputRequiredResult adds a few. A client never answers a request that it cannot parse."""
 
 LATE_SECONDS = 0.2
-"""After a response, for messages of that call that arrive over another HTTP stream."""
+"""Time after a response in which messages of its call may arrive over another HTTP stream."""
 
 
 class ServerCaller(Protocol):
@@ -208,7 +181,7 @@ class ServerCaller(Protocol):
 
     @property
     def client(self) -> Hashable:
-        """Key of the run's client; equal for runs of one client, and only for them."""
+        """Key of the run's client, equal only for runs of that client."""
 
     @property
     def clock(self) -> Clock:
@@ -224,16 +197,16 @@ class ServerCaller(Protocol):
 
     @property
     def log_level(self) -> str:
-        """The least level of log messages that it wants; empty for none."""
+        """The least level of log messages that the client wants; empty for none."""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         """Send a request to the client and return its result.
 
         Raises:
-            CannotAskError: It lacks the capability, or returned no result.
+            CannotAskError: The client lacks the capability, or returned no result.
         """
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
+    async def record_refusal(self, server: str, method: Method, why: str) -> None:
         """Record a request that is not sent to the client."""
 
     async def report(
@@ -254,7 +227,6 @@ connection's owner task clears it, because it serves all runs."""
 
 
 def current_caller() -> ServerCaller | None:
-    """Return the run that this task makes calls for, if any."""
     return _current.get()
 
 
@@ -266,7 +238,6 @@ def clear_caller() -> None:
 
 @contextmanager
 def on_behalf_of(caller: ServerCaller) -> Iterator[None]:
-    """Make calls for `caller` inside."""
     token, trace = _current.set(caller), attach(caller.trace)
     try:
         yield
@@ -281,24 +252,23 @@ def time_limit(seconds: float) -> Any:
     return anyio.move_on_after(seconds) if caller is None else caller.clock.limit(seconds)
 
 
-PROGRESS_FACTOR = 10  # How many times its timeout a call may take that reports progress.
+PROGRESS_FACTOR = 10  # Longest duration of a call that reports progress, in units of its timeout.
 
 
 def progress_callback(
-    server: str, tool: str, scope: anyio.CancelScope, seconds: float
+    server: str, tool: str, seconds: float, move_limit: Callable[[float], None] | None
 ) -> ProgressFnT | None:
     """Return the SDK's progress callback for a request of the current caller, if there is one.
 
-    Args:
-        scope: The request's `time_limit`; each report starts its `seconds` again.
+    Each report restarts the request's timeout of `seconds` through `move_limit`.
     """
     caller = _current.get()
-    if caller is None:
+    if caller is None or move_limit is None:
         return None
     last = caller.clock.now() + PROGRESS_FACTOR * seconds
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        caller.clock.move_limit(scope, min(seconds, last - caller.clock.now()))
+        move_limit(min(seconds, last - caller.clock.now()))
         if caller.wants_progress:
             await caller.report(server, tool, progress, total, message or "")
 
@@ -306,23 +276,16 @@ def progress_callback(
 
 
 async def forward(
-    caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json], size: int
+    caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Send one request to the client; an elicitation without an answer in time is cancelled.
-
-    Args:
-        size: Bytes of the parameters as JSON.
-
-    Raises:
-        CannotAskError: It exceeds a limit, or there is no answer.
-    """
-    message = ""
+    """Send one request to the client; cancel an elicitation without an answer."""
+    message, size = "", len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     if size > MAX_REQUEST_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_REQUEST_BYTES[method]:,}."
     elif _is_deep(params):
         message = f"The question is nested more than {MAX_REQUEST_DEPTH} levels deep."
     if message:
-        await caller.refused(server, method, message)
+        await caller.record_refusal(server, method, message)
         raise CannotAskError(message, server=server)
     with anyio.move_on_after(ANSWER_SECONDS):
         return await caller.ask(server, method, params)
@@ -370,14 +333,12 @@ class _OpenRequest:
             self.scope.cancel()
 
     def close(self) -> None:
-        """Restart all clocks."""
-        for hold in self._holds.values():
-            hold.close()
-        self._holds.clear()
+        for caller in tuple(self._holds):
+            self.leave(caller)
 
 
 class _RecentCaller(NamedTuple):
-    """A client whose call has ended; until then a log message, or a request, may still be its."""
+    """A client whose call has just ended: late log messages and requests may belong to it."""
 
     caller: ServerCaller
     until: float
@@ -396,7 +357,7 @@ class Callers:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Register this task's caller as one with a pending call, inside."""
+        """Register this task's caller as one with a pending call, in this context."""
         caller = _current.get()
         if caller is None:
             yield
@@ -414,29 +375,26 @@ class Callers:
             self._under_way[caller] -= 1
             if not self._under_way[caller]:
                 del self._under_way[caller]
-                # No call of this caller needs the answer any more.
+                # No call of this caller needs the answer now.
                 for question in tuple(self._open):
                     question.leave(caller)
 
     async def elicit(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
-        """Handle `elicitation/create`; the SDK's callback."""
         return _read(ElicitResult, await self._answer("elicitation/create", params))
 
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Handle `sampling/createMessage`; the SDK's callback."""
         answer = await self._answer("sampling/createMessage", params)
         if isinstance(answer, dict) and isinstance(answer.get("content"), list):
             return _read(CreateMessageResultWithTools, answer)
         return _read(CreateMessageResult, answer)
 
     async def list_roots(self) -> ListRootsResult | None:
-        """Return the roots of the client with pending calls; None if it cannot be asked."""
         try:
-            answer = await self._ask("roots/list", {}, 0)
+            answer = await self._ask("roots/list", {})
             return ListRootsResult.model_validate(answer, by_name=False)
         except (CannotAskError, ValidationError) as error:
             logger.info("server %r: it gets no roots: %s", self._server, error)
@@ -454,26 +412,26 @@ class Callers:
     async def _answer(
         self, method: Method, params: ElicitRequestParams | CreateMessageRequestParams
     ) -> dict[str, Json] | ErrorData:
-        text = params.model_dump_json(by_alias=True, exclude_none=True, exclude={"meta", "task"})
-        document = params.model_dump(
-            by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"}
-        )
+        without = {"meta", "task"}
         try:
-            return await self._ask(method, document, len(text.encode("utf-8", "replace")))
+            document = params.model_dump(
+                by_alias=True, mode="json", exclude_none=True, exclude=without
+            )
+            return await self._ask(method, document)
         except CannotAskError as error:
             self._refused += 1
             if math.log10(self._refused).is_integer():
                 # Log the 1st, 10th, 100th and so on.
                 count = counted(self._refused, "refusal")
                 logger.info("server %r: request refused (%s): %s", self._server, count, error)
-            # The code for a missing client capability: most servers report its text.
+            # Code of a missing client capability, whose text most servers report.
             return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
 
-    async def _ask(self, method: Method, params: Mapping[str, Json], size: int) -> dict[str, Json]:
+    async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
-            await caller.refused(self._server, method, message)
+            await caller.record_refusal(self._server, method, message)
             raise CannotAskError(message, server=self._server)
         question = _OpenRequest(caller)
         with question.scope:
@@ -481,7 +439,7 @@ class Callers:
             try:
                 for waiting in self._under_way:
                     question.hold(waiting)
-                return await forward(caller, self._server, method, params, size)
+                return await forward(caller, self._server, method, params)
             finally:
                 self._open.discard(question)
                 question.close()
@@ -490,7 +448,7 @@ class Callers:
     def _note_finished(self, caller: ServerCaller, *, answered: bool) -> None:
         now = current_time()
         left = self._recent.pop(caller.client, None)
-        # Until then a cancelled call's server may still send requests for it.
+        # Until then the server may send requests for the cancelled call.
         until = now + (LATE_SECONDS if answered else 10.0)
         owed = max(0.0 if left is None else left.requests_until, 0.0 if answered else until)
         self._recent[caller.client] = _RecentCaller(caller, until, owed)
@@ -501,11 +459,8 @@ class Callers:
     def _attribute(self, *, late: bool = False) -> ServerCaller:
         """Return the caller that a server's message belongs to, since it names no call.
 
-        Args:
-            late: It may also belong to a call that has just got its response.
-
-        Raises:
-            CannotAskError: There is none, or there are several.
+        A `late` message may belong to a call that has just got its response. Raises CannotAskError
+        if there is no caller, or if there are several.
         """
         now = current_time()
         found = list(self._under_way)

@@ -1,13 +1,7 @@
 """One connection to one server, which is one MCP session: negotiation, notifications, end.
 
-Protocol: receives `notifications/{tools,resources,prompts}/list_changed`, `/resources/updated`,
-`/progress` and `/message`; sends `resources/subscribe` and `resources/unsubscribe` (to
-2025-11-25) or `subscriptions/listen` (2026-07-28). Declares the client capabilities elicitation,
-sampling and the tasks extension to every server, and roots to those that may have them.
-
 Differs from the SDK: one owner task enters and leaves the client, because anyio's cancel scopes
-may not cross tasks; other tasks only send requests. The liveness probe is `tools/list`, because
-`ping` is gone in 2026-07-28. A connection is used once; `server.py` decides on the next.
+may not cross tasks; other tasks only send requests. A connection is used once.
 """
 
 from __future__ import annotations
@@ -17,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import anyio
 from mcp import ClientSession
@@ -53,27 +47,22 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import ServerSettings
+from bridge.model import ServerSettings, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
-from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
+from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
 from bridge.upstream.installation import installs_packages
+from bridge.upstream.pool_settings import PoolSettings
 from bridge.upstream.refusal import Refusal
 from bridge.upstream.task_calls import EXTENSION
-
-if TYPE_CHECKING:
-    from bridge.upstream.pool import Pool
-    from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
 
 
 FAILURE_SECONDS = 60.0
-"""How long callers do not wait for a server again after a start that took too long, or after any
-failure if they can do without it. Short enough for a user who has fixed it, long enough that
-several runs in a row do not each wait for it."""
-
+"""Time in which callers do not wait for a server again after a start that took too long. Callers
+that can do without the server do not wait after any failure."""
 
 _OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
 """Codes with which a stdio proxy reports that its own server is gone."""
@@ -96,34 +85,36 @@ class Connection:
     Attributes:
         ready: Set when it can be used or has failed.
         ended: Set when it is closed completely.
-        client: The SDK's session for requests, from `ready` on.
-        failure: Why it never became usable.
-        earlier: Why the connection before it did not.
+        earlier: The failure of the previous connection.
         hurried_until: Time until which callers do not wait for its start.
-        end_report: Why it ended or is about to, in sentences.
-        idle: It was closed because it was unused.
         uses, listings: Count of uses, and how many of them were `tools/list`.
-        cacheable: Lists may be cached; False when change notifications were lost.
+        cacheable: Whether lists may be cached; False once change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
         view_only: Listed tools that only the server's own view may call.
-        updates: The tasks that wait for resources to change.
-        roots: The answer to `roots/list`.
         roots_asked: Exists once the server asked for the client's roots; set after the answer.
-        rootless: The server asked for roots and got none.
-        roots_shared: The client's roots have not changed since the server got them.
+        rootless: Whether the server asked for roots and got none.
+        roots_shared: Whether the server has the client's current roots.
     """
 
-    def __init__(self, server: UpstreamServer, pool: Pool) -> None:
-        self._server, self._pool = server, pool
-        self.spec = spec = server.spec
+    def __init__(
+        self,
+        spec: ServerSpec,
+        pool: PoolSettings,
+        *,
+        legacy: bool = False,
+        on_lists_changed: Callable[..., None] = lambda *lists: None,
+    ) -> None:
+        self.spec, self._pool = spec, pool
+        self._legacy, self._on_lists_changed = legacy, on_lists_changed
         self.endpoint = pool.endpoint(spec)
-        self.roots = server.roots
+        self.roots = pool.roots_of(spec)
+        self.call_timeout = spec.call_timeout or pool.call_timeout
         local, start = spec.transport == "stdio", spec.start_timeout or pool.start_timeout
         installs = local and installs_packages(spec.command, spec.args)
         self._login_timeout = max(start, pool.start_patience)
         self._start_timeout = self._login_timeout if installs else start
         self._answer_timeout = math.inf if pool.patient else start
-        # A process may hold something in memory, for as long as the bridge runs.
+        # A process may hold state in memory, so by default it is never closed as idle.
         self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
         self.ready = anyio.Event()
         self.ended = anyio.Event()
@@ -156,12 +147,6 @@ class Connection:
         self._users = 0
         self._last_used = 0.0
 
-    def __repr__(self) -> str:
-        return (
-            f"<Connection {self.spec.name!r} ready={self.ready.is_set()} usable={self.usable} "
-            f"users={self._users} ended={self.ended.is_set()}>"
-        )
-
     @property
     def usable(self) -> bool:
         """Whether it accepts new requests; true while it starts."""
@@ -169,17 +154,12 @@ class Connection:
         return not (silent or self._broken or self._retiring or self._stop.is_set())
 
     @property
-    def held_state(self) -> bool:
-        """Whether the server may have held something in memory that its end has lost."""
-        return self.endpoint.transport == "stdio" and self.uses > self.listings
-
-    @property
     def modern(self) -> bool:
-        """Whether `server/discover` succeeded, that is, the revision is 2026-07-28 or newer."""
+        """Whether the revision is 2026-07-28 or newer."""
         return self.client is not None and self.client.discover_result is not None
 
     def declares(self, *path: str) -> bool:
-        """Whether the server declares a capability; some never respond to methods they lack."""
+        """Whether the server declares a capability; some never respond to unknown methods."""
         value: object = self.client.server_capabilities if self.client else None
         for name in path:
             value = getattr(value, name, None)
@@ -192,12 +172,12 @@ class Connection:
 
     @property
     def others(self) -> int:
-        """How many tasks use it in addition to the caller's."""
+        """Count of tasks that use it in addition to the caller's."""
         return max(0, self._users - 1)
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Keep it open inside, and attribute the server's requests to this task's caller."""
+        """Keep it open, and attribute the server's requests to this task's caller."""
         self._users += 1
         self.uses += 1
         try:
@@ -210,13 +190,9 @@ class Connection:
                 self.stop()
 
     async def wait_ready(self, *, patient: bool = False) -> None:
-        """Wait until it is ready or has failed; at most for a start's usual time, unless `patient`.
+        """Wait until it is ready or has failed; if not `patient`, only for a start's usual time.
 
-        For `FAILURE_SECONDS` after a wait in vain, for this connection or the one before, later
-        callers do not wait at all; the start continues.
-
-        Raises:
-            ServerStartError: It is still starting.
+        After a wait in vain the start continues, and callers do not wait for `FAILURE_SECONDS`.
         """
         hurried = anyio.current_time() < self.hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
@@ -224,25 +200,14 @@ class Connection:
             with anyio.move_on_after(math.inf if patient else seconds):
                 await self.ready.wait()
                 return
-            # Any other start fails by then, by itself.
+            # Any other start has a timeout of its own.
             if hurried or self._start_timeout > self._answer_timeout:
                 break
         if not hurried:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
         if self._login_address:
             raise login_at(self.spec, self._login_address)
-        raise still_starting(
-            self.spec,
-            self.earlier,
-            installing=self.endpoint.installing,
-            end_report=self.endpoint.end_report(),
-        )
-
-    def _wait_for_login(self, scope: anyio.CancelScope, address: str) -> None:
-        logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
-        self._login_address = address
-        self._start_timeout = self._login_timeout
-        scope.deadline = anyio.current_time() + self._login_timeout
+        raise still_starting(self.spec, self.earlier, self.endpoint)
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
@@ -250,7 +215,7 @@ class Connection:
         self._over.set()
 
     def stop_if_unused(self) -> bool:
-        """Close it as idle and return True if it was used only for `tools/list`."""
+        """Close it as idle if it was used only for `tools/list`; return whether it was closed."""
         if self._users or not (self.ready.is_set() and self.usable) or self.uses > self.listings:
             return False
         self.idle = True
@@ -258,45 +223,34 @@ class Connection:
         return True
 
     def mark_broken(self) -> None:
-        """Accept no new requests: the server has closed its side."""
         self._broken = True
         self._over.set()
 
     def request_probe(self, waited: float) -> None:
-        """Have the owner task probe the server, because a request got no response.
-
-        Args:
-            waited: Seconds that the request waited for it.
-        """
-        self._probe_patience = max(PROBE_SECONDS, self._server.call_timeout - waited)
+        """Have the owner task probe the server, which did not respond for `waited` seconds."""
+        self._probe_patience = max(PROBE_SECONDS, self.call_timeout - waited)
         self._probe_requested.set()
 
     def mark_silent(self) -> None:
-        """Accept no new requests unless the server sends something; the next one replaces it."""
         logger.warning("server %r does not respond any more", self.spec.name)
         self.end_report = "It stopped answering."
         self._silent_since = current_time()
 
     def retire(self, end_report: str = "") -> None:
-        """Accept no new requests, and close when the pending ones have ended; each has a timeout.
-
-        Args:
-            end_report: Why, if it is the server's fault.
-        """
+        """Accept no new requests, and close when the pending ones have ended."""
         self._retiring = True
         self.end_report = self.end_report or end_report
         if not self._users:
             self.stop()
 
-    async def run(self, after: anyio.Event | None) -> None:
+    async def serve(self, previous: anyio.Event | None) -> None:
         """Own the connection from start to end; its failures are recorded, not raised.
 
-        Args:
-            after: End of the previous connection; waited for, so that no server runs twice.
+        It starts after the end of the previous one, so that no server runs twice.
         """
         try:
-            if after is not None:
-                await after.wait()
+            if previous is not None:
+                await previous.wait()
             await self._pool.admission.start(self.spec)
             # The context was inherited from the first caller; later callers use this task too.
             clear_caller()
@@ -332,25 +286,32 @@ class Connection:
     async def _connect(self) -> None:
         self._disconnected = False
         deadline = anyio.current_time() + self._start_timeout
+
+        def wait_for_login(address: str) -> None:
+            logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
+            self._login_address = address
+            self._start_timeout = self._login_timeout
+            scope.deadline = anyio.current_time() + self._login_timeout
+
         with anyio.CancelScope(deadline=deadline) as scope:
             if not await self._unless_stopped(self.endpoint.prepare):
                 return
-            self.endpoint.on_login = partial(self._wait_for_login, scope)
+            self.endpoint.on_login = wait_for_login
             async with self.endpoint.open(deadline) as (read, write):
                 dispatcher = RecordingDispatcher(
                     read,
                     write,
-                    on_end=self._handle_disconnect,
-                    on_notification=self._notification_started,
-                    on_too_many_requests=self._disconnect_flooding,
+                    self.endpoint,
+                    on_flood=self._disconnect_flooding,
+                    on_disconnect=self._handle_disconnect,
                 )
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._handle_notification,
                     client_info=Implementation(name="mcp-code-bridge", version=__version__),
-                    # Declared to every server, though not every client has the capability:
-                    # connections outlive clients, and a server's tools must not depend on which
-                    # client came first. A request that the client cannot serve gets an error.
+                    # Declared to every server, even if the client lacks the capability:
+                    # connections outlive clients, and a server's tools must not depend on the
+                    # first client. A request that the client cannot serve gets an error.
                     elicitation_callback=self._callers.elicit,
                     sampling_callback=self._callers.sample,
                     # Some servers replace their configured directories by the client's roots.
@@ -359,30 +320,26 @@ class Connection:
                 ) as client:
                     if not await self._unless_stopped(partial(self._start, client, dispatcher)):
                         return
-                    # The scope must stay open around the connection; only its deadline ends here.
+                    # The scope must stay open around the connection, without its deadline.
                     scope.deadline = math.inf
-                    await self._serve(client)
+                    await self._keep_open(client)
         if scope.cancelled_caught and self.client is None:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
-            self.failure = start_timeout(
-                self.spec,
-                self._start_timeout,
-                end_report=self.endpoint.end_report(),
-            )
+            self.failure = start_timeout(self.spec, self._start_timeout, self.endpoint)
             if self._login_address:
                 self.failure = login_at(self.spec)
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
-        """Negotiate the revision."""
         try:
             settings = self._pool.server_settings.get(self.spec.name, ServerSettings())
-            legacy = settings.protocol == "auto" and self._server.legacy
+            legacy = settings.protocol == "auto" and self._legacy
             mode = "legacy" if legacy else settings.protocol
             await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
-            self.endpoint.started()
+            # Not after a cancellation, because an installation may continue.
+            self.endpoint.finish_start()
             raise
-        self.endpoint.started()
+        self.endpoint.finish_start()
         if self.endpoint.direct is not None:
             self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
         self.client = client
@@ -392,13 +349,13 @@ class Connection:
         self.ready.set()
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do a part of the start unless the connection is stopped; return whether it is done."""
+        """Do a part of the start, which `stop` cancels; return whether it completed."""
+        done = False
 
         async def cancel_on_stop() -> None:
             await self._stop.wait()
             tg.cancel_scope.cancel()
 
-        done = False
         async with anyio.create_task_group() as tg:
             tg.start_soon(cancel_on_stop)
             await work()
@@ -406,48 +363,43 @@ class Connection:
             tg.cancel_scope.cancel()
         return done
 
-    async def _serve(self, client: ClientSession) -> None:
+    async def _keep_open(self, client: ClientSession) -> None:
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
         async with anyio.create_task_group() as tg:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
                 tg.start_soon(self._subscribe, client, announced)
             tg.start_soon(self._probe, client)
-            await self._wait_stop()
+            while not self._over.is_set():
+                left = math.inf
+                if self._idle_seconds is not None:
+                    since = anyio.current_time() if self._users else self._last_used
+                    left = since + self._idle_seconds - anyio.current_time()
+                    if left <= 0:
+                        self.idle = True
+                        self.stop()
+                with anyio.move_on_after(max(left, 0.0)):
+                    await self._over.wait()
             tg.cancel_scope.cancel()
 
-    async def _wait_stop(self) -> None:
-        """Wait until `stop` or `mark_broken`, or until it was idle for long."""
-        while not self._over.is_set():
-            left = math.inf
-            if self._idle_seconds is not None:
-                since = anyio.current_time() if self._users else self._last_used
-                left = since + self._idle_seconds - anyio.current_time()
-                if left <= 0:
-                    self.idle = True
-                    self.stop()
-            with anyio.move_on_after(max(left, 0.0)):
-                await self._over.wait()
-
     async def _probe(self, client: ClientSession) -> None:
-        """After each `request_probe`, send `tools/list`, and note a server that sends nothing.
+        """After each `request_probe`, send `tools/list`, and mark a server that sends nothing.
 
-        Not `ping`, which 2026-07-28 has removed and simple servers ignore. A server that handles
-        one request at a time may be busy for as long as a call may take.
+        It does not send `ping`, which 2026-07-28 has removed and simple servers ignore.
         """
         while not self._retiring:
             await self._probe_requested.wait()
             self._probe_requested = anyio.Event()
             begun = current_time()
             with anyio.move_on_after(self._probe_patience) as scope:
-                # An error is a response too; the end of a connection is handled elsewhere.
+                # An error is a response too. The end of a connection is handled elsewhere.
                 await self._list_tools(client)
             if scope.cancelled_caught and self.endpoint.last_heard < begun:
                 self.mark_silent()
 
     async def has_lost_session(self, error: MCPError, refusal: Refusal | None) -> bool:
-        """Retire the connection if a request failed so and the server lists no tools either.
+        """Retire the connection if `error` may report a lost session and the server lists no tools.
 
-        Servers report a lost session in many ways, and stdio proxies that of their own server.
+        Servers report a lost session in many ways. Stdio proxies report their own server's.
         """
         proxy = self.endpoint.transport == "stdio" and error.code in _OF_PROXIES
         suspect = proxy or "session" in error.message.lower()
@@ -473,8 +425,7 @@ class Connection:
         return True
 
     async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:
-        """Receive change notifications through `subscriptions/listen` (2026-07-28)."""
-        for _ in range(3):  # After these the list is not cached, so that it cannot be stale.
+        for _ in range(3):  # Then lists are not cached, because they could be stale.
             try:
                 async with listen(
                     client,
@@ -482,20 +433,20 @@ class Connection:
                     resources_list_changed="resources" in announced,
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
-                    # Changes before the subscription were not notified.
-                    self._pool.lists_changed(self._server, *announced)
+                    # The server did not notify changes before the subscription.
+                    self._on_lists_changed(*announced)
                     async for event in changes:
                         if type(event) in _CHANGES:
-                            self._pool.lists_changed(self._server, _CHANGES[type(event)])
+                            self._on_lists_changed(_CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
-        self._pool.lists_changed(self._server, *announced)
+        self._on_lists_changed(*announced)
 
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
-            self._pool.lists_changed(self._server, _CHANGES[type(message)])
+            self._on_lists_changed(_CHANGES[type(message)])
         elif isinstance(message, ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
         elif isinstance(message, ProgressNotification):
@@ -517,17 +468,13 @@ class Connection:
         answered.set()
         return found
 
-    def _notification_started(self) -> None:
-        if self.endpoint.direct is not None:
-            self.endpoint.direct.start_notification()
-
-    def _disconnect_flooding(self) -> None:
-        self.end_report = f"It made {MAX_OPEN_REQUESTS:,} requests without waiting for the answers."
+    def _disconnect_flooding(self, requests: int) -> None:
+        self.end_report = f"It made {requests:,} requests without waiting for the answers."
         logger.warning("server %r is disconnected: %s", self.spec.name, self.end_report)
         self.stop()
 
     def _handle_disconnect(self) -> None:
-        # Before `ready`, the end of the connection fails the start, which may try HTTP+SSE.
+        """Handle the end; before `ready` it fails the start, which may try HTTP+SSE."""
         self._disconnected = True
         self.updates.wake()
         if self.endpoint.direct is not None:
@@ -542,12 +489,7 @@ class Connection:
             return
         if self.client is None:
             self.hurried_until = -math.inf
-            self.failure = start_error(
-                self.spec,
-                error,
-                end_report=self.endpoint.end_report(),
-                refusal=self.endpoint.refusal,
-            )
+            self.failure = start_error(self.spec, error, self.endpoint)
             return
         self.end_report = f"{reason(error)}.".capitalize()
         logger.warning("the connection to server %r broke: %s", self.spec.name, self.end_report)
@@ -570,11 +512,7 @@ class ResourceUpdates:
                     event.set()
 
     async def wait(self, client: ClientSession, uri: str) -> None:
-        """Return when a resource has changed, or when the subscription has ended.
-
-        Raises:
-            MCPError: The server refused the subscription.
-        """
+        """Return when a resource has changed, or when the subscription has ended."""
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             with suppress(SubscriptionLost):
                 async with listen(client, resource_subscriptions=[uri]) as changes:

@@ -1,17 +1,9 @@
 """Requests over stdio that bypass the SDK's session: from the caller to the pipe and back.
 
-Protocol: sends JSON-RPC requests (`tools/*`, `tasks/*`, `prompts/*`, `completion/complete`,
-`resources/*` but subscriptions) with `_meta`: progress token, trace context and, in
-2026-07-28, the protocol version, client info, capabilities and log level. Sends
-`notifications/cancelled` on cancellation and timeout. Owns the ids, from `FIRST_ID` on; the SDK's
-session counts from 1 and keeps negotiation, notifications and the server's requests.
-
-Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. Any
-other message is left to the SDK's models. As there, a response is delivered only after the
-notifications that came before it. docs/design.md says when this module can go.
-
-The sender writes its message itself. What a full pipe does not take is left to a task that outlives
-the sender, because a truncated message would corrupt all that follow.
+Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. The
+sender writes its message itself. A task that outlives the sender writes the part that a full pipe
+does not take, because a truncated message would corrupt all later ones. docs/design.md says when
+this module can go.
 """
 
 from __future__ import annotations
@@ -24,12 +16,10 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
 from mcp import MCPError
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
     LOG_LEVEL_META_KEY,
     ErrorData,
@@ -40,28 +30,26 @@ from mcp.types import (
 )
 from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
-from pydantic_core import from_json
 
 from bridge.model import Json
-from bridge.offload import LARGE
 from bridge.upstream.client_features import (
     ServerCaller,
     current_caller,
     progress_callback,
     time_limit,
 )
-from bridge.upstream.results import RAW
+from bridge.upstream.framing import Response
 
 MAX_QUEUED = 16
-"""Messages queued for a server that does not read, before the next has to wait. Cancellations do
-not wait: there is at most one for each queued request."""
+"""Messages queued for a server that does not read, before the next one has to wait. Cancellations
+do not wait, because there is at most one for each queued request."""
 
 _WRITE_BYTES = 256 * 1024
-"""Bytes for one `write`, so that a large message is not copied repeatedly."""
+"""Bytes of one `write`, so that a large message is not copied repeatedly."""
 
 
 class LineWriter:
-    """Writes messages to one non-blocking descriptor. `run` has to run meanwhile."""
+    """Writes messages to one non-blocking descriptor, while a task runs `write_queued`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -72,11 +60,9 @@ class LineWriter:
 
     @property
     def full(self) -> bool:
-        """Whether a message has to wait for `room`."""
         return len(self._queue) >= MAX_QUEUED and not self._broken
 
     async def room(self) -> None:
-        """Wait until a message may be put."""
         while self.full:
             await self._changed.wait()
 
@@ -89,7 +75,7 @@ class LineWriter:
             return
         written = 0
         if not self._queue:
-            # If the pipe is closed, `run` gets the same error and raises it.
+            # If the pipe is closed, `write_queued` gets the same error and raises it.
             with suppress(OSError):
                 part = data if len(data) <= _WRITE_BYTES else data[:_WRITE_BYTES]
                 written = os.write(self._fd, part)
@@ -97,17 +83,11 @@ class LineWriter:
             self._queue.append(memoryview(data)[written:])
             self._work.set()
 
-    async def drained(self) -> None:
-        """Wait until nothing is queued."""
+    async def drain(self) -> None:
         while self._queue and not self._broken:
             await self._changed.wait()
 
-    async def run(self) -> None:
-        """Write queued parts until cancelled.
-
-        Raises:
-            OSError: The pipe is closed.
-        """
+    async def write_queued(self) -> None:
         try:
             while True:
                 await self._work.wait()
@@ -138,9 +118,7 @@ class LineWriter:
 
 
 FIRST_ID = 1_000_000_000
-"""The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
-
-Response = tuple[object, dict[str, Json]]  # The request's id, as received, and the result.
+"""The SDK counts from 1. A billion ids below 2**31 remain for one connection."""
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
@@ -149,19 +127,49 @@ NEVER_SENT = object()
 """`data` of the error for a request that was not sent; an object that no server can send."""
 
 
-class _Pending(NamedTuple):
-    """A request without a response yet, and what reports its progress."""
+Outcome = dict[str, Json] | ErrorData | None  # None after the timeout.
 
-    answered: asyncio.Future[dict[str, Json] | ErrorData]
-    report: ProgressFnT | None
 
-    def resolve(self, outcome: dict[str, Json] | ErrorData) -> None:
+class _Pending:
+    """A request without a response yet, and its timeout by the caller's clock.
+
+    A timer of the loop costs a third of a cancel scope. It is not moved when the clock stops or
+    progress moves the limit: when it fires, it checks the remaining time.
+    """
+
+    def __init__(self, server: str, tool: str, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        # An event takes several times as long to make and to set.
+        self.answered: asyncio.Future[Outcome] = loop.create_future()
+        caller = current_caller()
+        self._now = loop.time if caller is None else caller.clock.now
+        self.report = progress_callback(server, tool, seconds, self.move_limit) if tool else None
+        self.move_limit(seconds)
+        self._timer = None if seconds == math.inf else loop.call_later(seconds, self._check_time)
+
+    def move_limit(self, seconds: float) -> None:
+        self._end = self._now() + seconds
+
+    def _check_time(self) -> None:
+        left = self._end - self._now()
+        if left <= 0:
+            self.resolve(None)
+        else:
+            # While the clock is stopped, the remaining time does not change.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(left, 0.01), self._check_time)
+
+    def resolve(self, outcome: Outcome) -> None:
         if not self.answered.done():
             self.answered.set_result(outcome)
 
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
 
 class DirectDispatcher:
-    """Sends requests over one connection, from any task; they may be cancelled at any time.
+    """Sends requests over one connection from any task. They may be cancelled at any time.
 
     Attributes:
         request_meta: The `_meta` that 2026-07-28 requires in each request; empty before it.
@@ -177,7 +185,7 @@ class DirectDispatcher:
         self._notifications_received = 0
         self._notifications_started = 0
         # By request: the count of notifications before its response, and the outcome.
-        self._deferred: dict[int, tuple[int, dict[str, Json] | ErrorData]] = {}
+        self._deferred: dict[int, tuple[int, Outcome]] = {}
 
     async def request(
         self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
@@ -192,45 +200,42 @@ class DirectDispatcher:
             MCPError: The server returned an error, or the connection has ended.
             TimeoutError: No response within `seconds`; `notifications/cancelled` was sent.
         """
-        # A task that is cancelled already sends nothing.
+        # A cancelled task must send nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        if self._closed:
-            raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
         number = next(self._ids)
-        if meta := self._meta(number, current_caller() if label else None):
-            comma = b"" if params == b"{}" else b","
-            params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
-        head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
-        outcome: dict[str, Json] | ErrorData = _CLOSED
-        issued = False
-        with time_limit(seconds) as limit:
-            report = progress_callback(self._server, label, limit, seconds) if label else None
-            # Not an event, whose making and setting take several times as long.
-            answered = asyncio.get_running_loop().create_future()
-            self._pending[number] = _Pending(answered, report)
-            try:
-                await self._writer.room()
-                issued = True
-                self._writer.put(b"%b%b}\n" % (head, params))
-                outcome = await answered
-            except anyio.get_cancelled_exc_class():
-                if issued and not self._closed:
-                    self._writer.put(_cancellation(number))
-                raise
-            finally:
-                # A late response is ignored.
-                del self._pending[number]
-                self._deferred.pop(number, None)
-        if limit.cancelled_caught:
+        outcome: Outcome = None
+        pending = _Pending(self._server, label, seconds)
+        try:
+            if self._writer.full:
+                with time_limit(seconds) as limit:
+                    await self._writer.room()
+                if limit.cancelled_caught:
+                    raise TimeoutError
+            if self._closed:
+                raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
+            if meta := self._meta(number, current_caller() if label else None):
+                comma = b"" if params == b"{}" else b","
+                params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
+            head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
+            self._pending[number] = pending
+            self._writer.put(b"%b%b}\n" % (head, params))
+            outcome = await pending.answered
+        finally:
+            # A late response is ignored.
+            sent = self._pending.pop(number, None)
+            self._deferred.pop(number, None)
+            pending.close()
+            if sent and outcome is None and not self._closed:
+                self._writer.put(_cancellation(number))
+        if outcome is None:
             raise TimeoutError
         if isinstance(outcome, ErrorData):
             raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
         return outcome
 
     def _meta(self, number: int, caller: ServerCaller | None) -> dict[str, Json]:
-        """Return a request's `_meta`, as the SDK's session would build it."""
         meta = dict(self.request_meta)
-        # The trace context of the current span, which may have come with the run.
+        # The trace context of the current span, perhaps the client's.
         inject(meta)
         if caller is not None:
             meta["progressToken"] = number
@@ -243,7 +248,7 @@ class DirectDispatcher:
         return bool(self._pending)
 
     def deliver(self, response: Response | None) -> bool:
-        """Deliver what `parse_response` returned; return False if no request here waits for it."""
+        """Deliver a parsed response; return False if no request here waits for it."""
         return response is not None and self._resolve(*response)
 
     def deliver_message(self, message: JSONRPCMessage) -> bool:
@@ -257,7 +262,6 @@ class DirectDispatcher:
         return False
 
     async def report_progress(self, params: ProgressNotificationParams) -> None:
-        """Pass `notifications/progress` to the caller of the request that has its token."""
         pending = self._pending.get(_number(params.progress_token))
         if pending is not None and pending.report is not None:
             await pending.report(params.progress, params.total, params.message)
@@ -269,7 +273,7 @@ class DirectDispatcher:
     def start_notification(self) -> None:
         """Note that the session handles the next notification; deliver the responses up to it.
 
-        So a notification that was written before a response reaches the caller before it.
+        A notification that was sent before a response therefore reaches the caller first.
         """
         self._notifications_started += 1
         for number, (before, outcome) in list(self._deferred.items()):
@@ -279,12 +283,11 @@ class DirectDispatcher:
             self._pending[number].resolve(outcome)
 
     def close(self) -> None:
-        """Fail pending and later requests: the connection has ended. Idempotent."""
         self._closed = True
         for pending in self._pending.values():
             pending.resolve(_CLOSED)
 
-    def _resolve(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
+    def _resolve(self, number: object, outcome: Outcome) -> bool:
         number = _number(number)
         pending = self._pending.get(number)
         if pending is None:
@@ -297,31 +300,14 @@ class DirectDispatcher:
 
 
 def _number(number: object) -> int:
-    """Return a request's id; -1 if it is none of ours. Some servers return it as a string."""
+    """Return a request's id, which some servers return as a string; -1 if it is not ours."""
     if isinstance(number, str) and number.isdecimal() and len(number) < 20:
         return int(number)
     return number if type(number) is int else -1
 
 
-def parse_response(line: bytes) -> Response | None:
-    """Return id and result of a line that is a response with a result; else None. Pure.
-
-    A result that is no object is wrapped; see `results.repair_response`.
-    """
-    try:
-        # Caching strings is slow in large messages, where few repeat.
-        document: Any = from_json(line, cache_strings=len(line) <= LARGE)
-    except ValueError:
-        return None
-    if type(document) is not dict or document.get("jsonrpc") != "2.0":
-        return None
-    result = document.get("result", document)
-    if result is document or "error" in document or "method" in document:
-        return None
-    return document.get("id"), result if type(result) is dict else {RAW: result}
-
-
 def _cancellation(number: int) -> bytes:
-    params = {"requestId": number, "reason": "the caller does not wait any more"}
-    message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return (
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
+        b'{"requestId":%d,"reason":"the caller does not wait any more"}}\n'
+    ) % number

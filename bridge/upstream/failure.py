@@ -1,7 +1,7 @@
 """Translates exceptions of the SDK, the HTTP client and the system into `UpstreamError`s: pure.
 
-No other exception leaves `server.py`. The SDK reports several failures with one code, so that they
-are told apart by its texts; the constants below name them (mcp 2.x).
+No other exception leaves `server.py`. The SDK reports several failures with one code, so its texts
+distinguish them (mcp 2.x).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from mcp_types.jsonrpc import (
 from bridge.errors import (
     BridgeError,
     LoginRequiredError,
-    ServerLostError,
     ServerStartError,
     ToolCallError,
     UpstreamError,
@@ -42,6 +41,7 @@ from bridge.upstream.framing import TooLarge
 from bridge.upstream.installation import broken_cache
 from bridge.upstream.oauth_web import explain_route, safe_url
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_in
+from bridge.upstream.transport import Endpoint
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
 
@@ -55,7 +55,7 @@ _PROTOCOL_CODES = frozenset(
 """Codes with a meaning of their own in the protocol."""
 
 LIST_PREFIX = "the list of its "
-"""Prefix of a list request in messages; such a request cannot be made smaller."""
+"""Prefix of a list request in messages. Such a request cannot be made smaller."""
 
 _SDK_CLOSED = "Connection closed"
 
@@ -90,20 +90,16 @@ def reason(error: BaseException) -> str:
     return plain or type(error).__name__
 
 
-def start_error(
-    spec: ServerSpec, error: BaseException, *, end_report: str, refusal: Refusal | None
-) -> UpstreamError:
-    """Return the error for a server that did not become ready.
-
-    Args:
-        end_report: What the transport knows about the end.
-        refusal: The last HTTP response that was an error.
-    """
-    remedy = _start_remedy(spec)
+def start_error(spec: ServerSpec, error: BaseException, endpoint: Endpoint) -> UpstreamError:
+    remedy, end_report = _start_remedy(spec), endpoint.end_report()
+    refused: Refusal | None = None
     for cause in causes(error):
         if isinstance(cause, UpstreamError):
             return cause
-    refused = _refusal(error, refusal)
+        if isinstance(cause, httpx2.HTTPStatusError):
+            refused = refused or endpoint.refusal
+        elif isinstance(cause, MCPError):
+            refused = refused or refusal_in(cause)[0]
     if refused is not None and refused.status in UNAUTHORIZED:
         return unauthorized_error(spec, refused)
     why = reason(error)
@@ -127,38 +123,34 @@ def _start_remedy(spec: ServerSpec) -> str:
     return f"Check that it is running, and its `url` in {spec.source.path}."
 
 
-def start_timeout(spec: ServerSpec, seconds: float, *, end_report: str) -> ServerStartError:
+def start_timeout(spec: ServerSpec, seconds: float, endpoint: Endpoint) -> ServerStartError:
     remedy = (
         f"{_start_remedy(spec)} A first start may download what it starts: "
         "MCP_BRIDGE_START_TIMEOUT sets how long the bridge waits, in seconds; "
         "MCP_BRIDGE_START_PATIENCE how long package runners such as npx and uvx may take."
     )
     why = explain_route(httpx2.URL(spec.url or "http://localhost"), TimeoutError())
-    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s{why}."
-    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
+    text, end = f"Server {spec.name!r} did not start", endpoint.end_report()
+    text = f"{text}: it was not ready within {seconds:g} s{why}."
+    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end)
 
 
 def still_starting(
-    spec: ServerSpec, earlier: BridgeError | None, *, installing: bool, end_report: str
+    spec: ServerSpec, earlier: BridgeError | None, endpoint: Endpoint
 ) -> ServerStartError:
-    """Report a server whose start continues.
-
-    Args:
-        earlier: Why the start before this one failed, if it did.
-        installing: Whether a package runner has not started the server itself yet.
-    """
+    """Report a server that is still starting, perhaps after an `earlier` failed start."""
     if earlier is not None:
         text = f"{earlier.message} It is being started again; run this again in a minute."
         return ServerStartError(
             text, server=spec.name, remedy=earlier.remedy, host_detail=earlier.host_detail
         )
-    doing = "being installed" if installing else "starting"
+    doing = "being installed" if endpoint.installing else "starting"
     text = f"Server {spec.name!r} is still {doing}; run this again in a minute."
-    return ServerStartError(text, server=spec.name, host_detail=end_report)
+    return ServerStartError(text, server=spec.name, host_detail=endpoint.end_report())
 
 
 def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
-    """Report a server that waits for its user at `address`; empty if it waits no longer."""
+    """Report a server that waits for its user at `address`, or has stopped waiting."""
     ask = f"open {address} and then run this again" if address else "log in when this is run again"
     text = f"Server {spec.name!r} wants its user to log in. Ask the user to {ask}."
     return LoginRequiredError(text, server=spec.name)
@@ -167,13 +159,7 @@ def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
 def lost_error(
     server: str, end_report: str, *, sent: bool = True, what: str = "the call", cause: str = ""
 ) -> UpstreamError:
-    """Report a connection that ended while it was needed.
-
-    Args:
-        what: The request in messages, as in "tool 'x'".
-        cause: Why it ended, as sentences for programs.
-        sent: Whether any of the request may have gone out.
-    """
+    """Report a connection that ended during a request; `cause` and `end_report` are sentences."""
     if _OVERSIZE.search(end_report):
         return UpstreamError(
             f"Server {server!r} was disconnected: it sent more than the bridge takes.",
@@ -185,26 +171,22 @@ def lost_error(
         )
     effect = "Whether this one had an effect is unknown." if sent else "This one was never sent."
     end = f"went away during {what}" if sent else f"cannot be reached for {what}"
-    return ServerLostError(
+    return UpstreamError(
         f"Server {server!r} {end}. {cause}".rstrip(),
         server=server,
         host_detail=end_report,
         remedy=f"The next call connects again. {effect}",
         doubtful=sent,
+        code="server_lost",
     )
 
 
 def is_lost(error: MCPError) -> bool:
-    """Whether the whole connection has ended, rather than one request having failed."""
     return error.code == CONNECTION_CLOSED and error.message == _SDK_CLOSED
 
 
 def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
-    """Translate a protocol error that answered one request.
-
-    Args:
-        what: The request, as in "tool 'x'".
-    """
+    """Translate the protocol error of the request `what`, as in "tool 'x'"."""
     server = spec.name
     if isinstance(error.data, TooLarge) or _OVERSIZE.search(error.message):
         return UpstreamError(
@@ -215,7 +197,7 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
             else "Ask for less at a time; the connection stays open.",
             code="message_too_large",
         )
-    # Servers use the same code for their own errors; the SDK's texts begin like this.
+    # Servers use this code for their own errors too. Only the SDK's texts begin so.
     if error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream "):
         return lost_error(server, f"{error.message}.")
     refusal, data = refusal_in(error)
@@ -224,7 +206,7 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         return lost_error(server, cause, sent=refusal.sent, what=what, cause=cause)
     by_http = refusal is not None and not refusal.own
     of_tool = error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
-    # Many servers report that the tool itself failed as an error of the protocol.
+    # Many servers report a tool's own failure as a protocol error.
     by_tool = what.startswith("tool ") and not by_http and of_tool
     if refusal is not None and by_http:
         text = f"Server {server!r} answered {what} with {refusal}."
@@ -236,48 +218,27 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         text = f"Server {server!r}, {what}: {error.message} (code {error.code})"
     if refusal is not None:
         data = refusal.describe(data)
+    # A body that is not a response, and a proxy's error about a closed or slow connection, are not
+    # the server's own errors.
+    doubtful = error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
+    doubtful |= error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
     return ToolCallError(
         text,
         server=server,
         rpc_code=error.code,
         data=data,
-        doubtful=refusal.doubtful if refusal and by_http else _is_doubtful(error),
+        doubtful=refusal.doubtful if refusal and by_http else doubtful,
         by_tool=by_tool,
     )
 
 
-def _is_doubtful(error: MCPError) -> bool:
-    """Whether a server may have executed a request although the response is this error.
-
-    True if the error may not be the server's own: a body that is no response, or a proxy's error
-    about a closed or slow connection.
-    """
-    closed = error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
-    return closed or error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
-
-
 def login_command(server: str) -> str:
-    """Return the command with which a person logs in to a server."""
     name = shlex.quote(server)
     return f"mcp-code-bridge login {'-- ' if name.startswith('-') else ''}{name}"
 
 
-def _refusal(error: BaseException, last: Refusal | None) -> Refusal | None:
-    """Return the HTTP response behind the failure of a start, given the last that was an error."""
-    for cause in causes(error):
-        if isinstance(cause, httpx2.HTTPStatusError):
-            return last
-        if isinstance(cause, MCPError) and (found := refusal_in(cause)[0]) is not None:
-            return found
-    return None
-
-
 def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
-    """Return what to say of status 401 or 403.
-
-    The model sees the message and nothing else of it, so that what the user has to do about a
-    login stands there; what concerns the configuration does not.
-    """
+    """Return the error of status 401 or 403. The model sees only its message."""
     ask = f"Ask the user to run: {login_command(spec.name)}"
     entry = f"`headers` in {spec.source.path}"
 

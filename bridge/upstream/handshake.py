@@ -1,12 +1,7 @@
 """Version negotiation, and a dispatcher that keeps results as the server sent them.
 
-Protocol: `initialize` with `notifications/initialized` (2024-11-05 to 2025-11-25) or
-`server/discover` (2026-07-28). Over stdio `initialize` comes first, because some servers exit on
-any other first message; `server/discover` follows only an error. Over HTTP `server/discover` comes
-first and costs one refused request at most. The SDK's `mode="auto"` discovers first over stdio too.
-
-Also differs from the SDK: it validates results and structured content, and raises on a mismatch;
-here callers get the result unchanged, unknown fields included.
+Differs from the SDK: over stdio `initialize` comes first, because some servers exit on any other
+first message. Results are not validated, so callers get unknown fields too.
 """
 
 from __future__ import annotations
@@ -37,10 +32,9 @@ from bridge.upstream.transport import Endpoint
 logger = logging.getLogger(__name__)
 
 raw_results: ContextVar[list[dict[str, Json]] | None] = ContextVar("raw_results", default=None)
-"""Collects the results of a task's requests, unvalidated.
+"""Collects the unvalidated results of a task's requests.
 
-The SDK raises, and so loses the result, when one does not fit the negotiated revision; and it drops
-unknown fields.
+The SDK drops unknown fields, and loses a result that does not fit the negotiated revision.
 """
 
 
@@ -48,30 +42,28 @@ DISCOVER_TIMEOUT = 3.0
 """Seconds for `server/discover`, if `initialize` can follow; at most a third of the start's."""
 
 MAX_OPEN_REQUESTS = 1_000
-"""Requests of a server without a response yet, over one connection. Each holds a task and a
-response in memory; the connection of a server that makes more is closed."""
+"""Unanswered requests of a server over one connection. Each holds a task and a response in memory,
+so the connection of a server that makes more is closed."""
 
 
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
 
-    Requests are counted by overriding the SDK's private task methods: its public ones report when
-    a request was handled, not when the response was sent.
+    It overrides the SDK's private task methods to count requests. The public ones report when a
+    request was handled, not when its response was sent.
     """
 
     def __init__(
         self,
         read: Any,
         write: Any,
+        endpoint: Endpoint,
         *,
-        on_end: Callable[[], None],
-        on_notification: Callable[[], None],
-        on_too_many_requests: Callable[[], None],
+        on_flood: Callable[[int], None],
+        on_disconnect: Callable[[], None],
     ) -> None:
         super().__init__(read, write)
-        self._on_end = on_end
-        self._on_notification = on_notification
-        self._on_too_many_requests = on_too_many_requests
+        self._endpoint, self._on_flood, self._on_disconnect = endpoint, on_flood, on_disconnect
         self._flooded = False
         self._open_requests = 0
         self._discovered: Mapping[str, Json] = {}
@@ -88,7 +80,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     async def _dispatch_request(self, *args: Any) -> None:
         if self._open_requests >= MAX_OPEN_REQUESTS and not self._flooded:
             self._flooded = True
-            self._on_too_many_requests()
+            self._on_flood(MAX_OPEN_REQUESTS)
         if self._flooded:
             return
         self._open_requests += 1
@@ -119,7 +111,17 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             slot.append(dict(answer))
         if method == "tools/list":
             return await offload(answer, partial(reduce_page, answer))
-        return answer if slot is None else _without_content(answer)
+        if slot is None:
+            return answer
+        # The SDK builds its models on the event loop, and the caller reads `raw_results`.
+        empty: dict[str, Any] = {name: [] for name in answer if isinstance(answer[name], list)}
+        if "structuredContent" in answer:
+            empty["structuredContent"] = {}
+        return {**answer, **empty}
+
+    def _start_notification(self) -> None:
+        if self._endpoint.direct is not None:
+            self._endpoint.direct.start_notification()
 
     async def run(
         self,
@@ -129,48 +131,27 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         **options: Any,
     ) -> None:
 
-        async def noticed(*notification: Any) -> None:
-            self._on_notification()
+        async def notice(*notification: Any) -> None:
+            self._start_notification()
             await on_notify(*notification)
 
-        def intercepted(method: str, params: Mapping[str, Any] | None) -> bool:
+        def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             taken = on_notify_intercept is not None and on_notify_intercept(method, params)
             if taken:
-                # Handled completely; no response may wait for it.
-                self._on_notification()
+                # It is handled completely, so no response may wait for it.
+                self._start_notification()
             return taken
 
         try:
-            await super().run(on_request, noticed, intercepted, **options)
+            await super().run(on_request, notice, intercept, **options)
         finally:
-            self._on_end()
-
-
-def _without_content(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result with empty lists and structured content, for the SDK's models.
-
-    The SDK builds them on the event loop, and the caller reads `raw_results`.
-    """
-    empty: dict[str, Any] = {name: [] for name, value in answer.items() if isinstance(value, list)}
-    return {
-        **answer,
-        **empty,
-        **({"structuredContent": {}} if "structuredContent" in answer else {}),
-    }
+            self._on_disconnect()
 
 
 async def negotiate_version(
     client: ClientSession, endpoint: Endpoint, mode: ProtocolMode, start_timeout: float
 ) -> None:
-    """Negotiate the protocol revision.
-
-    Args:
-        mode: "legacy" sends `initialize` only, "modern" `server/discover` only.
-        start_timeout: Seconds for all of the start.
-
-    Raises:
-        MCPError: The server refused, or supports no common revision.
-    """
+    """Negotiate the protocol revision, within `start_timeout` seconds."""
     if mode == "modern":
         await client.discover()
         return
@@ -183,8 +164,14 @@ async def negotiate_version(
                 await client.discover()
                 return
         except MCPError as error:
+            # None of the revisions that the server lists may have `initialize`.
+            data = error.data if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
+            supported = data.get("supported") if isinstance(data, Mapping) else None
+            listed = set(map(str, supported)) if isinstance(supported, list) else None
             refusal, _ = refusal_in(error)
-            if _rules_out_initialize(error) or (refusal is not None and refusal.wants_login):
+            if listed is not None and listed.isdisjoint(HANDSHAKE_PROTOCOL_VERSIONS):
+                raise
+            if refusal is not None and refusal.wants_login:
                 raise
         except (ValidationError, RuntimeError):
             logger.debug("the result of server/discover is invalid; initialize follows")
@@ -199,13 +186,3 @@ async def negotiate_version(
             await client.discover()
             return
         raise error from None
-
-
-def _rules_out_initialize(error: MCPError) -> bool:
-    """Whether the server lists its supported revisions, and none has `initialize`."""
-    if error.code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(error.data, Mapping):
-        return False
-    supported = error.data.get("supported")
-    return isinstance(supported, list) and not set(map(str, supported)) & set(
-        HANDSHAKE_PROTOCOL_VERSIONS
-    )

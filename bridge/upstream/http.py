@@ -1,15 +1,8 @@
 """The HTTP transports: Streamable HTTP, and the older HTTP+SSE of 2024-11-05.
 
-Protocol: Streamable HTTP is the SDK's, with this module's HTTP client (headers, bearer token, caps,
-timeouts) and an SSE event limit of our own instead of 1 MiB. A 400, 404 or 405 to the first POST
-leads to HTTP+SSE, as the specification says for older servers.
-
-Differs from the SDK: a request has one response, so that a JSON body is its answer, whatever the
-body's id and content type. An error status, and a request without a response, become a JSON-RPC
-error with a `Refusal`. The SDK would report neither status nor body, and end the connection.
-
-HTTP+SSE is implemented here: the SDK's ends the connection at an event beyond 1 MiB, which cannot
-be configured.
+Differs from the SDK: a JSON body answers its request, whatever its id and content type. An error
+status, and a request without a response, become a JSON-RPC error with a `Refusal`. The SDK's
+HTTP+SSE ends the connection at an event beyond 1 MiB.
 """
 
 from __future__ import annotations
@@ -17,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -42,11 +35,11 @@ from bridge.upstream.framing import (
     has_too_many_values,
     repair_body,
     request_id,
+    split_batch,
 )
-from bridge.upstream.oauth import Login, Logins
+from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, own_error, refusal_of
-from bridge.upstream.results import split_batch
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -56,15 +49,11 @@ Outbound = MemoryObjectReceiveStream[SessionMessage]
 
 
 MAX_BODY_VALUES = 200_000
-"""Of a server's body or event. The SDK parses them on the event loop, which takes several times as
-long as a pipe's messages take; see `framing.MAX_VALUES`."""
+"""JSON values in a server's body or event. The SDK parses them on the event loop, several times
+slower than the bridge parses a pipe's messages; see `framing.MAX_VALUES`."""
 
 _DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
-"""The data of an event that is one line of JSON."""
-
-
-class OversizeBody(httpx2.StreamError):
-    """A response's body is beyond the cap. The SDK turns it into an error of the one request."""
+"""Matches the data of an event that is one line of JSON."""
 
 
 @dataclass(eq=False, repr=False)
@@ -72,7 +61,7 @@ class _PlainStream(httpx2.AsyncByteStream):
     """A response's body, decompressed.
 
     Args:
-        limit: Of the decompressed bytes: a compressed megabyte may become a gigabyte.
+        limit: Most decompressed bytes. A compressed megabyte may become a gigabyte.
         encoding: The `Content-Encoding` of `inner`.
         answers: The id of the request that the body answers; None for other bodies.
         heard: Called with each chunk.
@@ -92,15 +81,23 @@ class _PlainStream(httpx2.AsyncByteStream):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
         async for chunk in self.inner:
             self.heard()
-            for piece in (chunk,) if inflate is None else _decompress(inflate, chunk):
-                yield piece
+            if inflate is None:
+                yield chunk
+                continue
+            try:
+                while piece := inflate.decompress(chunk, 256 * 1024):
+                    yield piece
+                    chunk = inflate.unconsumed_tail
+            except zlib.error:
+                text = "The body is not compressed as its header says."
+                raise httpx2.StreamError(text) from None
 
     async def aclose(self) -> None:
         await self.inner.aclose()
 
 
 class _CappedStream(_PlainStream):
-    """A body that raises if it is too long or has too many values."""
+    """A body that raises StreamError if it is too long or has too many values."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
@@ -108,32 +105,36 @@ class _CappedStream(_PlainStream):
             async for piece in self._chunks():
                 body += piece
                 if len(body) > self.limit:
-                    raise OversizeBody(f"The body exceeded the {self.limit} byte limit.")
+                    raise httpx2.StreamError(f"The body exceeded the {self.limit} byte limit.")
         except httpx2.TransportError as error:
             if self.answers is None:
                 raise
             yield Refusal(status=0, text=reason(error)).answer(self.answers)
             return
         whole = bytes(body)
-        await _check_values(whole, OversizeBody, "body")
+        await _check_values(whole, httpx2.StreamError, "body")
         yield await offload(whole, partial(repair_body, whole, self.answers))
 
 
 class _EventStream(_PlainStream):
-    """A body of events that raises at an event with too many values.
+    """A body of events that raises at an event with too many values."""
 
-    The decoder limits an event's length; longer events are passed on in parts.
-    """
+    def _repair(self, match: re.Match[bytes]) -> bytes:
+        """Return an event's data with its messages in JSON-RPC's form, an event for each."""
+        messages = split_batch(match[1])
+        if messages is None:
+            return b"data: " + repair_body(match[1], self.answers)
+        return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         waiting = bytearray()
         async for piece in self._chunks():
-            # The blank line may have begun in the piece before.
+            # The blank line may have begun in the previous piece.
             start = max(0, len(waiting) - 1)
             waiting += piece
             end = max(waiting.rfind(blank, start) for blank in (b"\n\n", b"\n\r", b"\r\r")) + 2
             if waiting[end : end + 1] == b"\n":
-                # The second byte of a line end, which may also arrive as a piece of its own.
+                # The second byte of a line end may also arrive as a separate piece.
                 end += 1
             if len(waiting) > self.limit or waiting == b"\n":
                 end = len(waiting)
@@ -141,78 +142,42 @@ class _EventStream(_PlainStream):
                 events = bytes(waiting[:end])
                 del waiting[:end]
                 await _check_values(events, httpx2.SSEError, "event")
-                repair = partial(_repair_data, self.answers)
-                yield await offload(events, partial(_DATA.sub, repair, events))
+                yield await offload(events, partial(_DATA.sub, self._repair, events))
         if waiting:
             yield bytes(waiting)
 
 
-def _repair_data(answers: RequestId | None, match: re.Match[bytes]) -> bytes:
-    """Return an event's data with its messages in JSON-RPC's form, an event for each."""
-    messages = split_batch(match[1])
-    if messages is None:
-        return b"data: " + repair_body(match[1], answers)
-    return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
-
-
 async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
-    """Raise if JSON data has more values than the SDK may parse."""
     count = partial(has_too_many_values, Line(data), MAX_BODY_VALUES)
     if len(data) > LARGE and await offload(data, count):
         raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
 
 
-def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
-    """Yield a chunk of a compressed body decompressed, in pieces of bounded size.
-
-    Raises:
-        httpx2.StreamError: The body is not compressed as its header says.
-    """
-    try:
-        while piece := inflate.decompress(chunk, 256 * 1024):
-            yield piece
-            chunk = inflate.unconsumed_tail
-    except zlib.error:
-        raise httpx2.StreamError("The body is not compressed as its header says.") from None
-
-
 class CappedClient(WebClient):
     """An HTTP client that adds the login's token, limits bodies and answers for failed requests.
 
-    An event stream may last for days and has no limit as a whole; each event has one on its values,
-    and its decoder limits its length. Compression is not requested; if a server compresses all the
-    same, the limit is on the decompressed bytes.
-
-    Args:
-        endpoint: Is told what is heard. Once it is ready, a request without a response is answered
-            with an error; before, it raises, because the connection cannot start.
+    An event stream may last for days, so only each event's length and values are limited. Once
+    `endpoint` is ready, a request without a response gets an error as its answer. Before, it
+    raises, because the connection cannot start.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        endpoint: HttpEndpoint,
-        *,
-        max_body_bytes: int,
-        login: Login | None = None,
-    ) -> None:
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        spec = endpoint.spec
         super().__init__(
             headers={"accept-encoding": "identity", **spec.headers},
-            # As in the SDK. Reading has no limit of its own: a call's timeout bounds it, and an
-            # event stream may rightly be silent for hours.
+            # As in the SDK. A call's timeout limits reading, and an event stream may be silent
+            # for hours.
             timeout=httpx2.Timeout(30.0, read=None),
-            # A proxy of a kind that is not installed must not be in a local server's way.
+            # A local server must work even if the support of the proxy's kind is not installed.
             trust_env=not is_loopback(httpx2.URL(spec.url).host),
         )
-        self._max_body_bytes = max_body_bytes
-        self._spec = spec
-        self._login = login
         self._endpoint = endpoint
+        self._login = endpoint.logins.of(spec) if endpoint.logins else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request; limit the response's stream, as which each body is read."""
+        """Send a request, and limit the response's stream, through which each body is read."""
         if request.method == "DELETE":
-            # It ends a session, which the bridge may be leaving in a hurry.
+            # It ends a session, perhaps while the bridge is stopping.
             request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
         answers = request_id(request.content) if request.method == "POST" else None
         try:
@@ -225,17 +190,17 @@ class CappedClient(WebClient):
             return _json_response(request, httpx2.codes.BAD_GATEWAY, refusal.answer(answers))
         self._heard()
         if response.is_error:
-            return await self._refused(request, response, answers)
+            return await self._refuse(request, response, answers)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         events = kind == "text/event-stream"
-        if self._spec.transport == "sse":
+        if self._endpoint.transport == "sse":
             # The answer is an event.
             answers = None
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            # The stream decompresses the body, so that the client must not.
+            # The stream decompresses the body, so the client must not.
             encoding = response.headers.pop("content-encoding", "").strip().lower()
             response.stream = (_EventStream if events else _CappedStream)(
-                response.stream, self._max_body_bytes, encoding, answers, self._heard
+                response.stream, self._endpoint.max_message_bytes, encoding, answers, self._heard
             )
         if answers is not None and not events and response.is_success:
             response.headers["content-type"] = "application/json"
@@ -246,10 +211,9 @@ class CappedClient(WebClient):
     def _heard(self) -> None:
         self._endpoint.last_heard = current_time()
 
-    async def _refused(
+    async def _refuse(
         self, request: httpx2.Request, response: httpx2.Response, answers: RequestId | None
     ) -> httpx2.Response:
-        """Return the response with a JSON-RPC error as its body, if `request` needs an answer."""
         body = bytearray()
         encoding = response.headers.get("content-encoding", "").strip().lower()
         if isinstance(response.stream, httpx2.AsyncByteStream):
@@ -261,30 +225,35 @@ class CappedClient(WebClient):
             ):
                 async for piece in stream._chunks():
                     body += piece
-                    if len(body) > min(LARGE, self._max_body_bytes):
+                    if len(body) > min(LARGE, self._endpoint.max_message_bytes):
                         break
             await response.aclose()
         data = bytes(body)
-        refusal, error = refusal_of(response, self._spec, self._login, data), own_error(data)
+        refusal, error = self._refusal(response, data), own_error(data)
         refusal = self._endpoint.refusal = replace(refusal, own=error is not None)
         answer = b"" if answers is None else refusal.answer(answers, error)
         return _json_response(request, response.status_code, answer)
 
+    def _refusal(self, response: httpx2.Response, body: bytes = b"") -> Refusal:
+        return refusal_of(response, self._endpoint.spec, self._login, body)
+
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request with the login's token; if refused, once more with a newer token."""
         login = self._login
-        token = await login.token(request.url) if login else ""
+        token = await login.current_token(request.url) if login else ""
         if login:
             _authorize(request, token)
         response = await super().send(request, **options)
         if response.status_code not in UNAUTHORIZED or login is None:
             return response
-        refusal = refusal_of(response, self._spec, login)
-        if other_token := await _other_token(login, token, refusal, request.url):
+        refusal, other_token = self._refusal(response), ""
+        if refusal.insufficient_scope or refusal.status == httpx2.codes.UNAUTHORIZED:
+            other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
+        # `current_token` is called again because it checks the request's origin.
+        if other_token and await login.current_token(request.url) == other_token:
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)
-            refusal = refusal_of(response, self._spec, login)
+            refusal = self._refusal(response)
         if refusal.insufficient_scope:
             await login.remember_scope(refusal.scope)
         return response
@@ -298,30 +267,17 @@ def _json_response(request: httpx2.Request, status: int, body: bytes) -> httpx2.
     return httpx2.Response(status, headers=headers, content=body, request=request)
 
 
-async def _other_token(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
-    """Return another token than the refused one for a request to `url`; empty if there is none."""
-    if not refusal.insufficient_scope and refusal.status != httpx2.codes.UNAUTHORIZED:
-        return ""
-    other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
-    # `token` is called again because it checks the request's origin.
-    return other_token if other_token and await login.token(url) == other_token else ""
-
-
 def _authorize(request: httpx2.Request, token: str) -> None:
     if token:
         request.headers["Authorization"] = f"Bearer {token}"
     else:
-        # A redirected request has the headers of the previous one.
+        # A redirected request has the headers of the previous request.
         request.headers.pop("Authorization", None)
 
 
 @dataclass(eq=False, repr=False)
 class HttpEndpoint(Endpoint):
-    """One server behind a URL.
-
-    Args:
-        logins: The user's logins; None to send no tokens.
-    """
+    """One server behind a URL; without `logins` it gets no tokens."""
 
     spec: ServerSpec
     _: KW_ONLY
@@ -332,18 +288,12 @@ class HttpEndpoint(Endpoint):
     def __post_init__(self) -> None:
         self.transport = self.spec.transport
 
-    def started(self) -> None:
-        """Note that the server is ready: from now on a failed request fails alone."""
+    def finish_start(self) -> None:
         self.ready = True
 
     def fall_back(self) -> bool:
-        """Change to HTTP+SSE if the server refused Streamable HTTP; return whether it did so.
-
-        As the specification says for older servers. Many entries have such a server's URL without
-        its transport.
-        """
         status = self.refusal.status if self.refusal else None
-        # A server that only supports HTTP+SSE answers so to a POST.
+        # A server that only supports HTTP+SSE answers a POST with these.
         if self.transport != "http" or status not in {400, 404, 405}:
             return False
         self.transport = "sse"
@@ -351,32 +301,20 @@ class HttpEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
-        """Connect; raises failures to connect, possibly in an exception group."""
-        async with AsyncExitStack() as stack:
-            login = self.logins.of(self.spec) if self.logins else None
-            # The login is the one of the definition, whatever the transport.
-            spec = replace(self.spec, transport=self.transport)
-            client = await stack.enter_async_context(
-                CappedClient(spec, self, max_body_bytes=self.max_message_bytes, login=login)
-            )
+        url, most = self.spec.url, self.max_message_bytes
+        async with CappedClient(self) as client:
             if self.transport == "sse":
-                transport = _open_events(client, self.spec.url, self.max_message_bytes)
-                yield await stack.enter_async_context(transport)
+                transport: Any = _open_events(client, url, most)
             else:
-                yield await stack.enter_async_context(
-                    streamable_http_client(
-                        self.spec.url,
-                        http_client=client,
-                        max_sse_event_size=self.max_message_bytes,
-                    )
-                )
+                transport = streamable_http_client(url, http_client=client, max_sse_event_size=most)
+            async with transport as streams:
+                yield streams
 
 
 @asynccontextmanager
 async def _open_events(
     client: CappedClient, url: str, max_event_bytes: int
 ) -> AsyncGenerator[tuple[Any, Any], None]:
-    """Connect over HTTP+SSE: messages are received as events and sent by POST."""
     inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outbound = anyio.create_memory_object_stream[SessionMessage](0)
     async with AsyncExitStack() as stack:
@@ -401,18 +339,19 @@ async def _read_events(
     *,
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
-    """Deliver messages; report the URL to post to once the server has sent it.
+    """Deliver messages, and report the URL to post to once the server has sent it.
 
-    Raises:
-        httpx2.TransportError: The stream broke, or an event was too long. An event stream cannot be
-            resumed in the middle of an event, so the connection has ended.
+    The connection ends if the stream breaks or an event is too long.
     """
     announced = False
     async with inbound:
         async for event in events:
             if event.event == "endpoint" and not announced:
-                announced = True
-                task_status.started(_same_origin(url, event.data))
+                announced, target = True, httpx2.URL(urljoin(url, event.data))
+                if not same_origin(target, httpx2.URL(url)):
+                    msg = f"the server wants messages posted to another origin: {target}"
+                    raise httpx2.RemoteProtocolError(msg)
+                task_status.started(str(target))
             elif event.event == "message" and event.data:
                 decoded = decode_line(Line(event.data.encode()))
                 if isinstance(decoded, Noise):
@@ -447,10 +386,10 @@ async def _post_messages(
 async def _stream(
     client: CappedClient, method: str, url: str, **options: Any
 ) -> AsyncGenerator[httpx2.Response, None]:
-    """Send a request; follow a few redirects of same origin and method, as the SDK does."""
+    """Send a request; follow a few redirects of the same origin and method, as the SDK does."""
     request = client.build_request(method, url, **options)
     response = await client.send(request, stream=True, follow_redirects=False)
-    for _ in range(5):  # A trailing slash and a moved path need two.
+    for _ in range(5):  # A trailing slash and a moved path need two redirects.
         redirect = response.next_request
         if redirect is None or not may_redirect(request, redirect):
             break
@@ -464,14 +403,5 @@ async def _stream(
 
 
 def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
-    """Return whether a redirect keeps the method and the origin, and so may get the headers."""
     same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
     return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)
-
-
-def _same_origin(url: str, endpoint: str) -> str:
-    target = httpx2.URL(urljoin(url, endpoint))
-    if not same_origin(target, httpx2.URL(url)):
-        msg = f"the server wants messages posted to another origin: {target}"
-        raise httpx2.RemoteProtocolError(msg)
-    return str(target)

@@ -1,7 +1,6 @@
 """Servers that are installed when they start: package runners such as `npx`, `uvx`, `docker run`.
 
-Owns which commands those are, the small process that guards an installation beyond the bridge's
-end, and the recognition of a cache that a killed installation has left broken.
+A small process guards an installation beyond the bridge's end.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _RUNNERS: Mapping[str, frozenset[str]] = {
 _WRAPPERS = frozenset(
     ("env", "sh", "bash", "dash", "zsh", "exec", "nice", "nohup", "setsid", "stdbuf", "timeout")
 )
-"""Programs that start the command among their words."""
+"""Programs that start a command given in their arguments."""
 
 _CACHE_ENTRY = re.compile(
     r"/[^\s'\"]*?/(?:_npx|dlx|archive-v\d+|environments-v\d+|pipx/\.cache)/[^/\s'\"]+"
@@ -44,7 +43,7 @@ _INCOMPLETE = re.compile(
     r"Cannot find (?:module|package)|ERR_MODULE_NOT_FOUND|ModuleNotFoundError|No module named"
     r"|ENOTEMPTY|ECOMPROMISED|ENOENT|No such file or directory|EJSONPARSE|Invalid package config"
 )
-"""What programs say of an installation in which something is missing."""
+"""Error texts of programs whose installation is incomplete."""
 
 _KEEPER = """
 until=$(($(date +%s) + $2))
@@ -55,14 +54,16 @@ lives() { kill -s 0 -- "-$1" && { [ ! -e /proc/self ] || kill -s 0 "$2"; }; }
 while [ "$(date +%s)" -lt "$until" ] && lives "$1" $!; do sleep 1; done
 kill -s KILL -- "-$1"
 """
-"""A shell script, since a shell takes a tenth of an interpreter's memory. Its input ends with the
-bridge. Its own output descriptors are the reading ends of the server's: it drains them, because an
-installation may die of a broken pipe. The end of the server's output shows its end, also where
-nothing collects zombies, which signals would reach."""
+"""A shell script, because a shell takes a tenth of an interpreter's memory.
+
+Its stdin ends when the bridge ends. It inherits the reading ends of the server's output and drains
+them, because a broken pipe may end an installation. It detects the server's end by the end of the
+output, because where nothing reaps zombies, signals still reach them.
+"""
 
 
 def installs_packages(command: str, args: Sequence[str]) -> bool:
-    """Whether a command may first download and install what it starts."""
+    """Return whether a command may first download and install the program that it starts."""
     words = [command, *args]
     if not starts_others(command):
         return _runs_package(words)
@@ -71,7 +72,7 @@ def installs_packages(command: str, args: Sequence[str]) -> bool:
 
 
 def starts_others(command: str) -> bool:
-    """Whether a command starts the command among its words, as `env` and `sh` do."""
+    """Return whether a command starts the command in its arguments, as `env` and `sh` do."""
     return _name(command) in _WRAPPERS
 
 
@@ -85,21 +86,16 @@ def _name(command: str) -> str:
 
 
 def broken_cache(report: str) -> str:
-    """Return the directory of an installation that misses something; empty if there is none.
-
-    Args:
-        report: The end of a server's stderr.
-    """
+    """Return the directory of an incomplete installation named in stderr; empty for none."""
     found = _CACHE_ENTRY.search(report)
     return found[0] if found and _INCOMPLETE.search(report) else ""
 
 
 def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | None:
-    """Guard a starting server with a process; return None, with a warning, if that cannot start.
+    """Guard a starting server with a process for at most `seconds`; None if that cannot start.
 
-    While the process lives, no bridge takes the server's processes for orphans or starts this
-    definition a second time: npm before version 11 breaks its cache when two processes install the
-    same package. `seconds` from now it kills what is left, if the bridge has ended.
+    While the keeper runs, no bridge takes the server's processes for orphans. No bridge starts
+    the definition a second time either, which would break npm's cache.
     """
     try:
         process = subprocess.Popen(
@@ -121,14 +117,12 @@ def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | 
 
 
 class InstallationKeeper:
-    """The process that guards a starting server."""
-
     def __init__(self, child: Child, process: subprocess.Popen[bytes]) -> None:
         self._child, self._process = child, process
 
     @property
     def installing(self) -> bool:
-        """Whether no process has read the first request yet: a runner leaves it to the server."""
+        """Whether the first request is still unread: a runner leaves it to the server."""
         unread = bytearray(4)
         try:
             fcntl.ioctl(self._child.stdin, termios.FIONREAD, unread)
@@ -137,19 +131,14 @@ class InstallationKeeper:
         return any(unread)
 
     def dismiss(self) -> None:
-        """End it: the bridge is responsible for the server."""
         self._process.kill()
-        self._close()
-        self._process.wait()
+        self._process.communicate()
 
     def take_over(self) -> None:
-        """Leave the processes to it, as the bridge's own end does."""
-        self._close()
-        self._child.close_stdin()
-        for ended in (self._process.wait, self._child.reap):
-            # Bridges live on if only a definition was changed, and should keep no zombies.
-            threading.Thread(target=ended, daemon=True).start()
-
-    def _close(self) -> None:
+        """Leave the processes to the keeper, as the bridge's own end does."""
         if self._process.stdin is not None:
             self._process.stdin.close()
+        self._child.close_stdin()
+        for ended in (self._process.wait, self._child.reap):
+            # A bridge that continues, as after a changed definition, must leave no zombies.
+            threading.Thread(target=ended, daemon=True).start()

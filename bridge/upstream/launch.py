@@ -1,8 +1,7 @@
 """Decides how a server's process starts: its command line, its directory and its environment.
 
-The bridge often runs in a repository that may be hostile. A server that does not belong to it must
-start as it does in a terminal, but run no code of the repository by accident. So `npx`, `npm exec`
-and `python -m` start differently; every other command line is used as it is written.
+The bridge often runs in a repository that may be hostile. So `npx`, `npm exec` and `python -m` of
+the user's servers start in a way that runs none of the repository's code.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
     "runpy._run_module_as_main(sys.argv.pop(1))"
 )
-"""What `-P -m` does, for a Python before 3.11, which has no `-P`."""
+"""Replaces `-P -m` for a Python before 3.11, which has no `-P`."""
 
 # Words end with a NUL.
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
@@ -42,20 +41,20 @@ _MODULE = re.compile(
     r"-([^-\0mcWX]*)m\0?(.+)\0",
     re.DOTALL,
 )
-"""Python's own `-m`: the options before it, the letters joined to it, the module and the rest."""
+"""Matches Python's `-m`: options before it, letters joined to it, module and the rest."""
 
 _NPM_WORDS = re.compile(
     r"((?:(?:-p|--package|-c|--call|--registry|--cache|--loglevel|--userconfig)\0[^\0]*\0|-[^\0]*\0)*)"
     r"([^\0]*)\0?(.*)",
     re.DOTALL,
 )
-"""npm's first options, the word that follows them, and the rest."""
+"""Matches npm's first options, the next word, and the rest."""
 
 _OF_PROJECT = re.compile(
     r"\0(?:--prefix|-C|-w|-ws|--workspaces?|--script-shell)[=\0]"
     r"|\0(?:(?:-p|--package)[=\0])?(?:\.|file:(?!/)|(?![-/]|\w+:)[^\0]*\.(?:tgz|tar|tar\.gz)\0)"
 )
-"""npm's options that choose a project or the shell, and packages of the current directory."""
+"""Matches npm's options for a project or a shell, and packages of the current directory."""
 
 
 _RUN = re.compile(
@@ -64,24 +63,22 @@ _RUN = re.compile(
     r"|storage-driver|storage-opt|tls\w+|tmpdir|url)[\0\s]+[^\0\s]+[\0\s]+|-[^\0\s]*[\0\s]+)*"
     r"(?:container[\0\s]+)?run([\0\s])"
 )
-"""An engine's `run` and the options before it; words end with a NUL, in a shell's text a space."""
+"""Matches an engine's `run` and its options. Words end with a NUL, or a space in a script."""
 
 TREE_LABEL = "org.mcp-code-bridge.tree"  # Its value is the tag of the server's processes.
 
 
 class Containers:
-    """Labels the containers that servers run in, and removes them. This one does neither."""
+    """Labels and removes the containers that servers run in. This class does neither."""
 
     def labels(self) -> Mapping[str, str]:
         return {}
 
     async def reap(self, engine: str, environ: Mapping[str, str], ended: str) -> None:
-        """Remove the containers with the label `ended`; if it is empty, those of dead bridges."""
+        """Remove the containers with the label `ended`; if it is empty, those of ended bridges."""
 
 
 class Launch(NamedTuple):
-    """A process to start, in the bridge's directory if `cwd` is None."""
-
     argv: Sequence[str]
     environ: Mapping[str, str]
     cwd: str | None = None
@@ -89,7 +86,7 @@ class Launch(NamedTuple):
 
 
 def label_container(argv: Sequence[str], labels: Mapping[str, str]) -> tuple[list[str], str]:
-    """Return a command line with labels for the container that it runs, and the engine if any."""
+    """Return a command line with labels for its container, and the engine if any."""
     text = "\0".join(argv)
     run = _RUN.search(text)
     if run is None or ("\0" in text[: run.start()] and not starts_others(argv[0])):
@@ -100,23 +97,19 @@ def label_container(argv: Sequence[str], labels: Mapping[str, str]) -> tuple[lis
 
 
 def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:
-    """Return the environment that a server and its child processes have: all of the bridge's.
+    """Return a server's environment: the bridge's own without its settings, and the entry's.
 
-    Clients do so, and entries rely on it: a proxy, a token, a version manager's variables. The
-    server runs with the user's rights either way; the sandbox gets none of this.
+    Clients pass theirs too, and entries rely on its proxies, tokens and version managers.
     """
     inherited = {k: v for k, v in environ.items() if not k.startswith(PRIVATE_PREFIX)}
     return {**inherited, **spec.env, **spec.changes}
 
 
 async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -> Launch:
-    """Return how to start a server so that it runs no code of a directory that is not its own.
+    """Return how to start a server so that it runs no code of a foreign directory.
 
     Args:
-        empty: A directory to create, in which there is no project.
-
-    Raises:
-        OSError: The directory cannot be created, or there is no current one.
+        empty: A directory without a project, to create.
     """
     command = spec.executable or spec.command
     launch = Launch([command, *spec.args], environ, spec.cwd)
@@ -146,11 +139,10 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
 def _launch_package(
     spec: ServerSpec, environ: Mapping[str, str], empty: Path, npm: Path | None
 ) -> Launch:
-    """Return how npm starts without the project, and the server in the directory all the same.
+    """Return how to start npm outside the project and the server inside it.
 
-    npm takes programs (`node` and `sh` too), settings and a registry from the project that it
-    starts in. `--prefix` would leave it the programs, and would take away the user's global
-    packages and settings, also from what the server starts.
+    npm takes programs (`node` and `sh` too), settings and a registry from its project. `--prefix`
+    would keep the project's programs, and hide the user's global packages.
     """
     empty.mkdir(mode=0o555, parents=True, exist_ok=True)
     here, command = Path.cwd(), spec.executable or spec.command
@@ -161,7 +153,7 @@ def _launch_package(
 
 
 async def _find_npm(command: str, environ: Mapping[str, str]) -> Path | None:
-    """Return what the shim of asdf, mise or Volta starts here: it chooses by the directory."""
+    """Return the npm that a shim of asdf, mise or Volta chooses for this directory."""
     shim = Path(shutil.which(command, path=environ.get("PATH")) or command)
     if _is_npm(shim):
         return None
@@ -178,7 +170,7 @@ def _is_npm(path: Path) -> bool:
 
 
 def _runs_package(command: str, text: str) -> bool:
-    """Whether a command is `npx` or `npm exec`, for a package that is not in the directory."""
+    """Return whether a command is `npx` or `npm exec` of a package outside the directory."""
     options, word, rest = _NPM_WORDS.findall(text)[0]
     if command == "npm" and word in ("exec", "x"):
         options, word, _ = _NPM_WORDS.findall(options + rest)[0]
@@ -193,15 +185,11 @@ _USUAL_DIRECTORIES = (
     *("~/.nvm/versions/node/*/bin", "/usr/local/bin", "/opt/homebrew/bin"),
     *("/home/linuxbrew/.linuxbrew/bin", "/usr/local/go/bin", "/snap/bin", "/usr/bin", "/bin"),
 )
-"""Where installers put commands, whether or not the directory is on the PATH of a service."""
+"""Directories of installers, which may be missing in the PATH of a service."""
 
 
 def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return why a server's command is not found, and what to write; None if it is there.
-
-    Args:
-        environ: The server's environment.
-    """
+    """Return why a server's command is not found, and the remedy; None if it is found."""
     command, place = spec.command, f"in {spec.source.path}"
     path, home = environ.get("PATH", os.defpath), environ.get("HOME", "~")
     if shutil.which(command, os.F_OK, path) or Path(spec.cwd or ".", command).exists():
@@ -233,7 +221,6 @@ def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, 
 def explain_spawn_failure(
     spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
 ) -> tuple[str, str]:
-    """Return what went wrong, and what to do about it."""
     command = spec.command
     place = f"in {spec.source.path}"
     if spec.cwd is not None and not Path(spec.cwd).is_dir():

@@ -9,38 +9,38 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import anyio
+from mcp import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from bridge.errors import ToolCallError
 from bridge.guest.schema.names import nearest
 from bridge.model import Json, Tool
 
 logger = logging.getLogger(__name__)
 
-# A server sends lists of any length, of entries of any size; all bounds here are against it.
+# The bounds here protect against a server that sends long lists or large entries.
 
 
 MAX_TOOLS = 10_000
-"""More than any client could use; of a longer list these are used, and a warning says so. The same
-holds for resources and prompts."""
+"""More than any client could use. Of a longer list of tools, resources or prompts these are used,
+with a warning."""
 
-MAX_NAME_CHARS = 1024  # Of a tool's name; calls take no longer one. Such a tool is left out.
+MAX_NAME_CHARS = 1024  # Of a tool's name, as in calls. A tool with a longer name is left out.
 
-MAX_TEXT_CHARS = 50_000  # Of a description, which is cut there. Real ones have a few thousand.
+MAX_TEXT_CHARS = 50_000  # Of a description, which is cut to them. Real ones have a few thousand.
 
 MAX_SCHEMA_BYTES = 512 * 1024
-"""Of one tool's schemas and annotations as JSON, many times what any real one has. Stubs, checks
-and the index take time that grows with it, in the one thread that serves everybody. A larger input
-schema is taken for one that allows anything, so that the tool can still be called."""
+"""Bytes of one tool's schemas and annotations as JSON, for which stubs, checks and the index take
+time. A larger input schema is replaced by one that allows anything."""
 
 MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Of all tools of one server.
 
-MAX_URI_CHARS = 8_000  # As much as web servers take.
+MAX_URI_CHARS = 8_000  # Web servers accept as much.
 
 MIN_CACHE_SECONDS = 2.0
 """Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
@@ -55,15 +55,7 @@ ListMethod = Literal["resources/list", "resources/templates/list", "prompts/list
 
 @dataclass(frozen=True)
 class ListKind:
-    """How servers list resources, resource templates or prompts.
-
-    Attributes:
-        capability: What a server declares that has the list.
-        method: The request for it.
-        key: The field of a response with the list.
-        words: Plural for messages.
-        identity: The field that identifies an entry.
-    """
+    """The protocol's names for a list of resources, resource templates or prompts."""
 
     capability: Literal["resources", "prompts"]
     method: ListMethod
@@ -91,25 +83,20 @@ async def read_all_pages(
     seconds: float,
     key: str = "tools",
 ) -> list[Json]:
-    """Return the entries of all pages; none if the server has no method for this list.
+    """Return the entries of all pages, within `seconds`; none if the server has no such method.
 
-    A server that repeats a cursor or never ends keeps what it has sent so far.
-
-    Args:
-        fetch: Requests a page with these parameters, within these seconds.
-        seconds: For all pages.
-        key: The field of a page with its entries.
+    If a server repeats a cursor or never ends, the entries so far are returned.
     """
     entries: list[Json] = []
     params: dict[str, Json] = {}
     seen: set[str] = set()
     deadline = anyio.current_time() + seconds
-    # A server may page without an end. Real ones need one page, the largest seen have four.
+    # A server may send pages without end. Real servers need one page, and four at most.
     for _ in range(100):
         try:
             page = await fetch(params, max(0.0, deadline - anyio.current_time()))
-        except ToolCallError as error:
-            if error.rpc_code != METHOD_NOT_FOUND:
+        except MCPError as error:
+            if error.code != METHOD_NOT_FOUND:
                 raise
             return entries
         found = page.get(key)
@@ -121,7 +108,7 @@ async def read_all_pages(
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             return entries
-        if cursor in seen or len(cursor) > 64 * 1024:  # It would be sent back with each request.
+        if cursor in seen or len(cursor) > 64 * 1024:  # The next request would send it back.
             break
         seen.add(cursor)
         params = {"cursor": cursor}
@@ -132,44 +119,39 @@ async def read_all_pages(
 def cache_seconds(page: Page, *, announced: bool) -> float:
     """Return for how many seconds a page of protocol 2026-07-28 may be cached, by its `ttlMs`.
 
-    Without one, or with 0, which most servers send, until the server announces a change; if the
-    server announces no changes, for `MIN_CACHE_SECONDS`.
+    Most servers send none or 0. Then a list is cached until the server announces a change, or for
+    `MIN_CACHE_SECONDS` if it announces no changes.
     """
     ttl = page.get("ttlMs")
-    # NaN is no more than 0.
+    # False for NaN.
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         return math.inf if announced else MIN_CACHE_SECONDS
-    # At most a day, as in the SDK. Before dividing: some whole numbers fit into no float.
+    # At most a day, as in the SDK. Some integers are too large to divide.
     return max(min(ttl, 24 * 3600 * 1000) / 1000, MIN_CACHE_SECONDS)
 
 
 def valid_name(entry: Json) -> str | None:
-    """Return the name in an entry of a list, if it has a usable one."""
     name = entry.get("name") if isinstance(entry, Mapping) else None
     return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS else None
 
 
 def reduce_page(page: Page) -> dict[str, Json]:
-    """Return a page of tools reduced to the fields that the SDK uses.
+    """Return a page with only each tool's name, and its schema if that marks a header.
 
-    These are each tool's name, and its schema if that marks a parameter for a header. The SDK
-    processes all that it gets on the event loop.
+    The SDK processes the page on the event loop.
     """
-    entries = page.get("tools")
-    brief = [
-        {"name": entry["name"], "inputSchema": _schema_with_headers(entry.get("inputSchema"))}
-        for entry in (entries[:MAX_TOOLS] if isinstance(entries, list) else ())
-        if valid_name(entry) is not None
-    ]
+    entries, brief = page.get("tools"), []
+    for entry in entries[:MAX_TOOLS] if isinstance(entries, list) else ():
+        if valid_name(entry) is None:
+            continue
+        schema = entry.get("inputSchema")
+        data = json.dumps(schema)
+        if '"x-mcp-header"' not in data:
+            schema = {"type": "object"}
+        elif len(data) > MAX_SCHEMA_BYTES:
+            schema = {}
+        brief.append({"name": entry["name"], "inputSchema": schema})
     return {**page, "tools": brief}
-
-
-def _schema_with_headers(schema: Json) -> Json:
-    data = json.dumps(schema)
-    if '"x-mcp-header"' not in data:
-        return {"type": "object"}
-    # The SDK repeats such a parameter in a header of the request.
-    return schema if len(data) <= MAX_SCHEMA_BYTES else {}
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
@@ -179,37 +161,31 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
     """
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMAS_BYTES
-    unusable, long, large, repeated = 0, 0, [], []
+    problems: defaultdict[str, list[str]] = defaultdict(list)
     for entry in entries[:MAX_TOOLS]:
         name = valid_name(entry)
         if name is None:
-            given = entry.get("name") if isinstance(entry, Mapping) else None
-            long += isinstance(given, str) and bool(given)
-            unusable += not isinstance(given, str) or not given
+            name = str(entry.get("name") if isinstance(entry, Mapping) else entry)
+            problems["left out: their names are missing or too long"].append(name)
         elif not is_for_models(entry):
             continue
         elif name in tools:
-            repeated.append(name)
+            problems["listed more than once, and the first is used"].append(name)
         else:
             tool = _parse_tool(server, name, entry)
-            tools[name], size = _bounded(tool, min(left, MAX_SCHEMA_BYTES))
+            tools[name], size = _bound(tool, min(left, MAX_SCHEMA_BYTES))
             left -= size
             if tools[name] is not tool:
-                large.append(name)
-    counts = (
-        (unusable, "unusable and left out"),
-        (long, f"left out: their names have more than {MAX_NAME_CHARS} characters"),
-        (len(repeated), f"listed more than once, and the first is used: {_first_names(repeated)}"),
-        (len(large), f"shown without a schema, which is too large: {_first_names(large)}"),
-    )
-    for count, what in counts:
-        if count:
-            logger.warning("server %r: of its list of tools %d are %s", server, count, what)
+                problems["shown without a schema, which is too large"].append(name)
+    for problem, names in problems.items():
+        shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:3]))
+        text = "server %r: of its list of tools %d are %s: %r%s"
+        logger.warning(text, server, len(names), problem, shown, ", ..." if names[3:] else "")
     return tuple(tools.values())
 
 
 def is_for_models(entry: Json) -> bool:
-    """Whether models may call a tool; one for a server's own view only says so (MCP Apps)."""
+    """Return whether models, not only the server's own view (MCP Apps), may call a tool."""
     if not isinstance(entry, Mapping):
         return True
     visibility = _ui(entry).get("visibility")
@@ -217,12 +193,7 @@ def is_for_models(entry: Json) -> bool:
 
 
 def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
-    return _mapping(_mapping(entry.get("_meta")).get("ui"))
-
-
-def _first_names(names: Sequence[str]) -> str:
-    shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:3]))
-    return f"{shown!r}{', ...' if len(names) > 3 else ''}"
+    return _as_mapping(_as_mapping(entry.get("_meta")).get("ui"))
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
@@ -234,15 +205,15 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
         name=name,
         title=title[:1_000] if isinstance(title, str) else "",
         description=description[:MAX_TEXT_CHARS] if isinstance(description, str) else "",
-        input_schema=_mapping(entry.get("inputSchema")),
+        input_schema=_as_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
-        annotations=_mapping(entry.get("annotations")),
+        annotations=_as_mapping(entry.get("annotations")),
         has_view="resourceUri" in _ui(entry),
     )
 
 
-def _bounded(tool: Tool, most: int) -> tuple[Tool, int]:
-    """Return a tool without too large schemas, and the bytes of those that are left."""
+def _bound(tool: Tool, most: int) -> tuple[Tool, int]:
+    """Return a tool without too large schemas, and the size of the remaining ones in bytes."""
     size = 0
     empty: Mapping[str, Any] = {"input_schema": {"type": "object"}, "output_schema": None}
     for field, instead in {**empty, "annotations": {}}.items():
@@ -294,26 +265,24 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
 
 
 def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
-    """Return a hint for a failed request: names similar to the wanted one.
+    """Return a hint for a failed request: similar names, or the arguments of an existing prompt.
 
-    For a prompt that exists, its arguments; for a resource that exists, nothing.
+    It is empty for an existing resource.
     """
     identity = LISTS[kind].identity
     found = next((offer for offer in offers if offer[identity] == wanted), None)
+    if found is not None and kind != "prompts":
+        return ""
     if found is not None:
-        return _arguments(found) if kind == "prompts" else ""
-    # Comparing takes time that grows with the names' number and length.
+        words = [
+            f"{argument['name']}{' (required)' if argument['required'] else ''}"
+            for argument in found.get("arguments", ())
+        ]
+        return f"Its arguments: {', '.join(words) or 'none'}."
+    # Comparing takes time for each name and character.
     near = nearest(wanted[:200], [str(offer[identity])[:200] for offer in offers[:500]])
     return f"Did you mean {near!r}?" if near else ""
 
 
-def _arguments(prompt: Mapping[str, Json]) -> str:
-    counts = [
-        f"{argument['name']}{' (required)' if argument['required'] else ''}"
-        for argument in prompt.get("arguments", ())
-    ]
-    return f"Its arguments: {', '.join(counts) or 'none'}."
-
-
-def _mapping(value: Any) -> Mapping[str, Json]:
+def _as_mapping(value: Any) -> Mapping[str, Json]:
     return value if isinstance(value, Mapping) else {}

@@ -1,10 +1,7 @@
-"""Gives each request to a server its OAuth token, and renews the tokens.
+"""Gives each request to a server its OAuth token, and renews the tokens; opens no browser.
 
-It opens no browser and asks no person; `oauth_login.py` does.
-
-The SDK's provider is not used here. It lets one request at a time through until the response has
-begun, so that calls would wait for each other; and it does not store when a token expires and where
-it is renewed.
+The SDK's provider sends one request at a time until the response begins. It does not store when a
+token expires and where it is renewed.
 """
 
 from __future__ import annotations
@@ -25,38 +22,33 @@ from mcp.shared.auth import OAuthToken
 
 from bridge.model import ServerSpec
 from bridge.upstream.oauth_web import (
+    WebClient,
     WebError,
     fetch,
     joined_scopes,
     read_tokens,
     same_origin,
-    web_client,
 )
 from bridge.upstream.token_store import TokenRecord, TokenStore, TokenStoreError, key_of
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_CLIENT = frozenset({"invalid_client", "unauthorized_client", "timed out"})
-"""Errors of a registration that was forgotten. At the last one the user may see an error page."""
+"""Errors of a lost registration. At the last one the user may see an error page."""
 
 
 OnTokens = Callable[[str, Mapping[str, str]], None]
-"""Receives a server's name, and the tokens of its login by their descriptions."""
+"""Receives a server's name, and its login's tokens by description."""
 
 
 class Logins:
-    """The logins of one user, each read from the store at its first use.
-
-    Args:
-        on_tokens: Called with each token before it is used, and with each renewed token.
-    """
+    """The logins of one user. `on_tokens` receives each token before its use."""
 
     def __init__(self, directory: Path, *, on_tokens: OnTokens | None = None) -> None:
         self.store = TokenStore(directory)
         self._on_tokens = on_tokens
 
     def of(self, spec: ServerSpec) -> Login | None:
-        """Return the login to a server; None over stdio or if the configuration authorizes."""
         if spec.transport == "stdio" or sets_authorization(spec):
             return None
         return Login(spec, self.store, on_tokens=self._on_tokens)
@@ -64,11 +56,7 @@ class Logins:
 
 @dataclass(eq=False, repr=False)
 class Login:
-    """The login to one server; many tasks may use it at once.
-
-    Attributes:
-        problem: Why the login has no token, as a sentence for people; empty if it has one.
-    """
+    """The login to one server; many tasks may use it at once."""
 
     spec: ServerSpec
     store: TokenStore
@@ -87,19 +75,16 @@ class Login:
         self._over = False
         self.problem = ""
 
-    def __repr__(self) -> str:
-        return f"<Login {self._key.server!r} loaded={self._loaded}>"
-
     @property
     def exists(self) -> bool:
-        """Whether the store has a login that is good, or that a later renewal can make good."""
+        """Whether the store has a login that is valid, or that a renewal can make valid."""
         return self._record is not None and not self._over
 
     @property
     def _current(self) -> str:
         return self._record.access_token if self._record else ""
 
-    async def token(self, url: httpx2.URL) -> str:
+    async def current_token(self, url: httpx2.URL) -> str:
         """Return the token for a request to `url`, renewed if it expires soon; empty if none."""
         if not same_origin(url, self._url):
             return ""
@@ -115,15 +100,13 @@ class Login:
         return record.access_token
 
     async def other_token(self, refused: str, *, renew: bool = True) -> str:
-        """Return another token than the one that was refused; empty if there is none.
+        """Return a token that replaces the refused one; empty if there is none.
 
-        Another task or process, or the user at a terminal, may already have renewed it.
-
-        Args:
-            renew: Renew the token if no one has: it has expired, and lacks no permission.
+        Another task or process, or the user at a terminal, may already have renewed it. Otherwise
+        this renews it, unless `renew` is false because the token lacks a permission.
         """
         async with self._lock:
-            # Without a login there is nothing to lock; the user may have logged in since.
+            # Without a login there is no file to lock. The user may have logged in since.
             if not self._current or (not renew and self._current == refused):
                 record = await self._load()
                 if renew or (record is not None and record.access_token):
@@ -178,7 +161,7 @@ class Login:
 
     def _fail(self, problem: str, *, over: bool = False) -> None:
         self.problem, self._over = problem, over
-        # Until the next attempt; requests come by the hundred.
+        # Hundreds of requests may come before the next attempt.
         self._not_before = self.clock() + 5.0
 
     async def _renew(self, refused: str) -> None:
@@ -198,7 +181,7 @@ class Login:
                 if stored.resource:
                     data["resource"] = stored.resource
                 request = client_request(stored.token_endpoint, data, stored, secret)
-                async with web_client() as client:
+                async with WebClient(timeout=None) as client:
                     response = await fetch(client, request, self._url)
                 record = with_token(stored, read_tokens(response), self.clock())
                 self._use(record)
@@ -215,7 +198,7 @@ class Login:
                     problem += ", and the next login registers the bridge there again"
                 self._use(record)
                 self._fail(problem, over=True)
-            # If storing fails, at least this process can use the tokens.
+            # If storing fails, this process can still use the tokens.
             try:
                 await self.store.save(self._key, record)
             except TokenStoreError as error:
@@ -223,19 +206,15 @@ class Login:
 
 
 def sets_authorization(spec: ServerSpec) -> bool:
-    """Return whether a server's configuration sets the Authorization header itself.
-
-    A user name and password in the URL become such a header.
-    """
     authority = spec.url.partition("://")[2].partition("/")[0]
     return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
 
 
 def with_token(record: TokenRecord, token: OAuthToken, now: float) -> TokenRecord:
-    """Return a login with new tokens; fields that the response leaves out stay unchanged."""
+    """Return a login with new tokens; fields missing in the response are unchanged."""
     renew_at = None
     if (life := token.expires_in) is not None:
-        # Requests take time, and clocks differ; a token of a few seconds is not renewed every time.
+        # The margin covers slow requests and wrong clocks, but not the whole life of a token.
         renew_at = now + life - min(30.0, life * 0.25)
     return replace(
         record,
@@ -247,7 +226,7 @@ def with_token(record: TokenRecord, token: OAuthToken, now: float) -> TokenRecor
 
 
 def explain_no_renewal(record: TokenRecord, spec: ServerSpec) -> str:
-    """Return why a login cannot be renewed and what to do, to follow a text about its end."""
+    """Return why a login cannot be renewed, and the remedy, as the end of a text."""
     text = ", and the authorization server gave no `refresh_token`"
     if "offline_access" not in record.scope.split():
         text += f": `offline_access` is not in its scopes ({record.scope}). Add it to them as"
@@ -258,7 +237,6 @@ def explain_no_renewal(record: TokenRecord, spec: ServerSpec) -> str:
 def client_request(
     url: str, data: dict[str, str], record: TokenRecord, secret: str
 ) -> httpx2.Request:
-    """Return a POST request that identifies the bridge by its client registration."""
     form = {**data, "client_id": record.client_id}
     headers = {}
     if secret and record.auth_method == "client_secret_basic":

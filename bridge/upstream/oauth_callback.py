@@ -1,8 +1,8 @@
 """Receives the browser's redirect at the end of a login: a listener on loopback.
 
-Any page in the user's browsers and any program on this machine can connect. So a request that is
-large or slow is dropped, one without the login's secret state changes nothing, and its text is
-never shown without escaping.
+Any page in the user's browsers and any program on this machine can connect. So a large or slow
+request is dropped, a request without the login's secret state changes nothing, and texts of
+requests are escaped.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from bridge.upstream.oauth_web import safe_error_name, shorten
 
 PATH = "/callback"
 
-MAX_CONNECTIONS = 16  # At a time: any program here may connect. A browser opens two or three.
+MAX_CONNECTIONS = 16  # Any program here may connect. A browser opens two or three at a time.
 
 Host = Literal["127.0.0.1", "localhost"]
 
 _HEADERS = {
     "Cache-Control": "no-store",
-    # The code stands in this page's address, which must not go anywhere with a link.
+    # This page's address has the code, so no link may pass the address on.
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -46,12 +46,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationResponse:
-    """The authorization server's response, as parameters of the browser's redirect.
-
-    Attributes:
-        error, description: Why there is no code.
-        issuer: The authorization server, if it names itself.
-    """
+    """The authorization server's response, as parameters of the browser's redirect."""
 
     state: str = field(repr=False)
     code: str = field(default="", repr=False)
@@ -61,18 +56,17 @@ class AuthorizationResponse:
 
 
 class Callback:
-    """Waits for one redirect of the browser, whose state was given to `expect`."""
+    """Waits for one redirect of the browser with the state of `expect`."""
 
     def __init__(self, host: Host, port: int) -> None:
-        self.port = port
-        self.notice = ""  # Why the bridge registers again for this login.
+        self.port, self.notice = port, ""  # Why the bridge registers again for this login.
         self.redirect_uri = f"http://{host}:{port}{PATH}"
         self._state = ""
         self._response: AuthorizationResponse | None = None
         self._received = anyio.Event()
 
     def expect(self, state: str) -> None:
-        """Accept one response, the one with `state`; until this is called none is accepted."""
+        """Accept one response with `state`. Before this call no response is accepted."""
         self._state = state
 
     async def wait(self) -> AuthorizationResponse:
@@ -118,7 +112,7 @@ class Callback:
 
 
 class _BriefConnection(H11Protocol):
-    """A connection that is closed after ten seconds, which its request and response need not."""
+    """A connection that is closed after ten seconds, more than a login needs."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -129,25 +123,17 @@ class _BriefConnection(H11Protocol):
 
 @asynccontextmanager
 async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callback]:
-    """Listen on loopback for the browser's redirect.
-
-    Args:
-        host: The host of the redirect address. Only this machine can connect to either.
-        port: 0 for any free one.
-
-    Raises:
-        OSError: The port is taken.
-    """
+    """Listen on loopback for the browser's redirect; raises OSError if the port is taken."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         callback = Callback(host, listener.getsockname()[1])
         app = Starlette(
             routes=[Route(PATH, callback.handle, methods=["GET"])],
-            # Refuses pages of other hosts whose names were made to resolve to this machine.
+            # Refuses pages of other hosts whose names resolve to this machine (DNS rebinding).
             middleware=[
                 Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
             ],
         )
-        config = _config(app)
+        config = uvicorn.Config(app, **_OPTIONS)
         server = uvicorn.Server(config)
         # Not `serve`, which installs its own signal handlers.
         config.load()
@@ -160,22 +146,20 @@ async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callb
                 await server.shutdown([listener])
 
 
-def _config(app: Starlette) -> uvicorn.Config:
-    options: dict[str, Any] = {
-        "http": _BriefConnection,
-        "ws": "none",
-        "lifespan": "off",
-        "log_config": None,
-        "log_level": "warning",
-        # An access log would contain codes.
-        "access_log": False,
-        "server_header": False,
-        "proxy_headers": False,
-        # Codes may have some thousand bytes, and a browser adds cookies.
-        "h11_max_incomplete_event_size": 32 * 1024,
-        "timeout_graceful_shutdown": 1,
-    }
-    return uvicorn.Config(app, **options)
+_OPTIONS: dict[str, Any] = {
+    "http": _BriefConnection,
+    "ws": "none",
+    "lifespan": "off",
+    "log_config": None,
+    "log_level": "warning",
+    # An access log would contain codes.
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    # Codes may have a few thousand bytes, and a browser adds cookies.
+    "h11_max_incomplete_event_size": 32 * 1024,
+    "timeout_graceful_shutdown": 1,
+}
 
 
 def _page(status: int, title: str, text: str) -> HTMLResponse:

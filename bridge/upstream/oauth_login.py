@@ -1,9 +1,7 @@
-"""Logs in to a server, with a person at a browser, and logs out.
+"""Logs in to a server with a user at a browser, and logs out; failures are LoginFailedErrors.
 
-Owns the redirect address, the bridge's client registration and what is stored. The SDK does the
-discovery, the registration, PKCE and the exchange of the code; each of its requests goes through
-`oauth_web.fetch`, which checks the address and bounds time and size. What fails is a
-LoginFailedError.
+The SDK does discovery, registration, PKCE and the exchange of the code. Each of its requests goes
+through `oauth_web.fetch`, which checks the address and limits time and size.
 """
 
 from __future__ import annotations
@@ -46,6 +44,7 @@ from bridge.upstream.oauth import (
 )
 from bridge.upstream.oauth_callback import Callback, Host, listen
 from bridge.upstream.oauth_web import (
+    WebClient,
     WebError,
     describe_response,
     fetch,
@@ -55,7 +54,6 @@ from bridge.upstream.oauth_web import (
     safe_url,
     shorten,
     url_problem,
-    web_client,
 )
 from bridge.upstream.refusal import UNAUTHORIZED
 from bridge.upstream.token_store import Place, TokenRecord, TokenStore, TokenStoreError, key_of
@@ -85,46 +83,66 @@ _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     ),
     ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {}),
 )
-"""Requests, with their headers, to which a server responds that a login is needed: one of the
-protocol since 2026-07-28, one of the older protocol. Neither opens a session."""
+"""Requests with their headers that a server refuses without a login, first of 2026-07-28 and then
+of the older protocol. Neither opens a session."""
 
 ShowAddress = Callable[[str, Callback], Awaitable[None]]
-"""Shows a person the address to open in a browser."""
+"""Shows the user the address to open in a browser."""
 
 
 class Provider(OAuthClientProvider):
-    """One login: the SDK's provider, which is its own storage and starts without tokens.
+    """One login: the SDK's provider, which is also its storage and starts without tokens.
 
     Attributes:
-        registration: The client registration to begin with; None to register.
-        registered_by_hand: Whether the configuration has it.
-        challenged: Whether the server refused a request without a token.
-        resource: The server's identifier if it is no URL; sent to the authorization server.
-        last: The last response, as a text.
-        ended_by: The name of the error that ended the login.
+        registered_by_hand: Whether the configuration has the registration.
+        resource: The server's identifier for the authorization server if it is not a URL.
+        last: The last response, described as a text.
     """
 
     registration: OAuthClientInformationFull | None = None
-    registered_by_hand = challenged = False
-    redirect_uri = resource = last = ended_by = ""
+    challenged = False
+    resource = last = ended_by = ""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        web: httpx2.AsyncClient,
+        callback: Callback,
+        show: ShowAddress,
+        seconds: float,
+    ) -> None:
+        self._spec, self._web, self._callback = spec, web, callback
+        self._show, self._seconds = show, seconds
+        self._server = httpx2.URL(spec.url)
+        self.registered_by_hand = bool(spec.oauth and spec.oauth.client_id)
+        redirects = [AnyUrl(callback.redirect_uri)]
+        super().__init__(
+            str(self._server.copy_with(query=None, fragment=None)),
+            OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=redirects),
+            cast("Any", self),
+            redirect_handler=self._open_browser,
+            callback_handler=self._await_callback,
+        )
+        known = self.context.get_resource_url
+        self.context.get_resource_url = lambda: self.resource or known()  # type: ignore[method-assign]
 
     async def get_tokens(self) -> None:
-        """Return none: stored ones were refused or are to be replaced."""
+        """Return none, because stored tokens were refused or will be replaced."""
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Leave them to `record`."""
+        """Do nothing: `record` stores the tokens."""
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return self.registration
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Leave it to `record`."""
+        """Do nothing: `record` stores the registration."""
 
     async def _exchange_token_authorization_code(self, auth_code: str, code_verifier: str) -> Any:
         client, metadata = self.context.client_info, self.context.oauth_metadata
         if self.registered_by_hand and client is not None and client.client_secret:
             methods = metadata.token_endpoint_auth_methods_supported if metadata else None
-            # By the specification `client_secret_basic` is the default.
+            # The specification's default is `client_secret_basic`.
             post = methods is not None and "client_secret_basic" not in methods
             client.token_endpoint_auth_method = (
                 "client_secret_post" if post else "client_secret_basic"
@@ -150,154 +168,111 @@ class Provider(OAuthClientProvider):
             token_endpoint=self._get_token_endpoint(),
             revocation_endpoint=str(revocation) if revocation else "",
             client_id=client.client_id,
-            # A secret of the configuration stays there: a copy could become outdated.
+            # A secret of the configuration is not copied, because a copy could become outdated.
             client_secret="" if self.registered_by_hand else client.client_secret or "",
             auth_method=client.token_endpoint_auth_method or "",
-            redirect_uri=self.redirect_uri,
+            redirect_uri=self._callback.redirect_uri,
         )
         return with_token(empty, tokens, now)
 
-
-def provider_for(
-    spec: ServerSpec, callback: Callback, show: ShowAddress, seconds: float
-) -> Provider:
-    async def open_browser(url: str) -> None:
+    async def _open_browser(self, url: str) -> None:
         address = httpx2.URL(url)
-        if problem := url_problem(address, httpx2.URL(spec.url)):
+        if problem := url_problem(address, self._server):
             raise WebError(f"{safe_url(address)} is not opened: {problem}")
-        metadata = provider.context.oauth_metadata
+        metadata = self.context.oauth_metadata
         methods = metadata.code_challenge_methods_supported if metadata else None
         if methods is not None and "S256" not in methods:
             raise WebError("the authorization server does not do PKCE with S256")
-        callback.expect(parse_qs(urlsplit(url).query)["state"][0])
-        await show(url, callback)
+        self._callback.expect(parse_qs(urlsplit(url).query)["state"][0])
+        await self._show(url, self._callback)
 
-    async def await_callback() -> AuthorizationCodeResult:
-        with anyio.move_on_after(seconds):
-            response = await callback.wait()
-            if response.error:
-                msg = f"the authorization server said: {response.error}. {response.description}"
-                raise WebError(msg.strip(), response.error)
-            return AuthorizationCodeResult(
-                code=response.code, state=response.state, iss=response.issuer
+    async def _await_callback(self) -> AuthorizationCodeResult:
+        with anyio.move_on_after(self._seconds):
+            found = await self._callback.wait()
+            if found.error:
+                msg = f"the authorization server said: {found.error}. {found.description}"
+                raise WebError(msg.strip(), found.error)
+            return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.issuer)
+        raise WebError(f"no user logged in within {self._seconds:g} s", "timed out")
+
+    async def log_in(self, scopes: str) -> httpx2.Response:
+        """Log in through the SDK; return the server's response to the request with the token."""
+        remedy = ""
+        try:
+            probe, refused = await self._probe()
+            self.challenged = refused.status_code in UNAUTHORIZED
+            response = _challenge(refused, scopes)
+            async with aclosing(self.async_auth_flow(probe)) as flow:
+                # The server would refuse the SDK's first request like the probe.
+                await anext(flow)
+                with suppress(StopAsyncIteration):
+                    while True:
+                        request = await flow.asend(response)
+                        response = await self._fetch(request, head_only=request is probe)
+                        if request is not probe:
+                            self.last = describe_response(response)
+                            response = self._accept_resource(response)
+                return response
+        except WebError as error:
+            text, self.ended_by = str(error), error.name
+        except OAuthRegistrationError:
+            text = f"the authorization server does not register this program: {self.last}"
+            remedy = (
+                "If it needs a client that was registered beforehand, or a token, give that in "
+                f"{self._spec.source.path}."
             )
-        raise WebError(f"no user logged in within {seconds:g} s", "timed out")
+            if not self.challenged:
+                text = f"it did not ask for a login, and {text}"
+                remedy = f"It may need none: check with `mcp-code-bridge servers --check`. {remedy}"
+        except OAuthFlowError as error:
+            text = shorten(str(error))
+        except (ValidationError, ValueError, UnicodeError):
+            # The texts of these errors quote the response.
+            text = f"the authorization server's response is not valid: {self.last}"
+        msg = f"Logging in to server {self._spec.name!r} did not work: {text.rstrip('.')}."
+        raise LoginFailedError(msg, server=self._spec.name, remedy=remedy)
 
-    provider = Provider(
-        str(httpx2.URL(spec.url).copy_with(query=None, fragment=None)),
-        OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=[AnyUrl(callback.redirect_uri)]),
-        cast("Any", None),
-        redirect_handler=open_browser,
-        callback_handler=await_callback,
-    )
-    context, known = provider.context, provider.context.get_resource_url
-    context.storage = provider
-    context.get_resource_url = lambda: provider.resource or known()  # type: ignore[method-assign]
-    provider.redirect_uri = callback.redirect_uri
-    provider.registered_by_hand = bool(spec.oauth and spec.oauth.client_id)
-    return provider
+    async def _fetch(self, request: httpx2.Request, *, head_only: bool) -> httpx2.Response:
+        return await fetch(self._web, request, self._server, head_only=head_only)
 
+    async def _probe(self) -> tuple[httpx2.Request, httpx2.Response]:
+        """Return the first request that the server refuses, else the last one, and its response."""
+        headers, url = self._spec.headers, self._spec.url
+        if self._spec.transport == "sse":
+            accept = {**headers, "accept": "text/event-stream"}
+            requests = [self._web.build_request("GET", url, headers=accept)]
+        else:
+            accept = {**headers, "accept": "application/json, text/event-stream"}
+            requests = [
+                self._web.build_request("POST", url, headers={**accept, **more}, json=body)
+                for body, more in _PROBES
+            ]
+        request, *others = requests
+        response = await self._fetch(request, head_only=True)
+        if response.status_code not in UNAUTHORIZED and others:
+            (request,) = others
+            response = await self._fetch(request, head_only=True)
+        if response.is_server_error:
+            raise WebError(f"it answered with HTTP status {response.status_code}")
+        return request, response
 
-async def run_login(
-    provider: Provider,
-    web: httpx2.AsyncClient,
-    server: httpx2.URL,
-    spec: ServerSpec,
-    scopes: str,
-) -> httpx2.Response:
-    """Log in through the SDK; return the server's response to the request with the token."""
-    remedy = ""
-    try:
-        probe, refused = await _probe(spec, web, server)
-        provider.challenged = refused.status_code in UNAUTHORIZED
-        async with aclosing(provider.async_auth_flow(probe)) as flow:
-            # The SDK's first request has no token and would be refused like the probe: not sent.
-            await anext(flow)
-            return await _drive(flow, probe, _challenge(refused, scopes), web, server, provider)
-    except WebError as error:
-        text, provider.ended_by = str(error), error.name
-    except OAuthRegistrationError:
-        text = f"the authorization server does not register this program: {provider.last}"
-        remedy = (
-            "If it needs a client that was registered beforehand, or a token, give that in "
-            f"{spec.source.path}."
-        )
-        if not provider.challenged:
-            text = f"it did not ask for a login, and {text}"
-            remedy = f"It may need none: check with `mcp-code-bridge servers --check`. {remedy}"
-    except OAuthFlowError as error:
-        text = shorten(str(error))
-    except (ValidationError, ValueError, UnicodeError):
-        # The texts of these errors quote the response.
-        text = f"the authorization server's response is not valid: {provider.last}"
-    msg = f"Logging in to server {spec.name!r} did not work: {text.rstrip('.')}."
-    raise LoginFailedError(msg, server=spec.name, remedy=remedy)
-
-
-async def _probe(
-    spec: ServerSpec, web: httpx2.AsyncClient, server: httpx2.URL
-) -> tuple[httpx2.Request, httpx2.Response]:
-    """Return a request that the server refuses without a login, and its response.
-
-    If the server refuses none of the probes, return the last one with its response.
-    """
-    if spec.transport == "sse":
-        accept = {**spec.headers, "accept": "text/event-stream"}
-        requests = [web.build_request("GET", spec.url, headers=accept)]
-    else:
-        accept = {**spec.headers, "accept": "application/json, text/event-stream"}
-        requests = [
-            web.build_request("POST", spec.url, headers={**accept, **headers}, json=body)
-            for body, headers in _PROBES
-        ]
-    request, *others = requests
-    response = await fetch(web, request, server, head_only=True)
-    if response.status_code not in UNAUTHORIZED and others:
-        (request,) = others
-        response = await fetch(web, request, server, head_only=True)
-    if response.is_server_error:
-        raise WebError(f"it answered with HTTP status {response.status_code}")
-    return request, response
-
-
-async def _drive(
-    flow: Any,
-    probe: httpx2.Request,
-    response: httpx2.Response,
-    web: httpx2.AsyncClient,
-    server: httpx2.URL,
-    provider: Provider,
-) -> httpx2.Response:
-    with suppress(StopAsyncIteration):
-        while True:
-            request = await flow.asend(response)
-            is_probe = request is probe
-            response = await fetch(web, request, server, head_only=is_probe)
-            if not is_probe:
-                provider.last = describe_response(response)
-                response = _accept_resource(response, server, provider)
-    return response
-
-
-def _accept_resource(
-    response: httpx2.Response, server: httpx2.URL, provider: Provider
-) -> httpx2.Response:
-    """Return metadata as the SDK takes it: with a URL as `resource`; another one is remembered."""
-    document = read_document(response)
-    if not isinstance(document, dict) or "authorization_servers" not in document:
-        return response
-    resource = document.get("resource")
-    if not isinstance(resource, str) or resource.lower().startswith(("http:", "https:")):
-        return response
-    provider.resource = resource
-    return httpx2.Response(response.status_code, json={**document, "resource": str(server)})
+    def _accept_resource(self, response: httpx2.Response) -> httpx2.Response:
+        """Return metadata with a URL as `resource` for the SDK, and store another resource."""
+        document = read_document(response)
+        if not isinstance(document, dict) or "authorization_servers" not in document:
+            return response
+        resource = document.get("resource")
+        if not isinstance(resource, str) or resource.lower().startswith(("http:", "https:")):
+            return response
+        self.resource, url = resource, str(self._server)
+        return httpx2.Response(response.status_code, json={**document, "resource": url})
 
 
 def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
     """Return a 401 response with which the SDK starts a login, for `scopes` if any are given.
 
-    Some servers accept requests without a login until a call needs one; the SDK starts only at a
-    refusal, and takes the scopes from it.
+    Some servers accept requests without a login until a call needs one. The SDK starts a login
+    only at a refusal, with the refusal's scopes.
     """
     parts = []
     if response.status_code in UNAUTHORIZED:
@@ -317,10 +292,8 @@ class LoginResult:
     """A successful login.
 
     Attributes:
-        scope: The granted scopes, if known.
-        place: Where the tokens are stored.
-        notice: Why they are not in a keyring.
-        end: Why the login cannot be renewed, and what to do about it; empty if it can.
+        notice: Why the tokens are not in a keyring.
+        end: Why the login cannot be renewed, and the remedy; empty if it can be renewed.
     """
 
     scope: str
@@ -334,29 +307,29 @@ async def log_in(
 ) -> LoginResult:
     """Log in to a server and store the tokens.
 
-    An authorization server may have forgotten a stored registration, and show the user an error
-    instead of returning. So if it refuses the registration or no one logs in, the login starts
-    once more with a new one.
+    An authorization server may have lost a stored registration, and show the user an error instead
+    of redirecting. So if it refuses the registration, or no user logs in, the login starts once
+    more with a new registration.
 
     Args:
-        show: Called with each address that the user has to open in a browser.
         seconds: How long the user may take for one address.
         notice: Why a stored registration is not used.
     """
-    server, key, stored = _login_url(spec), key_of(spec), None
+    _check_address(spec)
+    key, stored = key_of(spec), None
     with suppress(TokenStoreError):
         async with store.locked(key):
             if stored := await store.load(key):
-                # Only a login that succeeds lets the next one use the registration.
+                # Only a successful login lets the next one use the registration.
                 await store.save(key, replace(stored, redirect_uri=""))
     async with AsyncExitStack() as stack:
         callback = await stack.enter_async_context(_open_callback(spec, stored))
-        web = await stack.enter_async_context(web_client())
+        web = await stack.enter_async_context(WebClient(timeout=None))
         callback.notice = notice
-        provider = provider_for(spec, callback, show, seconds)
+        provider = Provider(spec, web, callback, show, seconds)
         provider.registration = _registered_client(spec.oauth, stored, callback)
         try:
-            final = await run_login(provider, web, server, spec, _scopes(spec.oauth, stored))
+            final = await provider.log_in(_scopes(spec.oauth, stored))
         except LoginFailedError as error:
             fresh = provider.registration is None or provider.registered_by_hand
             if fresh or provider.ended_by not in UNKNOWN_CLIENT:
@@ -405,41 +378,39 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
         data = {"token": record.refresh_token or record.access_token}
         request = client_request(record.revocation_endpoint, data, record, secret)
         with suppress(WebError):
-            async with web_client() as web:
+            async with WebClient(timeout=None) as web:
                 response = await fetch(web, request, httpx2.URL(spec.url), head_only=True)
             revoked = response.is_success
     return removed, revoked
 
 
-def _login_url(spec: ServerSpec) -> httpx2.URL:
+def _check_address(spec: ServerSpec) -> None:
+    """Raise LoginFailedError for a server that needs no login in a browser, or an unsafe one."""
     problem, remedy = "", ""
-    server = httpx2.URL("")
-    try:
-        server = httpx2.URL(spec.url)
-    except httpx2.InvalidURL:
-        problem = "its `url` is not a URL"
     if spec.transport == "stdio":
-        message = f"{spec.name!r} is a local server; there is nothing to log in to."
-        raise LoginFailedError(message, server=spec.name)
-    if sets_authorization(spec):
+        problem = "it is a local server; there is nothing to log in to"
+    elif sets_authorization(spec):
         problem = "its configuration sets the Authorization header"
         remedy = f"Take that out of {spec.source.path} to log in instead."
-    elif not problem and (found := url_problem(server, server)):
-        problem = f"{safe_url(server)} is not used for that: {found}"
+    else:
+        try:
+            server = httpx2.URL(spec.url)
+            if found := url_problem(server, server):
+                problem = f"{safe_url(server)} is not used for that: {found}"
+        except httpx2.InvalidURL:
+            problem = "its `url` is not a URL"
     if problem:
         msg = f"Cannot log in to {spec.name!r}: {problem}."
         raise LoginFailedError(msg, server=spec.name, remedy=remedy)
-    return server
 
 
 @asynccontextmanager
 async def _open_callback(spec: ServerSpec, stored: TokenRecord | None) -> AsyncIterator[Callback]:
-    """Listen at the registered redirect address if that is free, or else at another one."""
     hints = spec.oauth
     fixed = hints.callback_port if hints else None
-    # A client with a fixed port was registered for another MCP client, and those use `localhost`.
+    # A client with a fixed port was registered for another MCP client; those use `localhost`.
     host: Host = "localhost" if hints and hints.client_id and fixed is not None else "127.0.0.1"
-    # Some authorization servers insist on the very port that was registered.
+    # Some authorization servers require the registered port.
     port = urlsplit(stored.redirect_uri).port if stored and fixed is None else fixed
     async with AsyncExitStack() as stack:
         try:
@@ -456,7 +427,7 @@ async def _open_callback(spec: ServerSpec, stored: TokenRecord | None) -> AsyncI
 def _registered_client(
     hints: OAuthHints | None, stored: TokenRecord | None, callback: Callback
 ) -> OAuthClientInformationFull | None:
-    """Return the bridge's client registration, configured or stored; None to register again."""
+    """Return the configured or stored client registration; None to register again."""
     if hints and hints.client_id:
         return OAuthClientInformationFull(
             client_id=hints.client_id, client_secret=hints.client_secret or None
@@ -466,7 +437,7 @@ def _registered_client(
         callback.notice = f"The browser returns to {callback.redirect_uri} instead of {address}."
         callback.notice += f" {REGISTERING_AGAIN}"
     if stored is None or address != callback.redirect_uri or not stored.issuer or stored.wanted:
-        # More scopes are wanted: some authorization servers grant only registered scopes.
+        # Some authorization servers grant only registered scopes, and now more are needed.
         return None
     return OAuthClientInformationFull(
         client_id=stored.client_id,
@@ -479,7 +450,6 @@ def _registered_client(
 
 
 def _scopes(hints: OAuthHints | None, stored: TokenRecord | None) -> str:
-    """Return the scopes to request; empty to request those that the server names."""
     if hints and hints.scopes:
         return joined_scopes(*hints.scopes, stored.wanted if stored else "")
     if stored and stored.wanted:

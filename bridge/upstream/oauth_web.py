@@ -1,7 +1,6 @@
 """HTTP clients, and requests to authorization servers with bounds on addresses, time and size.
 
-The addresses come from a server that may be hostile, and the requests carry secrets. So each
-address is checked before anything is sent, and responses are read up to a bound.
+The addresses come from a server that may be hostile, and the requests carry secrets.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from mcp.shared.auth import OAuthToken
 
 logger = logging.getLogger(__name__)
 
-MAX_DOCUMENT_BYTES = 256 * 1024  # Of what an authorization server sends; some thousand are usual.
+MAX_DOCUMENT_BYTES = 256 * 1024  # Of an authorization server's response; a few thousand are usual.
 
-RESPONSE_SECONDS = 15.0  # For one request, from connecting to the response's last byte.
+RESPONSE_SECONDS = 15.0  # Of one request, from connecting to the response's last byte.
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # A scope by the specification (RFC 6749).
 MAX_SCOPE_CHARS = 1024  # Of all scopes that a server demands; more are left out.
-MAX_FAILURE_CHARS = 300  # Of what an authorization server says about a failure.
+MAX_FAILURE_CHARS = 300  # Of an authorization server's text on a failure.
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
-"""Tokens that fit into a header. A token with a line break would make two headers."""
+"""Matches tokens for a header. A token with a line break would make two headers."""
 
 _FORM = re.compile(r"\w+=[\w.~%+*&=/:-]+\s*", re.ASCII)
 _SECRET = re.compile(r"(?=[\w~+/=-]*[A-Z0-9])[\w~+/=-]{16,}")  # Words that may be tokens.
 
 
 class WebError(Exception):
-    """A login or a request of it failed. The text and the error's name contain no secret."""
+    """A login or one of its requests failed. The text and the error's name contain no secret."""
 
     def __init__(self, text: str, name: str = "") -> None:
         super().__init__(text)
@@ -54,8 +53,8 @@ def safe_url(url: httpx2.URL) -> str:
 def url_problem(url: httpx2.URL, server: httpx2.URL) -> str:
     """Return why a URL must not be used for logging in to `server`; empty if it may.
 
-    It may be on another host, by the specification. But secrets leave this machine only encrypted,
-    and a remote server must not make the bridge connect to this machine.
+    The specification allows another host. But secrets leave this machine only encrypted, and a
+    remote server must not make the bridge connect to this machine.
     """
     if url.scheme not in ("http", "https") or not url.host:
         return "it is not an http or https URL"
@@ -81,7 +80,7 @@ def _is_local_address(host: str) -> bool:
         address = ip_address(host.strip("[]"))
     except ValueError:
         try:
-            # Connecting accepts older spellings of addresses too, such as 127.1 and 2130706433.
+            # The system also accepts older spellings of addresses, such as 127.1 and 2130706433.
             address = ip_address(socket.inet_aton(host.rstrip(".")))
         except (OSError, UnicodeError):
             return is_loopback(host) or host.rstrip(".").lower().endswith(".localhost")
@@ -95,7 +94,6 @@ def _is_local_address(host: str) -> bool:
 
 
 def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
-    """Return whether `url` has the origin of `server`, or that origin over https."""
     if (url.scheme, url.host, url.port) == (server.scheme, server.host, server.port):
         return True
     upgraded = (server.scheme, url.scheme) == ("http", "https")
@@ -103,7 +101,7 @@ def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
 
 
 class WebClient(httpx2.AsyncClient):
-    """An HTTP client that uses no proxy on this machine, and a company's own certificates."""
+    """An HTTP client that accepts a company's certificates, and uses no proxy for loopback."""
 
     def __init__(self, **options: Any) -> None:
         context = httpx2.create_ssl_context()
@@ -120,12 +118,12 @@ class WebClient(httpx2.AsyncClient):
 
 
 def explain_route(url: httpx2.URL, error: BaseException) -> str:
-    """Return how the environment bears on a failed connection; empty if it does not."""
+    """Return a proxy or certificate that may explain a failed connection; may be empty."""
     explanation = ""
     names = (f"{url.scheme}_proxy", f"{url.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     variable = next(filter(os.environ.get, names), "")
     if variable and not is_loopback(url.host) and not proxy_bypass(url.host):
-        # Not parsed, so that no part of a malformed one is taken for something else.
+        # Not parsed, because parts of a malformed one could be secrets.
         proxy = os.environ[variable].rpartition("//")[2].rpartition("@")[2]
         explanation = f" (through the proxy {proxy} of {variable}; NO_PROXY makes exceptions)"
     if "CERTIFICATE_VERIFY_FAILED" in f"{error!r} {error.__cause__!r} {error.__context__!r}":
@@ -134,11 +132,6 @@ def explain_route(url: httpx2.URL, error: BaseException) -> str:
             "or REQUESTS_CA_BUNDLE to the file of its certificate)"
         )
     return explanation
-
-
-def web_client() -> WebClient:
-    """Return a client for `fetch`, which adds a timeout for each response as a whole."""
-    return WebClient(timeout=RESPONSE_SECONDS)
 
 
 async def fetch(
@@ -150,11 +143,7 @@ async def fetch(
 ) -> httpx2.Response:
     """Send a request and return its response, within bounds and without following redirects.
 
-    Args:
-        head_only: Do not read the body, which may be an endless event stream.
-
-    Raises:
-        WebError: It may not be sent, or there was no response within the bounds.
+    With `head_only` the body, perhaps an endless event stream, is not read.
     """
     if problem := url_problem(request.url, server):
         raise WebError(f"{safe_url(request.url)} is not used: {problem}")
@@ -162,12 +151,22 @@ async def fetch(
     request.headers["accept-encoding"] = "identity"
     request.headers.setdefault("accept", "application/json")
     where = safe_url(request.url)
+    body = bytearray()
     try:
         with anyio.fail_after(RESPONSE_SECONDS):
             response = await client.send(request, stream=True, follow_redirects=False)
+            encoding = response.headers.get("content-encoding", "identity").strip().lower()
             try:
-                if not head_only:
-                    return await _read_body(response, where)
+                if head_only:
+                    return response
+                if encoding != "identity":
+                    text = "answered with a compressed document, which was not asked for"
+                    raise WebError(f"{where} {text}")
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > MAX_DOCUMENT_BYTES:
+                        text = f"answered with more than {MAX_DOCUMENT_BYTES} bytes"
+                        raise WebError(f"{where} {text}")
             finally:
                 await response.aclose()
     except TimeoutError:
@@ -175,35 +174,16 @@ async def fetch(
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
         why = explain_route(request.url, error)
         raise WebError(f"{where} cannot be reached ({type(error).__name__}){why}") from error
-    return response
-
-
-async def _read_body(response: httpx2.Response, where: str) -> httpx2.Response:
-    """Return the response with its body read.
-
-    Raises:
-        WebError: The body is compressed or too long.
-    """
-    if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise WebError(f"{where} answered with a compressed document, which was not asked for")
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_DOCUMENT_BYTES:
-            raise WebError(f"{where} answered with more than {MAX_DOCUMENT_BYTES} bytes")
     return httpx2.Response(
-        response.status_code,
-        headers=response.headers,
-        content=bytes(body),
-        request=response.request,
+        response.status_code, headers=response.headers, content=bytes(body), request=request
     )
 
 
 def read_tokens(response: httpx2.Response) -> OAuthToken:
-    """Return the tokens of a response: JSON or a form, or an object in it, such as Slack sends.
+    """Return the tokens of a response in JSON or a form, or in a nested object as Slack sends.
 
     Raises:
-        WebError: It has no usable access token; nothing else is needed.
+        WebError: It has no usable access token. Other fields are optional.
     """
     document = read_document(response) if response.is_success else None
     objects = [document, *document.values()] if isinstance(document, dict) else []
@@ -226,14 +206,14 @@ def read_tokens(response: httpx2.Response) -> OAuthToken:
 
 
 def read_document(response: httpx2.Response) -> Any:
-    """Return what JSON or a form contains; None if a body is neither."""
+    """Return the fields of JSON or a form; None if a body is neither."""
     with suppress(ValueError, RecursionError, httpx2.StreamError):
         return json.loads(response.content)
     return dict(parse_qsl(response.text)) if _FORM.fullmatch(response.text) else None
 
 
 def describe_response(response: httpx2.Response) -> str:
-    """Return a response's address and status, and how its body begins, without secrets."""
+    """Return a response's address, status and beginning of the body, without secrets."""
     text = f"{safe_url(response.request.url)} answered with HTTP status {response.status_code}"
     name, body = error_name(response), response.text[: 16 * MAX_FAILURE_CHARS]
     if response.is_success and (re.search("token|secret", body) or read_document(response)):
@@ -245,13 +225,11 @@ def describe_response(response: httpx2.Response) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a text as one line, for an error."""
     text = "".join(c if c.isprintable() else " " for c in text)
     return text[:MAX_FAILURE_CHARS] + ("…" if len(text) > MAX_FAILURE_CHARS else "")
 
 
 def error_name(response: httpx2.Response) -> str:
-    """Return the error that a response names in JSON; empty if there is none."""
     document: Any = None
     with suppress(ValueError, RecursionError, httpx2.StreamError):
         document = json.loads(response.content)
@@ -259,13 +237,11 @@ def error_name(response: httpx2.Response) -> str:
 
 
 def safe_error_name(error: object) -> str:
-    """Return an error's name if it is safe to show, else an empty string."""
-    # Only error names are shown to people.
     return error if isinstance(error, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", error) else ""
 
 
 def joined_scopes(*scopes: str) -> str:
-    """Return the valid scopes, each once and in order, cut to `MAX_SCOPE_CHARS`."""
+    """Return the valid scopes once each, in order and within `MAX_SCOPE_CHARS`."""
     kept: list[str] = []
     room = MAX_SCOPE_CHARS
     for scope in " ".join(scopes)[: 64 * MAX_SCOPE_CHARS].split(" "):

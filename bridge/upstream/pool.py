@@ -1,110 +1,41 @@
 """The pool of a user's servers, each started when it is first needed.
 
-Owns the set of servers, changes of their configuration, and the task group of the connections'
-owner tasks. `server.py` handles one server.
+Owns changes of their configuration, and the task group of the connections' owner tasks.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import InitVar, dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownError
-from bridge.guest.schema.names import nearest
-from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec
-from bridge.upstream.client_features import Roots
-from bridge.upstream.connection import Connection, ListName
-from bridge.upstream.http import HttpEndpoint
-from bridge.upstream.launch import Containers
-from bridge.upstream.oauth import Logins
+from bridge.model import Json, ServerSpec
+from bridge.upstream.connection import Connection
+from bridge.upstream.pool_settings import PoolSettings
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.server import ServerState, UpstreamServer
-from bridge.upstream.server_log import ServerLog, log_path
-from bridge.upstream.stdio import StdioEndpoint
-from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
 
-class StartAdmission(Protocol):
-    """Decides on each start, in two steps: `permit` may ask the user, `start` records it."""
-
-    async def permit(self, spec: ServerSpec) -> None:
-        """Check that a server may start; runs in the task that needs it and may ask the user.
-
-        Raises:
-            BridgeError: It may not.
-        """
-        return
-
-    async def start(self, spec: ServerSpec) -> None:
-        """Check and record a start that happens next; runs in the connection's owner task.
-
-        Raises:
-            BridgeError: It must not happen.
-        """
-        return
-
-
-class OpenAdmission(StartAdmission):
-    """Allows every start and records none; for a pool without a gate."""
-
-
-MAX_MESSAGE_BYTES = 64 * MEBIBYTE
-"""Of a server's or a program's message: the limit of the channel into a sandbox."""
-
-
 @dataclass(eq=False, repr=False)
-class Pool:
+class Pool(PoolSettings):
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
-    Methods that take a server's name raise UnknownError if there is none of that name, and
-    requests UpstreamError if it cannot be started, refuses, or does not answer in time.
-
-    Attributes:
-        on_tools_changed: Called with a server's name when its list of tools changed, or when its
-            change notifications were lost; only if the list was requested before.
-        admission: Decides on each start and connection, and records it.
-        containers: Labels and removes the containers that servers run in.
-
-    Args:
-        start_timeout: Longest start, and longest wait for one.
-        start_patience: Longest start of a package runner, which may have to install the server.
-        patient: Whether callers wait as long as that, too.
-        idle_seconds: After which an unused connection is closed; None for half an hour over HTTP,
-            when many servers end an unused session, and never over stdio.
-        server_settings: What is set of single servers, by name.
+    Methods that take a server's name raise UnknownError if there is none of that name. Requests
+    raise UpstreamError if it cannot be started, refuses, or does not answer in time.
     """
 
     specs: InitVar[Iterable[ServerSpec]]
-    _: KW_ONLY
-    log_dir: Path
-    environ: Mapping[str, str]
-    call_timeout: float = 60.0
-    start_timeout: float = 30.0
-    start_patience: float = 0.0
-    patient: bool = False
-    idle_seconds: float | None = None
-    max_message_bytes: int = MAX_MESSAGE_BYTES
-    logins: Logins | None = None
-    roots: Sequence[Path] = ()
-    server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
 
     def __post_init__(self, specs: Iterable[ServerSpec]) -> None:
         self.environ = dict(self.environ)
-        self.containers = Containers()
-        self.on_tools_changed: Callable[[str], None] | None = None
-        self.admission: StartAdmission = OpenAdmission()
         self._tasks: TaskGroup | None = None
         self._connections: set[Connection] = set()
         self._servers: dict[str, UpstreamServer] = {}
@@ -156,14 +87,16 @@ class Pool:
         servers: dict[str, UpstreamServer] = {}
         for name, spec in wanted.items():
             old = self._servers.get(name)
-            servers[name] = old if old and old.spec == spec else UpstreamServer(spec, self)
+            if old is None or old.spec != spec:
+                servers[name] = UpstreamServer(spec, self, self._start_task)
+            else:
+                servers[name] = old
         for name, old in self._servers.items():
             if servers.get(name) is not old:
                 old.close(drain=True)
         self._servers = servers
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all servers, in the configuration's order."""
         return tuple(self._servers)
 
     def spec(self, server: str) -> ServerSpec:
@@ -178,10 +111,7 @@ class Pool:
     async def call_tool(
         self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None
     ) -> dict[str, Json]:
-        """Call a tool, starting its server if needed.
-
-        The result is the server's CallToolResult as JSON; one with `isError` is returned like any
-        other. A cancelled or timed-out call sends `notifications/cancelled`.
+        """Call a tool, starting its server if needed, and return the CallToolResult as JSON.
 
         Args:
             timeout: Seconds for the call, from when the server is ready.
@@ -193,57 +123,28 @@ class Pool:
         upstream_server = self._servers.get(server)
         if upstream_server is not None:
             return upstream_server
-        names = ", ".join(repr(name) for name in self._servers) or "none"
-        near = nearest(server[:200], self._servers)
-        hint = f" Did you mean {near!r}?" if near else ""
-        msg = f"There is no server named {server!r}.{hint}"
+        names = ", ".join(map(repr, self._servers)) or "none"
+        msg = f"There is no server named {server!r}."
         raise UnknownError(msg, remedy=f"Available: {names}.", code="unknown_server")
-
-    def roots_of(self, spec: ServerSpec) -> Roots:
-        """Return the configured roots, else the client's if no argument names a directory."""
-        # As "--root=/a" or "/a:/b"; an argument may be no path, or longer than one can be.
-        parts = (part for word in spec.args for part in re.split("[=:,]", word) if part)
-        has = any(os.path.isdir(Path(spec.cwd or "", part)) for part in parts)  # noqa: PTH112
-        return self.roots or (() if has or spec.transport != "stdio" else None)
 
     def roots_changed(self) -> None:
         """Tell the servers that use the client's roots, when they are used next."""
         for connection in self._connections:
             connection.roots_shared = False
 
-    def connect(self, upstream_server: UpstreamServer, after: anyio.Event | None) -> Connection:
-        """Make a connection and start its owner task, which waits for the end of another one."""
+    def _start_task(self, connection: Connection, previous: anyio.Event | None) -> None:
+        """Start a connection's owner task, which waits for the end of the previous connection."""
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
-        connection = Connection(upstream_server, self)
         self._connections.add(connection)
-        self._tasks.start_soon(self._run_connection, connection, after)
-        return connection
 
-    def lists_changed(self, upstream_server: UpstreamServer, *lists: ListName) -> None:
-        """Drop the cached lists of a server, and tell of changed tools."""
-        upstream_server.forget(*lists)
-        # A change of a list that was never requested concerns no caller.
-        if "tools" in lists and upstream_server.listed and self.on_tools_changed is not None:
-            self.on_tools_changed(upstream_server.spec.name)
+        async def own() -> None:
+            try:
+                await connection.serve(previous)
+            finally:
+                self._connections.discard(connection)
 
-    async def _run_connection(self, connection: Connection, after: anyio.Event | None) -> None:
-        try:
-            await connection.run(after)
-        finally:
-            self._connections.discard(connection)
-
-    def endpoint(self, spec: ServerSpec) -> Endpoint:
-        """Return a server's address, for one connection."""
-        if spec.transport != "stdio":
-            return HttpEndpoint(spec, max_message_bytes=self.max_message_bytes, logins=self.logins)
-        return StdioEndpoint(
-            spec,
-            environ=self.environ,
-            log=ServerLog(log_path(self.log_dir, spec.name)),
-            max_message_bytes=self.max_message_bytes,
-            containers=self.containers,
-        )
+        self._tasks.start_soon(own)
 
     async def _reap_orphans(self) -> None:
         try:

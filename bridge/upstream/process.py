@@ -1,18 +1,9 @@
 """Starts a server process, and stops it with all processes that it started.
 
-Owns the process, its three pipes and the order in which it is stopped. `stdio.py` sends messages
-through the pipes.
-
-A process belongs to a server's tree if its session or process group is the server's, if its
-environment contains the server's tag, or if its parent belongs to the tree. The tag identifies
-processes that made a session of their own and lost their parent. A process that also cleared its
-environment, or that runs as another user, is not found. Without /proc (macOS) the tree is the
-process group.
-
-If the bridge is killed with SIGKILL, the server reads end of file on its stdin and should exit.
-PR_SET_PDEATHSIG is not used: without `preexec_fn` (unsafe in a process with threads) it needs a
-helper program, it fires when the spawning *thread* ends, and it reaches no grandchild. Processes
-that ignore the end of file are found by their tag when the next bridge starts.
+A process belongs to the server's tree by its session, its group, the tag in its environment, or a
+parent in the tree; without /proc (macOS) by its group. If the bridge is killed, the server reads
+end of file on its stdin. The next bridge finds servers that ignore that by their tag.
+PR_SET_PDEATHSIG fires when the spawning *thread* ends, and reaches no grandchild.
 """
 
 from __future__ import annotations
@@ -25,7 +16,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"
-"""In the environment of every server; its value identifies the bridge process that started it."""
+"""Variable in each server's environment that identifies the bridge process that started it."""
 
 KEPT_VARIABLE = "MCP_CODE_BRIDGE_KEEPS"
-"""In the environment of `installation.Keeper`: the tag of its server, and that's definition."""
+"""Variable of an `InstallationKeeper`: its server's tag and definition."""
 
 PROC = Path("/proc")
 
@@ -63,7 +54,7 @@ class ProcessStat:
 
 @dataclass(frozen=True)
 class TreeProcess:
-    """A process of a tree, with an open descriptor so that a reused pid is never signalled.
+    """A process of a tree, with an open descriptor so that no reused pid is signalled.
 
     Attributes:
         pidfd: None where the kernel has no pidfds.
@@ -73,7 +64,6 @@ class TreeProcess:
     pidfd: int | None
 
     def send(self, number: int) -> None:
-        """Send a signal; ignored if the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.pidfd is not None and sys.platform == "linux":
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -86,24 +76,17 @@ class TreeProcess:
 
 
 def parse_stat(text: str) -> ProcessStat | None:
-    """Parse /proc/<pid>/stat, whose second field may hold spaces and brackets."""
+    # The second field may hold spaces and brackets.
     head, _, rest = text.rpartition(")")
     fields = rest.split()
     pid = head.partition(" ")[0]
     if len(fields) < 20 or not pid.isdigit():
         return None
-    return ProcessStat(
-        pid=int(pid),
-        state=fields[0],
-        parent=int(fields[1]),
-        group=int(fields[2]),
-        session=int(fields[3]),
-        started=int(fields[19]),
-    )
+    parent, group, session, *others = map(int, fields[1:20])
+    return ProcessStat(int(pid), fields[0], parent, group, session, others[-1])
 
 
 def new_tag() -> str:
-    """Return a new value for `TAG_VARIABLE`, which identifies this bridge process."""
     return f"{_own_tag()}.{secrets.token_hex(8)}"
 
 
@@ -115,27 +98,6 @@ def open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:
         return None
-
-
-def tree_processes(leader: int, tag: str) -> list[TreeProcess]:
-    """Return the live processes of the tree whose first process is `leader`.
-
-    `leader` must not have been reaped: until then its pid names no other process or group.
-    """
-    return _open_processes(lambda: _tree(leader, tag))
-
-
-def orphans() -> list[TreeProcess]:
-    """Return the processes left by bridges that died without stopping them."""
-    return _open_processes(_orphan_pids)
-
-
-def signal_group(leader: int, number: int) -> bool:
-    """Signal the process group of an unreaped leader; return whether it had any process."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
-        return True
-    return False
 
 
 def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
@@ -150,6 +112,7 @@ def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
 
 
 def _tree(leader: int, tag: str) -> set[int]:
+    # The leader is not reaped yet, so its pid names no other process or group.
     entries = _live_processes()
     marker = f"{TAG_VARIABLE}={tag}".encode()
     found = {
@@ -157,7 +120,10 @@ def _tree(leader: int, tag: str) -> set[int]:
         for entry in entries
         if leader in (entry.pid, entry.session, entry.group) or marker in _environ(entry.pid)
     }
-    _add_descendants(found, entries)
+    size = 0
+    while size != len(found):
+        size = len(found)
+        found.update(entry.pid for entry in entries if entry.parent in found)
     return found - {1, os.getpid()}
 
 
@@ -177,20 +143,7 @@ def _orphan_pids() -> set[int]:
     return found - {1, os.getpid()}
 
 
-def _add_descendants(found: set[int], entries: Iterable[ProcessStat]) -> None:
-    children: dict[int, list[int]] = {}
-    for entry in entries:
-        children.setdefault(entry.parent, []).append(entry.pid)
-    queue = list(found)
-    while queue:
-        for child in children.get(queue.pop(), ()):
-            if child not in found:
-                found.add(child)
-                queue.append(child)
-
-
 def _live_processes() -> list[ProcessStat]:
-    """Return all processes but zombies, which cannot be signalled."""
     entries = []
     for path in PROC.iterdir():
         if not path.name.isdigit():
@@ -208,11 +161,6 @@ def _environ(pid: int) -> list[bytes]:
     return []
 
 
-def _keepers(definition: str) -> set[int]:
-    kept = {entry.pid: _variable(entry.pid, KEPT_VARIABLE) for entry in _live_processes()}
-    return {pid for pid, value in kept.items() if value.partition(" ")[2] == definition}
-
-
 def _variable(pid: int, name: str) -> str:
     prefix = f"{name}=".encode()
     for item in _environ(pid):
@@ -222,7 +170,6 @@ def _variable(pid: int, name: str) -> str:
 
 
 def _own_tag() -> str:
-    """Return this process's pid namespace, pid and start time, separated by dots."""
     if not HAS_PROC:
         return f"0.{os.getpid()}.0"
     space = "".join(filter(str.isdigit, str((PROC / "self" / "ns" / "pid").readlink())))
@@ -232,22 +179,19 @@ def _own_tag() -> str:
 
 
 STOP_SECONDS = 9.0
-"""Longest that `Child.stop` takes, with a second for reading /proc on a busy machine."""
+"""Longest duration of `Child.stop`, with a second for reading /proc on a busy machine."""
 
 READ_BYTES = 256 * 1024
-"""One read, and the pipe's size where it can be set: big results need fewer wake-ups."""
+"""Bytes of one read, and of the pipe where it can be set, for few wake-ups."""
 
 _EXISTENCE_SIGNAL = 0  # Signal 0 only checks whether a process exists.
 
 
 class Child:
-    """A running server process in a session of its own.
-
-    Made by `spawn`, ended by `stop`; in between its pipes are non-blocking descriptors.
+    """A running server process in a session of its own; its pipes are non-blocking descriptors.
 
     Attributes:
-        output, errors: Readers of its stdout and its stderr.
-        tag: What identifies its processes, in their environments.
+        tag: Identifies its processes in their environments.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
@@ -262,7 +206,7 @@ class Child:
         for fd in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(fd, False)
         if sys.platform == "linux":
-            # Refused once a user's pipes hold too much; the default size works, only slower.
+            # The kernel refuses if the user's pipes are too large. The default size is only slower.
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.stdout, fcntl.F_SETPIPE_SZ, READ_BYTES)
         self.output, self.errors = _reader(self.stdout), _reader(self.stderr)
@@ -270,19 +214,19 @@ class Child:
         self._exit_code: int | None = None
         self._ended = anyio.Event()
 
-    def exited(self) -> bool:
+    def has_exited(self) -> bool:
         """Return whether it has ended, without reaping it.
 
-        While it is not reaped, its pid cannot be reused, so that a signal to its group or session
-        reaches no other process. Where `waitid` is missing (macOS before Python 3.13) it is reaped.
+        Until it is reaped, its pid cannot be reused, so a signal to its group or session reaches
+        no other process. Without `waitid` (macOS before Python 3.13) it is reaped.
         """
         if self._exit_code is None:
             self._exit_code = self._poll_exit()
         return self._exit_code is not None
 
     async def watch(self) -> None:
-        """Wait for its end and wake the tasks in `wait_exited`. Exactly one task runs this."""
-        while not self.exited():
+        """Wait for its end and wake the tasks in `wait_exited`. Run by exactly one task."""
+        while not self.has_exited():
             if self._pidfd is None:
                 await anyio.sleep(0.25)
             else:
@@ -293,8 +237,8 @@ class Child:
         await self._ended.wait()
 
     def describe_exit(self) -> str:
-        """Return how it ended, as a predicate whose subject is the server."""
-        if not self.exited() or self._exit_code is None:
+        """Return how it ended, as in "exited with status 1"."""
+        if not self.has_exited() or self._exit_code is None:
             return "closed its end of the connection"
         if self._exit_code >= 0:
             return f"exited with status {self._exit_code}"
@@ -303,7 +247,7 @@ class Child:
         return f"was killed by signal {-self._exit_code}"
 
     def close_stdin(self) -> None:
-        """Close its stdin, which no task may be writing to."""
+        """Close its stdin, to which no task may be writing."""
         if self._stdin_open:
             self._stdin_open = False
             with contextlib.suppress(OSError):
@@ -312,11 +256,11 @@ class Child:
     async def stop(self) -> None:
         """Stop it and all processes that it started, within `STOP_SECONDS`.
 
-        Run it shielded from cancellation, while other tasks run `watch` and read its output: a
+        Call it shielded from cancellation, while other tasks run `watch` and read its output. A
         server that is blocked writing does not notice that its stdin is closed.
         """
         self.close_stdin()
-        with anyio.move_on_after(2.0):  # As in the specification; real servers take 10 to 500 ms.
+        with anyio.move_on_after(2.0):  # As in the specification. Real servers take 10 to 500 ms.
             await self.wait_exited()
         if await self._signal_tree(_EXISTENCE_SIGNAL, 0.0):
             await self._signal_tree(signal.SIGTERM, 2.0)
@@ -327,7 +271,6 @@ class Child:
             logger.warning("process %d survives SIGKILL and is abandoned", self.pid)
 
     def close(self) -> None:
-        """Close the descriptors, which no task may be using."""
         self.close_stdin()
         for reader in (self.output, self.errors):
             reader.close()
@@ -338,7 +281,6 @@ class Child:
             self._pidfd = None
 
     def reap(self) -> None:
-        """Wait, blocking, for the end of a process that was not stopped."""
         self._popen.wait()
 
     def _poll_exit(self) -> int | None:
@@ -355,16 +297,19 @@ class Child:
 
     async def _signal_tree(self, number: int, wait_seconds: float) -> bool:
         """Signal the tree's processes and wait for their end; return whether there were any."""
-        # A limiter of its own: all threads of the shared one may be busy.
-        tree = await anyio.to_thread.run_sync(
-            tree_processes, self.pid, self.tag, limiter=anyio.CapacityLimiter(1)
-        )
+        # A separate limiter, because all threads of the shared one may be busy.
+        find = partial(_tree, self.pid, self.tag)
+        limiter = anyio.CapacityLimiter(1)
+        tree = await anyio.to_thread.run_sync(_open_processes, find, limiter=limiter)
         try:
             if not tree and HAS_PROC:
                 return False
-            # The group too: one signal reaches all its processes, including those just forked.
-            if not signal_group(self.pid, number) and not tree:
-                return False
+            # A signal to the group reaches processes that were just forked too.
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                if not tree:
+                    return False
             await signal_and_wait(tree, number, wait_seconds)
             return True
         finally:
@@ -373,9 +318,7 @@ class Child:
 
 
 def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, tag: str) -> Child:
-    """Start a server's process.
-
-    Synchronous, so that it cannot be cancelled between the spawn and the return.
+    """Start a server's process. Synchronous, so that it cannot be cancelled after the spawn.
 
     Raises:
         OSError: The command or the directory cannot be used.
@@ -416,9 +359,13 @@ async def signal_and_wait(tree: Sequence[TreeProcess], number: int, seconds: flo
 
 
 async def wait_for_installation(definition: str) -> None:
-    """Wait until no process of any bridge is just starting, and maybe installing, this server."""
-    find = partial(_open_processes, partial(_keepers, definition))
-    while found := await anyio.to_thread.run_sync(find):
+    """Wait until no bridge is starting, and perhaps installing, this server."""
+
+    def keepers() -> set[int]:
+        kept = {entry.pid: _variable(entry.pid, KEPT_VARIABLE) for entry in _live_processes()}
+        return {pid for pid, value in kept.items() if value.partition(" ")[2] == definition}
+
+    while found := await anyio.to_thread.run_sync(_open_processes, keepers):
         try:
             await signal_and_wait(found, _EXISTENCE_SIGNAL, 2.0)
         finally:
@@ -428,7 +375,7 @@ async def wait_for_installation(definition: str) -> None:
 
 async def reap_orphans() -> int:
     """Stop the processes left by bridges that died; return how many there were."""
-    found = await anyio.to_thread.run_sync(orphans)
+    found = await anyio.to_thread.run_sync(_open_processes, _orphan_pids)
     try:
         if found:
             await signal_and_wait(found, signal.SIGTERM, 2.0)

@@ -1,7 +1,6 @@
 """Reads an HTTP response with an error status, or a request without a response: pure.
 
-The transport answers such a request with a JSON-RPC error that carries its `Refusal`, so that each
-error names the response to its own request. `failure.py` turns it into an error for people.
+The transport answers such a request with a JSON-RPC error that carries its `Refusal`.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ from mcp import MCPError
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.model import Json, ServerSpec
+from bridge.upstream.framing import excerpt
 from bridge.upstream.oauth import Login, sets_authorization
 from bridge.upstream.oauth_web import joined_scopes
-from bridge.upstream.results import excerpt
 
 UNAUTHORIZED = frozenset({401, 403})
 
 _SCOPES = re.compile(r"\bscope=(?:\"([^\"]{0,4096})\"|([^\s,\"]{1,256}))", re.IGNORECASE)
 
 _KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"
-"""The member of an error's data that holds its `Refusal`; no server knows its name."""
+"""The secret member of an error's data that holds its `Refusal`."""
 
-_DATA = f"{_KEY}/data"
-"""The member that holds data which is no object."""
+_DATA = f"{_KEY}/data"  # The member that holds data other than an object.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +42,12 @@ class Refusal:
         status: 0 if there was no response.
         text: The beginning of the body, or why there was no response.
         retry_after: Seconds after which the server wants the next request.
-        own: Whether the body is a JSON-RPC error, that is, the server's own answer.
-        sent: Whether any of the request may have gone out.
-        challenged: It asks for a bearer token, which is how a server asks for a login.
-        insufficient_scope: The login is valid, but lacks permissions.
+        own: Whether the body is a JSON-RPC error, so the server's own answer.
+        sent: Whether a part of the request may have been sent.
+        challenged: Whether it asks for a bearer token, and so for a login.
+        insufficient_scope: Whether the login is valid, but lacks permissions.
         scope: The permissions that it lacks, if the response names them.
-        sets_authorization: The server's configuration sets the Authorization header itself.
-        logged_in: There is a login to this server.
-        login_problem: Why that login gave no token.
+        login_problem: Why the login gave no token.
     """
 
     status: int
@@ -74,18 +70,18 @@ class Refusal:
 
     @property
     def doubtful(self) -> bool:
-        """Whether the server may have acted on the request: a gateway may have answered for it."""
+        """Whether the server may have acted on the request, if a gateway answered for it."""
         failing = self.status >= 500 or self.status in (0, httpx2.codes.REQUEST_TIMEOUT)
         return self.sent and failing and not self.own
 
     @property
     def suspect(self) -> bool:
-        """Whether a server may answer so to a session that it has lost."""
+        """Whether it may mean that the server has lost the session."""
         about_session = self.status not in (408, 413, 429) and not self.login_problem
         return 400 <= self.status < 500 and about_session
 
     def __str__(self) -> str:
-        """Return status and body as the end of a sentence, without its full stop."""
+        """Return status and body as the end of a sentence, without a full stop."""
         phrase = f" ({HTTPStatus(self.status).phrase})" if self.status in set(HTTPStatus) else ""
         said = f"HTTP status {self.status}{phrase}{self.text and f': {self.text}'}"
         later = "" if self.retry_after is None else f". Try again after {self.retry_after:g} s"
@@ -117,7 +113,6 @@ class Refusal:
 
 
 def refusal_in(error: MCPError) -> tuple[Refusal | None, Json]:
-    """Return the `Refusal` that an error carries, and the data without it."""
     data = error.data
     if not isinstance(data, Mapping) or _KEY not in data:
         return None, data
@@ -128,7 +123,7 @@ def refusal_in(error: MCPError) -> tuple[Refusal | None, Json]:
 def refusal_of(
     response: httpx2.Response, spec: ServerSpec, login: Login | None, body: bytes = b""
 ) -> Refusal:
-    """Return a response with an error status as a `Refusal`; `own` is the caller's to set."""
+    """Return a response with an error status as a `Refusal`; the caller sets `own`."""
     challenge = response.headers.get("www-authenticate", "")
     insufficient_scope = response.status_code == httpx2.codes.FORBIDDEN and bool(
         re.search(r"\berror=\"?insufficient_scope\b", challenge, flags=re.IGNORECASE)

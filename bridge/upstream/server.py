@@ -1,15 +1,8 @@
 """One server across its connections, of which it has at most one at a time.
 
-Owns when a connection is made, the error of a request whose connection breaks, the cached lists
-(valid until `notifications/*/list_changed`, or `ttlMs` in 2026-07-28) and the server's state. An
-MCP session is one connection, in `connection.py`; its requests are `requests.py`'s.
-
-Differs from the SDK: a list is requested again over a new connection, once; a call only if the
-server has rejected the session (HTTP 404), and so has not acted on it.
-
-State changes synchronously and I/O follows: no other task runs between checking the current
-connection and becoming its user. So concurrent first requests start a server once, and none gets a
-connection that is closing.
+Owns connecting, repetition of requests (`_AGAIN`), cached lists and the server's state. State
+changes synchronously before I/O, so concurrent first requests start a server once, and no request
+gets a closing connection.
 """
 
 from __future__ import annotations
@@ -21,33 +14,42 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 import anyio
-from mcp import ClientSession
+from mcp import ClientSession, MCPError
 from mcp.types import RootsListChangedNotification
 
 from bridge.errors import (
     BridgeError,
     CallDeniedError,
     LoginRequiredError,
-    ServerLostError,
     ToolCallError,
     UpstreamError,
 )
 from bridge.model import Json, ServerSpec, Tool
 from bridge.upstream.client_features import (
+    INPUT_REQUIRED,
     complete_url_elicitations,
     current_caller,
     resolve_input,
 )
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
-from bridge.upstream.failure import lost_error
+from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
-from bridge.upstream.requests import KINDS, AgainError, Method, PendingRequest, Reason, Requests
-
-if TYPE_CHECKING:
-    from bridge.upstream.pool import Pool
+from bridge.upstream.pool_settings import PoolSettings
+from bridge.upstream.requests import (
+    KINDS,
+    Method,
+    PendingRequest,
+    Reason,
+    await_update,
+    list_offers,
+    list_tools,
+    prepare,
+    send,
+    translate,
+)
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -55,21 +57,20 @@ MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever server
 def introduction(client: ClientSession) -> str:
     """Return a line on what the server is for; empty if it does not say.
 
-    From `serverInfo.description`, else `serverInfo.title`, else the first paragraph of
-    `instructions`, which are written for a model that has the server's tools.
+    It is `serverInfo.description`, else `serverInfo.title`, else the first paragraph of
+    `instructions`, which address a model with the server's tools.
     """
     info = client.server_info
     texts = [info.description or ""] if info else []
     if info and _letters(info.title) != _letters(info.name):
         texts.append(info.title or "")
-    # Neither headings nor rules nor fences.
+    # Without headings, rules and fences.
     plain = re.sub(r"(?m)^[#=`-].*", "", (client.instructions or "")[:4_000])
     lines = (" ".join(text[:4_000].split())[:MAX_CHARS] for text in (*texts, *plain.split("\n\n")))
     return next(filter(None, lines), "")
 
 
 def _letters(text: str | None) -> str:
-    """Return a name's letters and digits, to find a title that only repeats the name."""
     return "".join(filter(str.isalnum, (text or "")[:MAX_CHARS].casefold()))
 
 
@@ -101,18 +102,19 @@ def explain_missing_roots(result: dict[str, Json]) -> None:
 
 
 _AGAIN: Mapping[Reason, tuple[bool, bool]] = {
+    "": (False, False),
     # A call may have had its effect.
     "connection lost": (True, False),
     # Status 404: the server cannot have acted on it.
     "session unknown": (True, True),
-    # Said in another way; a call connects again and fails.
+    # Reported in another way; a call connects again and fails.
     "session lost": (True, False),
     # Rejected unseen: arguments marked `x-mcp-header` must be repeated in headers.
     "headers": (False, True),
-    # The user had to visit addresses first, and did.
+    # The user has visited the required addresses.
     "addresses": (False, True),
 }
-"""Why a request failed, and whether it is made again, once: a list, a call."""
+"""Whether a list request and a call are repeated, once for each reason."""
 
 _CONNECTION_NUMBERS = itertools.count(1)
 """Shared by all servers, so that a redefined server never repeats a number."""
@@ -125,12 +127,10 @@ class ServerState:
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
             after a failed start or a broken connection, until the next request; "closed" then.
-        error: Why it failed.
-        line: What its process wrote last to its stderr, while it starts.
-        pid: Its process, for stdio.
+        line: The last stderr line of its process, while it starts.
         tool_count: None until its tools have been listed.
         server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
-            introduction), and `changes`: "tools" if it announces changes of those.
+            introduction), and `changes`: "tools" if it announces changes of its tools.
         restarts: Connections made after the first.
     """
 
@@ -145,24 +145,20 @@ class ServerState:
 
 
 class UpstreamServer:
-    """One server. Requests may come from any task and be cancelled at any time.
+    """One server. Requests may come from any task and be cancelled at any time."""
 
-    `Pool` describes them and their arguments.
-
-    Attributes:
-        legacy: Over HTTP, the last connection was made with `initialize`: the next one does not
-            try `server/discover` first.
-        roots: What it gets as roots; see `Roots`.
-    """
-
-    def __init__(self, spec: ServerSpec, pool: Pool) -> None:
+    def __init__(
+        self,
+        spec: ServerSpec,
+        pool: PoolSettings,
+        start_task: Callable[[Connection, anyio.Event | None], None],
+    ) -> None:
         self.spec = spec
-        self._pool = pool
-        self.roots = pool.roots_of(spec)
+        self._pool, self._start_task = pool, start_task
         self.call_timeout = spec.call_timeout or pool.call_timeout
+        self._prepare = partial(prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
-        self._requests = Requests(spec, self.call_timeout, pool.max_message_bytes)
         self._connection: Connection | None = None
         self._closed = False
         self._connections_made = 0
@@ -174,7 +170,8 @@ class UpstreamServer:
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
         self._offer_changes = 0
-        self.legacy = False
+        # Over HTTP, after `initialize` the next connection does not try `server/discover` first.
+        self._legacy = False
 
     def state(self) -> ServerState:
         connection = self._connection
@@ -205,11 +202,6 @@ class UpstreamServer:
         )
 
     def close(self, *, drain: bool) -> None:
-        """Make no more connections and close the current one.
-
-        Args:
-            drain: Let pending requests end first.
-        """
         self._closed = True
         if self._connection is not None:
             if drain:
@@ -226,14 +218,16 @@ class UpstreamServer:
         for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
             del self._offers[kind]
 
-    @property
-    def listed(self) -> bool:
-        """Whether its tools were requested over the current connection."""
-        return self._connection is not None and self._connection.listings > 0
+    def _handle_changed_lists(self, *lists: ListName) -> None:
+        self.forget(*lists)
+        # A change of a list that was never requested concerns no caller.
+        listed = self._connection is not None and self._connection.listings > 0
+        if "tools" in lists and listed and self._pool.on_tools_changed is not None:
+            self._pool.on_tools_changed(self.spec.name)
 
     @property
     def connection_epoch(self) -> tuple[int, int] | None:
-        """Number of its connection and count of tool changes; None without a usable connection.
+        """Its connection's number and the count of tool changes; None without a usable connection.
 
         A list of tools from another epoch may differ from what a call meets now.
         """
@@ -245,18 +239,17 @@ class UpstreamServer:
         )
 
     def stop_if_unused(self) -> None:
-        """Close a connection that was used only for listing; the next request makes a new one."""
         if self._connection is not None and self._connection.stop_if_unused():
             self.forget("tools")
 
     async def start(self) -> None:
         async with self._use():
-            pass
+            return
 
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache until the server announces a change.
 
-        A server that was closed as idle is not started for this; its next connection lists again.
+        This does not start a server that was closed as idle; its next connection lists again.
         """
         kept = self._tools
         if (
@@ -265,54 +258,65 @@ class UpstreamServer:
             and (self.connection_epoch is None or self._is_fresh(refresh))
         ):
             return kept
-        return await self._ask(partial(self._list_tools, refresh, patient), lists=True)
+        ask = partial(self._list_tools, refresh)
+        return await self._ask(ask, lists=True, patient=patient, share_roots=False)
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
 
-        Cached only if the server declares `listChanged`; else requested each time, because
-        resources come and go.
+        Cached only if the server declares `listChanged`, because resources change often.
         """
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
             return kept
-        return await self._ask(lambda: self._list_offers(kind), lists=True)
+        what = f"{LIST_PREFIX}{LISTS[kind].words}"
+        return await self._ask(partial(self._list_offers, kind), lists=True, what=what)
 
-    async def _list_offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
-        async with self._use() as connection:
-            before = self._offer_changes
-            found = await self._requests.list_offers(connection, kind)
-            announced = connection.declares(LISTS[kind].capability, "list_changed")
-            cacheable = connection.cacheable and connection.usable and announced
-            if cacheable and before == self._offer_changes:
-                self._offers[kind] = found
-            return found
+    async def _list_offers(self, kind: Kind, connection: Connection) -> tuple[dict[str, Json], ...]:
+        before = self._offer_changes
+        found = await list_offers(connection, kind)
+        announced = connection.declares(LISTS[kind].capability, "list_changed")
+        cacheable = connection.cacheable and connection.usable and announced
+        if cacheable and before == self._offer_changes:
+            self._offers[kind] = found
+        return found
 
     async def _ask(
-        self, ask: Callable[[], Awaitable[Answer]], *, lists: bool = False, what: str = ""
+        self,
+        ask: Callable[[Connection], Awaitable[Answer]],
+        *,
+        lists: bool = False,
+        what: str = f"{LIST_PREFIX}tools",
+        patient: bool = False,
+        share_roots: bool = True,
     ) -> Answer:
         """Make a request, and once more for each reason of `_AGAIN` that allows it.
 
         Args:
-            lists: It has no effect.
-            what: The request in messages.
+            lists: Whether the request has no effect.
+            patient: Whether to wait until a start succeeds or fails.
+            share_roots: Whether the server gets the client's roots first, if it asks for them.
         """
         met: set[Reason] = set()
         while True:
-            reason: Reason
+            reason: Reason = ""
             failure: UpstreamError
             try:
-                return await ask()
-            except ServerLostError as error:
-                # The connection may have ended earlier, which only this request has shown.
-                reason, failure = "connection lost", error
-            except AgainError as error:
-                reason, failure = error.reason, error.failure
+                async with self._use(patient=patient, share_roots=share_roots) as connection:
+                    try:
+                        return await ask(connection)
+                    except MCPError as error:
+                        reason, failure = await translate(connection, what, error)
+                        raise failure from None
             except ToolCallError as error:
-                reason, failure = "addresses", error
-                tried = lists or reason in met
-                if tried or not await complete_url_elicitations(self.spec.name, what, error):
-                    raise
+                failure, tried = error, bool(reason) or lists or "addresses" in met
+                if not tried and await complete_url_elicitations(self.spec.name, what, error):
+                    reason = "addresses"
+            except UpstreamError as error:
+                failure = error
+                if error.code == "server_lost":
+                    # The connection may have ended earlier, which only this request has shown.
+                    reason = reason or "connection lost"
             if reason == "session lost" and not lists:
                 failure = await self._reconnect(failure)
             if reason in met or not _AGAIN[reason][0 if lists else 1]:
@@ -320,19 +324,18 @@ class UpstreamServer:
             met.add(reason)
             if reason == "headers":
                 # The SDK learns the marks from the list of tools.
-                async with self._use(lists=True) as connection:
-                    await self._requests.list_tools(connection)
+                await self._ask(list_tools, lists=True, share_roots=False)
 
-    async def _list_tools(self, refresh: bool, patient: bool) -> tuple[Tool, ...]:
-        async with self._use(patient=patient, lists=True) as connection, connection.listing:
+    async def _list_tools(self, refresh: bool, connection: Connection) -> tuple[Tool, ...]:
+        async with connection.listing:
             connection.listings += 1
             if self._tools is not None and self._is_fresh(refresh):
                 return self._tools
             if not connection.usable and not self._closed:
-                # The task that held the lock got no answer over this connection; nor would we.
+                # The task that held the lock got no answer over this connection.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            found, fresh = await self._requests.list_tools(connection)
+            found, fresh = await list_tools(connection)
             tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
             if tools == self._tools:
                 # The same object, so that a comparison is cheap.
@@ -344,7 +347,6 @@ class UpstreamServer:
             return tools
 
     def _is_fresh(self, refresh: bool) -> bool:
-        """Whether the list came over the current connection and is recent enough."""
         age = anyio.current_time() - self._listed_at
         return self._listed_by == self._connection_number and age < (
             MIN_CACHE_SECONDS if refresh else self._fresh_seconds
@@ -353,21 +355,16 @@ class UpstreamServer:
     async def call_tool(
         self, tool: str, arguments: Mapping[str, Json], *, timeout: float | None
     ) -> dict[str, Json]:
-        """Call a tool and return the result as the server sent it.
-
-        Raises:
-            CallDeniedError: The server's configuration leaves this tool out.
-            UpstreamError: The server returned no result; one with `isError` is a result.
-        """
         if not self.spec.tools.admits(tool):
             message = (
                 f"The tool {tool!r} of server {self.spec.name!r} may not be used: the server's "
                 "configuration leaves it out."
             )
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
-        what = f"tool {tool!r}"
-        call = self._requests.prepare("tools/call", what, tool, arguments, timeout)
-        result = await self._call_until_complete(call)
+        seconds = self.call_timeout if timeout is None else timeout
+        call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
+        first = await self._ask(partial(send, call=call), what=call.what)
+        result = await self._resolve_input(call, first)
         if not isinstance(result.get("content"), list):
             result["content"] = []
         if self._connection is not None and self._connection.rootless:
@@ -382,9 +379,10 @@ class UpstreamServer:
         kind = KINDS.get(method)
         subject = params[LISTS[kind].identity] if kind else params["argument"]["name"]
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
-        call = self._requests.prepare(method, what, subject if kind else "", params)
+        call = self._prepare(method, what, subject if kind else "", params, self.call_timeout)
         try:
-            return await self._call_until_complete(call)
+            first = await self._ask(partial(send, call=call), what=what)
+            return await self._resolve_input(call, first)
         except ToolCallError as error:
             refusal = error
         with suppress(UpstreamError):
@@ -393,30 +391,28 @@ class UpstreamServer:
         raise refusal
 
     async def watch_resource(self, uri: str, *, timeout: float | None = None) -> dict[str, Json]:
-        """Wait until a resource changes, and read it."""
-
-        async def wait() -> None:
-            async with self._use() as connection:
-                await self._requests.await_update(connection, uri, timeout)
-
-        await self._ask(wait, lists=True)
+        seconds = self.call_timeout if timeout is None else timeout
+        wait = partial(await_update, uri=uri, seconds=seconds)
+        await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
 
-    async def _call_until_complete(self, call: PendingRequest) -> dict[str, Json]:
-        async def send(call: PendingRequest) -> dict[str, Json]:
-            async with self._use() as connection:
-                return await self._requests.call(connection, call)
+    async def _resolve_input(
+        self, call: PendingRequest, result: dict[str, Json]
+    ) -> dict[str, Json]:
+        if result.get("resultType") != INPUT_REQUIRED:
+            return result
 
         async def repeat(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
             more = replace(call, answers=answers, state=state)
-            return await self._ask(partial(send, more), what=call.what)
+            return await self._ask(partial(send, call=more), what=call.what)
 
-        result = await self._ask(partial(send, call), what=call.what)
-        return await resolve_input(self.spec.name, call.what, result, repeat, roots=self.roots)
+        return await resolve_input(
+            self.spec.name, call.what, result, repeat, roots=self._pool.roots_of(self.spec)
+        )
 
     @asynccontextmanager
     async def _use(
-        self, *, patient: bool = False, lists: bool = False
+        self, *, patient: bool = False, share_roots: bool = True
     ) -> AsyncIterator[Connection]:
         if not self._is_up():
             # Concurrent callers share one permission.
@@ -430,9 +426,10 @@ class UpstreamServer:
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)
             if connection.failure is not None:
-                # The tasks that waited share one failure; each raises it without others' frames.
+                # Waiting tasks share one failure. Each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
-            if not lists:
+            # Taking the lock yields to the event loop, so a call takes it only if needed.
+            if share_roots and (self._sharing.locked() or not connection.roots_shared):
                 await self._share_roots(connection)
             yield connection
 
@@ -441,9 +438,11 @@ class UpstreamServer:
 
         A server asks when it starts, perhaps for no client, and again when the roots change.
         """
-        client = connection.client if self.roots is None and current_caller() else None
+        client = connection.client if connection.roots is None and current_caller() else None
+        if client is None or connection.modern:
+            return
         async with self._sharing:
-            if client is None or connection.modern or connection.roots_shared:
+            if connection.roots_shared:
                 return
             with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
                 if connection.roots_asked is None:
@@ -464,11 +463,12 @@ class UpstreamServer:
     def _current(self) -> Connection:
         connection = self._connection
         if self._closed:
-            raise ServerLostError(
+            raise UpstreamError(
                 f"Server {self.spec.name!r} is closed.",
                 server=self.spec.name,
                 remedy="Its configuration was changed or removed, or the bridge is ending.",
                 doubtful=False,
+                code="server_lost",
             )
         if connection is None or not connection.usable:
             if connection is None or not connection.idle:
@@ -479,23 +479,29 @@ class UpstreamServer:
             before = connection
             if before is not None:
                 before.retire()
-                self.legacy = (
+                self._legacy = (
                     before.failure is None
                     and before.client is not None
                     and (before.endpoint.transport == "http" and not before.modern)
                 )
-                if before.held_state and (caller := current_caller()) is not None:
+                # A process may have held something in memory.
+                lost = before.endpoint.transport == "stdio" and before.uses > before.listings
+                if lost and (caller := current_caller()) is not None:
                     caller.note_restart(self.spec.name)
-            self._connection = connection = self._pool.connect(self, previous)
+            connection = Connection(
+                self.spec,
+                self._pool,
+                legacy=self._legacy,
+                on_lists_changed=self._handle_changed_lists,
+            )
+            self._start_task(connection, previous)
+            self._connection = connection
             if before is not None and before.hurried_until > -math.inf:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
-        """Connect again after a lost session, and return the error of the request that showed it.
-
-        A status such as 401 may mean the session or the login: connecting again tells which.
-        """
+        """Connect again after a lost session, and return the error of the failed request."""
         try:
             await self.start()
         except LoginRequiredError as error:

@@ -1,8 +1,4 @@
-"""Writes a server's stderr to a log file.
-
-Owns the file's name, mode and size, and the last lines, kept in memory for error messages. The
-transport reads the pipe.
-"""
+"""Writes a server's stderr to a bounded log file, and keeps its last lines for error messages."""
 
 from __future__ import annotations
 
@@ -11,27 +7,24 @@ import hashlib
 import logging
 import os
 import re
+import stat
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
 LOG_BYTES = 1024 * 1024
-"""Size at which a server's log is rotated. One older file is kept: a server has at most two."""
+"""Size at which a server's log is rotated. One older file is kept."""
 
 ALL_LOGS_BYTES = 128 * 1024 * 1024
-"""Of the logs of all servers, past ones included, checked when a log is begun. Each running server
-adds at most `LOG_BYTES`."""
+"""Size of the logs of all current and past servers, checked when a new log starts. Each running
+server adds at most `LOG_BYTES`."""
 
 TAIL_BYTES = 2048
-"""Kept in memory for error messages: enough for a traceback's end or a usage text."""
+"""Size of the tail in memory for error messages, as of a traceback's end or a usage text."""
 
 
 def log_path(log_dir: Path, server: str) -> Path:
-    """Return the path of a server's log file.
-
-    If the name's characters have to be replaced, a digest is added, so that no two servers share a
-    file.
-    """
+    """Return the path of a server's log file, with a digest if the name is unusual."""
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:100].lstrip(".")
     if stem != server:
         digest = hashlib.sha256(server.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -40,36 +33,20 @@ def log_path(log_dir: Path, server: str) -> Path:
 
 
 def remove_oldest(log_dir: Path, keep: Path) -> None:
-    """Remove the least recently written logs until all are within `ALL_LOGS_BYTES`.
-
-    Args:
-        keep: The log that was just begun.
-
-    Raises:
-        OSError: The directory cannot be read.
-    """
-    with os.scandir(log_dir) as entries:
-        found = [
-            (entry.stat(follow_symlinks=False), entry.path)
-            for entry in entries
-            if entry.name.endswith((".log", ".log.1")) and entry.is_file(follow_symlinks=False)
-        ]
-    size = sum(status.st_size for status, _ in found)
-    for status, path in sorted(found, key=lambda each: each[0].st_mtime_ns):
+    """Remove the least recently written logs except `keep` beyond `ALL_LOGS_BYTES`."""
+    logs = [(path.lstat(), path) for path in (*log_dir.glob("*.log"), *log_dir.glob("*.log.1"))]
+    size = sum(status.st_size for status, _ in logs)
+    for status, path in sorted(logs, key=lambda each: each[0].st_mtime_ns):
         if size <= ALL_LOGS_BYTES:
             return
-        if path == str(keep):
-            continue
-        # A bridge that still writes to it frees the disk space at its next rotation.
-        Path(path).unlink(missing_ok=True)
-        size -= status.st_size
+        if path != keep and stat.S_ISREG(status.st_mode):
+            # If another bridge still writes to it, its next rotation frees the disk space.
+            path.unlink(missing_ok=True)
+            size -= status.st_size
 
 
 class ServerLog:
-    """A server's log file, append-only and bounded, and its last lines.
-
-    If the directory cannot be written, there is no file, but the server runs and `tail` works.
-    """
+    """A server's log file and its last lines; only the lines without a writable directory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +80,7 @@ class ServerLog:
             self._close()
 
     def note(self, text: str) -> None:
-        """Append a line of the bridge, which is not part of `tail`."""
+        """Append a line of the bridge itself, which `tail` leaves out."""
         tail = self._tail
         self.write(f"[bridge] {text}\n".encode("utf-8", "replace"))
         self._tail = tail

@@ -1,14 +1,8 @@
 """The stdio transport: MCP over a server process's stdin and stdout.
 
-Protocol: newline-delimited JSON-RPC, the same in all revisions; a server is stopped by closing its
-stdin. Lines that are not messages are logged and ignored; stderr goes to the server's log. The
-process is `process.py`'s, the lines `framing.py`'s, direct requests `direct_dispatcher.py`'s.
-
-Replaces the SDK's transport, which is quadratic in a message's size, has no cap, and leaves
-grandchildren alive. Also unlike there, a server inherits the whole environment.
-
-A message beyond the cap fails one request, not the session. Only if the id of that request is not
-found does the connection end, because a caller would otherwise wait for its timeout.
+Replaces the SDK's transport, which is quadratic in a message's size, has no size limit, and leaves
+grandchildren alive. A message beyond the limit fails its request. The connection ends only if the
+message shows no id. A server inherits the whole environment.
 """
 
 from __future__ import annotations
@@ -25,20 +19,16 @@ import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp.types import (
-    JSONRPCError,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    RequestId,
-)
+from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
 
 from bridge.clock import current_time
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
-from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter, parse_response
+from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter
 from bridge.upstream.framing import (
+    EXCERPT_CHARACTERS,
+    LEAST_BYTES,
     Line,
     LineFramer,
     Noise,
@@ -48,9 +38,11 @@ from bridge.upstream.framing import (
     decode_too_many,
     encode,
     has_too_many_values,
+    parse_large_response,
+    parse_response,
+    split_batch,
 )
 from bridge.upstream.installation import InstallationKeeper, installs_packages, keep
-from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.launch import (
     TREE_LABEL,
     Containers,
@@ -60,13 +52,12 @@ from bridge.upstream.launch import (
     server_environment,
 )
 from bridge.upstream.process import STOP_SECONDS, Child, new_tag, spawn, wait_for_installation
-from bridge.upstream.results import EXCERPT_CHARACTERS, split_batch
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 
 _BLANK = re.compile(rb"\n\n+")
 
-# An authorization request (RFC 6749), as `mcp-remote` and others print it for their user.
+# An authorization request (RFC 6749), which `mcp-remote` and others print for their user.
 _LOGIN = re.compile(r"https?://[!#-&(-;=?-~]+[?&]response_type=code[!#-&(-;=?-~]*")
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
@@ -78,8 +69,6 @@ Streams = tuple[
 
 @dataclass(eq=False, repr=False)
 class StdioEndpoint(Endpoint):
-    """One server to be run as a child process."""
-
     spec: ServerSpec
     _: KW_ONLY
     environ: Mapping[str, str]
@@ -91,7 +80,6 @@ class StdioEndpoint(Endpoint):
         self._engine = label_container([self.spec.command, *self.spec.args], {})[1]
         self._environ = server_environment(self.environ, self.spec)
         self.transport = "stdio"
-        self._child: Child | None = None
         self._running = anyio.CancelScope(shield=True)
         self._writing = anyio.CancelScope()
         self._written = anyio.Event()
@@ -106,18 +94,12 @@ class StdioEndpoint(Endpoint):
         self._last_noise = (-math.inf, "")
         self._last_request: RequestId | None = None
 
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child else None
-
     def noise_since(self, begun: float) -> str:
-        """Return the last line on stdout since `begun` that is not a message; may be empty."""
         at, line = self._last_noise
         return line if at >= begun else ""
 
     @property
     def cause_of_end(self) -> str:
-        """How the process ended, and the last line of its stderr, as sentences for programs."""
         last = self.last_line[-EXCERPT_CHARACTERS:]
         quoted = f" Its last line on stderr: {last}" if last else ""
         return f"{self._end_report}{quoted}" if self._end_report else ""
@@ -132,7 +114,6 @@ class StdioEndpoint(Endpoint):
 
     @property
     def installing(self) -> bool:
-        """Whether a package runner has not started the server itself yet."""
         return self._keeper is not None and self._keeper.installing
 
     @property
@@ -140,14 +121,12 @@ class StdioEndpoint(Endpoint):
         return self.log.tail().rpartition("\n")[2]
 
     async def prepare(self) -> None:
-        """Wait for a process, of an earlier bridge perhaps, that is installing this server."""
         if installs_packages(self.spec.command, self.spec.args):
             await wait_for_installation(self.spec.definition)
         if self._engine:
             await self.containers.reap(self._engine, self._environ, "")
 
-    def started(self) -> None:
-        """Note that the server is ready, or will not be: an installation is over."""
+    def finish_start(self) -> None:
         self.on_login = None
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
@@ -155,19 +134,12 @@ class StdioEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[Streams, None]:
-        """Start the process; leaving stops it and all that it started.
-
-        Args:
-            until: When the caller gives up. Left before, an installation may end by itself.
-
-        Raises:
-            ServerStartError: The command or the directory cannot be used.
-        """
+        """Start the process; leaving stops its whole process tree."""
         with self.log:
             child = await self._spawn()
             if installs_packages(self.spec.command, self.spec.args):
                 self._keeper = keep(child, self.spec.definition, until - anyio.current_time())
-            # From here on no await stands outside the try: the process has an owner.
+            # Every later await is inside the try, so that the process is always stopped.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
             self._inbound, self._outbound = inbound, outbound
@@ -183,7 +155,7 @@ class StdioEndpoint(Endpoint):
                         read.close()
                         write.close()
                         if anyio.current_time() >= until:
-                            self.started()
+                            self.finish_start()
                         with anyio.CancelScope(shield=True):
                             await self._leave(child)
             finally:
@@ -193,16 +165,16 @@ class StdioEndpoint(Endpoint):
                 child.close()
 
     async def _leave(self, child: Child) -> None:
-        with anyio.move_on_after(0.5):  # What is queued takes microseconds, normally.
+        with anyio.move_on_after(0.5):  # Writing the queue normally takes microseconds.
             await self._written.wait()
         # No task may write to a descriptor that is about to be closed.
         self._writing.cancel()
         await self._written.wait()
-        if self._keeper is not None and self.installing and not child.exited():
+        if self._keeper is not None and self.installing and not child.has_exited():
             self._keeper.take_over()
             self._keeper = None
         else:
-            self.started()
+            self.finish_start()
             with anyio.move_on_after(STOP_SECONDS):
                 await child.stop()
             if self._engine:
@@ -211,14 +183,14 @@ class StdioEndpoint(Endpoint):
         self._running.cancel()
 
     async def _run_pipes(self, child: Child) -> None:
-        # Shielded: reading continues while a cancelled connection is being left, or a server that
-        # is stuck writing would never see its stdin close. `_leave` ends it.
+        # Shielded: reading continues while a cancelled connection closes, or a server that is
+        # blocked writing would never see its stdin close. `_leave` ends the scope.
+        works = (self._read_messages, self._write_messages, self._drain_stderr, self._notice_exit)
         with self._running:
             async with anyio.create_task_group() as tg:
                 tg.start_soon(child.watch)
-                for work in (self._read_messages, self._write_messages, self._drain_stderr):
+                for work in works:
                     tg.start_soon(work, child)
-                tg.start_soon(self._notice_exit, child)
 
     async def _spawn(self) -> Child:
         spec = self.spec
@@ -227,15 +199,16 @@ class StdioEndpoint(Endpoint):
             self._hint, tag = launch.hint, new_tag()
             labels = {**self.containers.labels(), TREE_LABEL: tag} if self._engine else {}
             argv = label_container(launch.argv, labels)[0]
-            self._child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
+            child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
         except (OSError, ValueError) as error:
             detail, remedy = explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."
             raise ServerStartError(
                 message, server=spec.name, host_detail=detail, remedy=remedy
             ) from error
-        self.log.note(f"started {spec.command} as process {self._child.pid}")
-        return self._child
+        self.pid = child.pid
+        self.log.note(f"started {spec.command} as process {child.pid}")
+        return child
 
     async def _read_messages(self, child: Child) -> None:
         framer = LineFramer(self.max_message_bytes)
@@ -249,7 +222,7 @@ class StdioEndpoint(Endpoint):
                 lines = deque(framer.feed(data) if not self._deaf else ())
                 del data
                 while lines:
-                    # Removed, because a line may be as large as the cap.
+                    # Removed from the queue, because a line may be as large as the limit.
                     await self._deliver(lines.popleft())
                     taken += 1
                     if taken % 64 == 0:
@@ -265,7 +238,7 @@ class StdioEndpoint(Endpoint):
         if isinstance(line, OversizeLine):
             message = decode_oversize(line, self.max_message_bytes)
             self.log.note(
-                f"dropped a message of {line.size} bytes: the cap is {self.max_message_bytes}"
+                f"dropped a message of {line.size} bytes: the limit is {self.max_message_bytes}"
             )
             if message is None:
                 self._end_report = (
@@ -296,9 +269,7 @@ class StdioEndpoint(Endpoint):
             for part in batch:
                 await self._deliver(Line(part))
             return
-        decoded = (
-            await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
-        )
+        decoded = await offload(line.data, partial(decode_line, line))
         if isinstance(decoded, Noise) and decoded.messages:
             for part in decoded.messages:
                 await self._deliver(Line(part))
@@ -321,21 +292,21 @@ class StdioEndpoint(Endpoint):
         try:
             await self._inbound.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            # The session is being left: what still comes is only drained.
+            # The session is closing: later messages are discarded.
             self._deaf = True
 
     async def _write_messages(self, child: Child) -> None:
         try:
             with self._writing:
                 async with anyio.create_task_group() as tg:
-                    tg.start_soon(self._writer.run)
+                    tg.start_soon(self._writer.write_queued)
                     async for message in self._outbound:
                         if isinstance(message.message, JSONRPCRequest):
                             self._last_request = message.message.id
                         text = encode(message.message)
                         await self._writer.room()
                         self._writer.put(text.encode() + b"\n")
-                    await self._writer.drained()
+                    await self._writer.drain()
                     tg.cancel_scope.cancel()
         except* OSError:
             # The server has closed its stdin, so the connection is over.

@@ -1,9 +1,7 @@
 """Tool calls that a server runs as tasks: the response is a task, and the result follows later.
 
-Protocol 2025-11-25: a tool with `execution.taskSupport: required` is called with `params.task`, and
-`tasks/result` waits for the result. Extension io.modelcontextprotocol/tasks of 2026-07-28: the
-server decides (`resultType: task`); `tasks/get` polls, `tasks/update` answers `inputRequests`.
-`tasks/cancel` in both. The SDK implements neither.
+Protocol 2025-11-25: `params.task`, and `tasks/result` waits. Extension of 2026-07-28: the server
+decides (`resultType: task`); `tasks/get` polls. The SDK implements neither.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from bridge.upstream.client_features import Roots, answer_input_requests
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 LAST_RESERVED = -32000
-"""JSON-RPC's codes, up to here, reject a request; but a task shows that it was accepted."""
+"""JSON-RPC's codes up to this one reject a request, but a task shows that it was accepted."""
 
 Method = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
 
 Ask = Callable[[Method, dict[str, Json]], Awaitable[dict[str, Json]]]
-"""Sends a request about a task, within the rest of the call's timeout."""
+"""Sends a request about a task, within the remaining time of the call."""
 
 
 class TaskRequest(Request[dict[str, Any], Method]):
@@ -38,7 +36,6 @@ class TaskRequest(Request[dict[str, Any], Method]):
 
 
 def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
-    """Return the names of listed tools that must be called as tasks."""
     return frozenset(
         str(entry.get("name"))
         for entry in entries
@@ -51,13 +48,7 @@ def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
 async def await_result(
     server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Roots = ()
 ) -> dict[str, Json]:
-    """Return the result of a call; if the response is a task, wait for that one's.
-
-    A cancellation or timeout sends `tasks/cancel`.
-
-    Raises:
-        UpstreamError: The task failed, or did not end in time.
-    """
+    """Return the result of a call, after waiting if the response is a task."""
     extended = answer.get("resultType") == "task"
     task = answer if extended else answer.get("task")
     number = task.get("taskId") if isinstance(task, Mapping) else None
@@ -80,14 +71,10 @@ async def await_result(
                 await ask("tasks/cancel", about)
         raise
     except UpstreamError as error:
-        error.doubtful = error.doubtful or not _is_of_tool(error)
+        # Unless the tool itself failed, its effect is unknown.
+        code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
+        error.doubtful = error.doubtful or not (code == INTERNAL_ERROR or code > LAST_RESERVED)
         raise
-
-
-def _is_of_tool(error: UpstreamError) -> bool:
-    """Whether the tool itself failed; any other error leaves open what it did."""
-    code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
-    return code == INTERNAL_ERROR or code > LAST_RESERVED
 
 
 async def _poll(

@@ -1,9 +1,7 @@
 """Stores the logins to remote servers, in private files and in the system's keyring.
 
-Owns the files: one per login, readable by this user alone, replaced as a whole, and locked while a
-login is renewed. Where there is a keyring, it has the secrets and the file only says so; so no
-keyring is asked about a server without a login. Each keyring operation has a timeout and runs in a
-thread of its own. `oauth.py` uses the secrets.
+A file belongs to this user alone, is replaced as a whole, and is locked during a renewal. If there
+is a keyring, it has the secrets and the file only refers to it.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -36,30 +33,18 @@ if TYPE_CHECKING:
 SERVICE = "mcp-code-bridge"
 
 pending: list[Future[Any]] = []
-"""Operations that timed out. Until they end after all no other operation starts: otherwise each
-request to a server could leave a thread behind."""
+"""Operations that timed out. No other operation starts before they end, because each request to a
+server could leave a thread behind."""
 
 Result = TypeVar("Result")
 
 
-class KeyringError(Exception):
-    """There is no keyring, or it failed. The text contains no secret."""
-
-
-def _write_entry(backend: KeyringBackend, entry: str, text: str) -> None:
-    backend.set_password(SERVICE, entry, text)
-    # Some keyrings report success and store only a part, or nothing.
-    if backend.get_password(SERVICE, entry) != text:
-        raise KeyringError("it did not store what it was given")
-
-
-def _clear_entry(backend: KeyringBackend, entry: str) -> None:
-    if backend.get_password(SERVICE, entry) is not None:
-        backend.delete_password(SERVICE, entry)
+class TokenStoreError(Exception):
+    """A login cannot be read, used or stored. The text contains no secret."""
 
 
 def _backend() -> KeyringBackend:
-    # Imported only now, in the thread: the import looks for backends, and some of those connect to
+    # Imported late, in the thread: the import looks for backends, of which some connect to
     # a message bus. Most bridges never need it.
     import keyring
     from keyring.backends import chainer, fail, null
@@ -67,53 +52,16 @@ def _backend() -> KeyringBackend:
     backend = keyring.get_keyring()
     empty = isinstance(backend, chainer.ChainerBackend) and not list(backend.backends)
     if empty or isinstance(backend, (fail.Keyring, null.Keyring)):
-        raise KeyringError("there is no keyring here")
+        raise TokenStoreError("there is no keyring here")
     return backend
-
-
-async def _run_in_thread(ask: Callable[[], Result], seconds: float) -> Result:
-    """Return what `ask` returns, run in a thread and waited for at most `seconds`.
-
-    Not one of anyio's threads: the interpreter waits for those when it ends, and a keyring that
-    hangs would block it for ever.
-    """
-    pending[:] = [each for each in pending if not each.done()]
-    if pending:
-        raise KeyringError("it has not finished an earlier operation")
-    result: Future[Result] = Future()
-    result.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            result.set_result(ask())
-        except BaseException as error:
-            result.set_exception(error)
-
-    Thread(target=work, daemon=True, name="keyring").start()
-    try:
-        with anyio.move_on_after(seconds):
-            return await asyncio.wrap_future(result)
-    except KeyringError:
-        raise
-    except Exception as error:
-        # Only the type: a backend's own text may quote the secret.
-        raise KeyringError(f"it failed ({type(error).__name__})") from None
-    pending.append(result)
-    raise KeyringError(f"it did not answer within {seconds:g} s")
 
 
 Place = Literal["file", "keyring"]
 
 
-class TokenStoreError(Exception):
-    """A stored login cannot be used, or one cannot be stored. The text contains no secret."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Identifies a login by the server's name, address and definition.
-
-    A server with another address or definition has another key, and so none of the tokens.
+    """Identifies a login. A server with another address or definition gets none of its tokens.
 
     Attributes:
         address: The server's URL without user name, password, query and fragment.
@@ -126,22 +74,24 @@ class Key:
 
     @property
     def digest(self) -> str:
-        """The stem of the login's file name."""
         parts = (self.server, self.address, self.definition)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    @property
+    def entry(self) -> str:
+        """Its name in a keyring, as users see it."""
+        return f"{self.server} {self.address} {self.definition}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRecord:
-    """One login: the tokens, and what is needed to renew, to revoke and to repeat it.
+    """One login: its tokens, and the data to renew, revoke and repeat it.
 
     Attributes:
         renew_at: When to renew the access token, shortly before it expires, in seconds since the
             epoch; None if the expiry is unknown.
-        scope: The granted scopes, separated by spaces.
-        wanted: Scopes that the server demanded since; the next login requests them too.
+        wanted: Scopes that the server demanded later; the next login requests them too.
         resource: The `resource` parameter of token requests; empty to leave it out.
-        client_id, client_secret, auth_method, redirect_uri: The bridge's client registration.
     """
 
     access_token: str = field(default="", repr=False)
@@ -160,13 +110,8 @@ class TokenRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StoredLogin:
-    """The content of a login's file; `record` is None if the keyring has it."""
-
-    server: str
-    address: str
+class _StoredLogin(Key):
     place: Place
-    definition: str = ""
     record: TokenRecord | None = field(default=None, repr=False)
 
 
@@ -182,42 +127,31 @@ def key_of(spec: ServerSpec) -> Key:
 
 
 class TokenStore:
-    """Stores logins in one directory, and their secrets in a keyring where there is one.
-
-    Its methods raise StoreError if a login cannot be read, trusted, stored, locked or removed.
-
-    Args:
-        directory: Made when the first login is stored.
-        keyring_seconds: Timeout of one keyring operation: enough for a person to unlock the
-            keyring, short enough for a desktop session without a person.
-    """
+    """Stores logins in one directory, and their secrets in a keyring if there is one."""
 
     def __init__(self, directory: Path, *, keyring_seconds: float = 20.0) -> None:
         self._directory = directory
+        # For one operation: enough for a person to unlock the keyring.
         self._keyring_seconds = keyring_seconds
 
     def path(self, key: Key) -> Path:
         return self._directory / f"{key.digest}.json"
 
     async def load(self, key: Key) -> TokenRecord | None:
-        kept, entry = await anyio.to_thread.run_sync(self._read, key), _keyring_entry(key)
+        kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
-        try:
-            text = await self._ask(lambda backend: backend.get_password(SERVICE, entry))
-        except KeyringError as error:
-            raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
+        text = await self._ask_holder(lambda ring: ring.get_password(SERVICE, key.entry))
         found = _parse(text.encode(), key) if text is not None else None
         return found.record if found else None
 
     async def save(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
-        """Store a login where it is already stored; a new one in the keyring if possible.
+        """Store a login in its present place, and a new one in the keyring if possible.
 
-        Returns:
-            Where it is stored, and why not in the keyring.
+        Return the place, and why it is not the keyring.
         """
         with suppress(TokenStoreError):
-            # A file that must not be trusted is replaced by a trusted one.
+            # A trusted file replaces an untrusted one.
             kept = await anyio.to_thread.run_sync(self._read, key)
             if kept is not None and kept.place == "file" and kept.record is not None:
                 await self._write(key, record, "file")
@@ -226,34 +160,40 @@ class TokenStore:
 
     async def save_in_keyring(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
         """Store a login in the keyring if possible, else in its file; see `save`."""
-        whole = _stored_login(key, "keyring", record)
-        text = _STORED_LOGIN.dump_json(whole).decode()
+        text = _STORED_LOGIN.dump_json(_stored_login(key, "keyring", record)).decode()
+
+        def write(backend: KeyringBackend) -> None:
+            backend.set_password(SERVICE, key.entry, text)
+            # Some keyrings report success and store only a part, or nothing.
+            if backend.get_password(SERVICE, key.entry) != text:
+                raise TokenStoreError("it did not store what it was given")
+
         try:
-            await self._ask(partial(_write_entry, entry=_keyring_entry(key), text=text))
-        except KeyringError as error:
+            await self._ask(write)
+        except TokenStoreError as error:
             await self._write(key, record, "file")
             return "file", str(error)
         await self._write(key, None, "keyring")
         return "keyring", ""
 
     async def clear(self) -> None:
-        """Remove all logins, from the keyring too; what cannot be read stays there."""
+        """Remove all logins, from the keyring too, except unreadable ones."""
         for path in sorted(self._directory.glob("*.json")):
             with suppress(OSError, ValueError, TokenStoreError):
-                found = _STORED_LOGIN.validate_json(path.read_bytes())
-                key = Key(server=found.server, address=found.address, definition=found.definition)
-                await self.remove(key)
+                await self.remove(_STORED_LOGIN.validate_json(path.read_bytes()))
 
     async def remove(self, key: Key) -> bool:
         path = self.path(key)
         kept = None
         with suppress(TokenStoreError):
             kept = await anyio.to_thread.run_sync(self._read, key)
+
+        def clear(backend: KeyringBackend) -> None:
+            if backend.get_password(SERVICE, key.entry) is not None:
+                backend.delete_password(SERVICE, key.entry)
+
         if kept is not None and kept.place == "keyring":
-            try:
-                await self._ask(partial(_clear_entry, entry=_keyring_entry(key)))
-            except KeyringError as error:
-                raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
+            await self._ask_holder(clear)
         try:
             path.unlink()
         except FileNotFoundError:
@@ -264,22 +204,58 @@ class TokenStore:
 
     @asynccontextmanager
     async def locked(self, key: Key) -> AsyncIterator[None]:
-        """Lock a login against all other tasks and processes."""
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
+        end = anyio.current_time() + 30.0  # Longer than any renewal.
         try:
-            with anyio.move_on_after(30.0) as scope:  # A renewal takes less.
-                while not _try_lock(descriptor):  # noqa: ASYNC110 - another process releases it
-                    await anyio.sleep(0.05)  # `flock` has no notification.
-            if scope.cancelled_caught:
-                raise TokenStoreError("another process has been busy with it for 30 s")
+            while True:
+                with suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if anyio.current_time() > end:
+                    raise TokenStoreError("another process has been busy with it for 30 s")
+                await anyio.sleep(0.05)  # `flock` has no notification.
             yield
         finally:
             # Closing releases the lock. The file stays: if it were removed, two processes could
             # each lock a file of their own.
             os.close(descriptor)
 
+    async def _ask_holder(self, ask: Callable[[KeyringBackend], Result]) -> Result:
+        """Ask the keyring about a login that only the keyring has."""
+        try:
+            return await self._ask(ask)
+        except TokenStoreError as error:
+            raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
+
     async def _ask(self, ask: Callable[[KeyringBackend], Result]) -> Result:
-        return await _run_in_thread(lambda: ask(_backend()), self._keyring_seconds)
+        """Ask the keyring, within the timeout.
+
+        It does not use anyio's threads, for which the interpreter waits at its end: a keyring that
+        hangs would block it.
+        """
+        pending[:] = [each for each in pending if not each.done()]
+        if pending:
+            raise TokenStoreError("it has not finished an earlier operation")
+        result: Future[Result] = Future()
+        result.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                result.set_result(ask(_backend()))
+            except BaseException as error:
+                result.set_exception(error)
+
+        Thread(target=work, daemon=True, name="keyring").start()
+        try:
+            with anyio.move_on_after(self._keyring_seconds):
+                return await asyncio.wrap_future(result)
+        except TokenStoreError:
+            raise
+        except Exception as error:
+            # Only the type, because a backend's text may quote the secret.
+            raise TokenStoreError(f"it failed ({type(error).__name__})") from None
+        pending.append(result)
+        raise TokenStoreError(f"it did not answer within {self._keyring_seconds:g} s")
 
     def _open_lock(self, key: Key) -> int:
         self._make_directory()
@@ -290,7 +266,6 @@ class TokenStore:
             raise TokenStoreError(f"{path} cannot be opened: {error.strerror}") from None
 
     def _make_directory(self) -> None:
-        """Make the directory if needed, and close it to other users."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.lstat()
@@ -304,7 +279,7 @@ class TokenStore:
     def _read(self, key: Key) -> _StoredLogin | None:
         path = self.path(key)
         try:
-            # Not blocking at a pipe, and not following links.
+            # It must neither block at a pipe nor follow links.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(path, flags)
         except FileNotFoundError:
@@ -312,13 +287,18 @@ class TokenStore:
         except OSError as error:
             raise TokenStoreError(f"{path} is not used: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
-            if problem := _file_problem(os.fstat(file.fileno())):
-                raise TokenStoreError(f"{path} is not used: {problem}")
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise TokenStoreError(f"{path} is not used: it is no regular file")
+            if found.st_uid != os.getuid():
+                raise TokenStoreError(f"{path} is not used: it belongs to another user")
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                raise TokenStoreError(f"{path} is not used: others may read it")
             data = file.read()
-        found = _parse(data, key)
-        if found is None:
+        login = _parse(data, key)
+        if login is None:
             raise TokenStoreError(f"{path} is not used: it is no login to this server")
-        return found
+        return login
 
     async def _write(self, key: Key, record: TokenRecord | None, place: Place) -> None:
         path, data = self.path(key), _STORED_LOGIN.dump_json(_stored_login(key, place, record))
@@ -326,7 +306,7 @@ class TokenStore:
         def replace() -> None:
             self._make_directory()
             try:
-                # A refresh token that was used up must not come back after a power cut.
+                # After a power cut the file must not have a used refresh token again.
                 replace_file(path, data, durable=True)
             except OSError as error:
                 raise TokenStoreError(f"{path} cannot be written: {error.strerror}") from None
@@ -334,38 +314,16 @@ class TokenStore:
         await anyio.to_thread.run_sync(replace)
 
 
-def _file_problem(found: os.stat_result) -> str:
-    """Return why a file must not be used; empty if it may."""
-    if not stat.S_ISREG(found.st_mode):
-        return "it is no regular file"
-    if found.st_uid != os.getuid():
-        return "it belongs to another user"
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        return "others may read it"
-    return ""
-
-
 def _parse(data: bytes, key: Key) -> _StoredLogin | None:
     """Return the login in a file's or keyring's data; None if it is not a login for `key`."""
     try:
         found = _STORED_LOGIN.validate_json(data)
     except ValidationError:
-        # The error's text would quote the data, which may be a token.
+        # The error's text would quote the data, perhaps a token.
         return None
     return found if _stored_login(key, found.place, found.record) == found else None
 
 
 def _stored_login(key: Key, place: Place, record: TokenRecord | None) -> _StoredLogin:
-    return _StoredLogin(**vars(key), place=place, record=record)
-
-
-def _keyring_entry(key: Key) -> str:
-    """Return the name of a login in a keyring, where people see it."""
-    return f"{key.server} {key.address} {key.definition}".rstrip()
-
-
-def _try_lock(descriptor: int) -> bool:
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    own = {"server": key.server, "address": key.address, "definition": key.definition}
+    return _StoredLogin(**own, place=place, record=record)

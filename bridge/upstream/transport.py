@@ -13,16 +13,14 @@ from bridge.upstream.refusal import Refusal
 
 
 class Endpoint:
-    """One server's address, for one connection; opened again only after `fall_back`.
-
-    `stdio.StdioEndpoint` and `http.HttpEndpoint` replace what they have.
+    """One server's address for one connection, opened again only after `fall_back`.
 
     Attributes:
-        transport: The transport's name.
-        last_heard: When the server sent something last, by `clock.current_time`.
+        last_heard: Time of the server's last data, by `clock.current_time`.
         direct: Sends requests past the SDK's session, over stdio; None before `open`.
         refusal: The last HTTP response that was an error.
         on_login: Receives the address at which a starting server waits for its user to log in.
+        pid: The server's process, over stdio.
     """
 
     transport: TransportName
@@ -30,20 +28,16 @@ class Endpoint:
     direct: DirectDispatcher | None = None
     refusal: Refusal | None = None
     on_login: Callable[[str], None] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id, over stdio."""
-        return None
+    pid: int | None = None
 
     @property
     def installing(self) -> bool:
-        """Whether a package runner has not started the server itself yet."""
+        """Whether a package runner is still installing the server."""
         return False
 
     @property
     def last_line(self) -> str:
-        """What a server process wrote last to its stderr; may be empty."""
+        """The server process's last line on stderr; may be empty."""
         return ""
 
     @property
@@ -56,7 +50,6 @@ class Endpoint:
         return ""
 
     def end_report(self) -> str:
-        """Return how the connection ended, in sentences; may be empty."""
         return ""
 
     async def prepare(self) -> None:
@@ -64,17 +57,13 @@ class Endpoint:
         return
 
     def open(self, until: float) -> Transport:
-        """Connect; leaving the context closes everything.
-
-        Args:
-            until: When the caller gives up. Left before, an installation may end by itself.
-        """
+        """Connect before the time `until`; leaving the context closes everything."""
         raise NotImplementedError
 
-    def started(self) -> None:
-        """Note that the server is ready, or will not be: its start is over."""
+    def finish_start(self) -> None:
+        """Note that the start has succeeded or failed."""
         return
 
     def fall_back(self) -> bool:
-        """Change the transport, if its failure suggests that; return whether it did so."""
+        """Change the transport if the failure suggests that; return whether it changed."""
         return False

@@ -47,6 +47,6 @@ def running_cluster(*, nodes: int = 2) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
-        # What the servers said outlives the namespaces, for whoever looks into a failure.
+        # The log of the servers outlives the namespaces and explains failures.
         shutil.rmtree(KEPT_LOGS, ignore_errors=True)
         shutil.copytree(cluster.logs, KEPT_LOGS)

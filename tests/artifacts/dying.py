@@ -1,6 +1,6 @@
-"""A bridge that is killed at each step of changing a store, and what is left checked each time.
+"""Kills a bridge at each step of a change to a store, and checks the store each time.
 
-A program of its own, for it forks: `dying.py DIRECTORY` prints how many steps each way has.
+A program of its own, since it forks: `dying.py DIRECTORY` prints the number of steps of each way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from bridge.store.schema import databases
 from tests.artifacts.rig import OTHER_RUN, RUN, check, store
 
 STEPS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "fcntl.flock", "os.chmod")
-"""What Python announces of all that changes a file's name or makes one. What is said to the
-database is a step, too."""
+"""Audit events of changes to files. A statement to the database is a step too."""
 
 OLD, SAME = b"old" * 1000, b"same" * 1000
 
@@ -33,27 +32,15 @@ def _first(kept: ArtifactStore) -> None:
         writer.finish()
 
 
-def _evicting(kept: ArtifactStore) -> None:
-    kept.of_run("me", RUN).add("large", b"l" * 5500)
-
-
-def _removing(kept: ArtifactStore) -> None:
-    kept.remove("me", kept.listed("me", OTHER_RUN)[0].uri)
-
-
-def _tidying(kept: ArtifactStore) -> None:
-    kept.tidy()
-
-
-WAYS: dict[str, tuple[Callable[[ArtifactStore], None], int]] = {
+WAYS: dict[str, tuple[Callable[[ArtifactStore], object], int]] = {
     "first": (_first, 100_000),
-    "evicting": (_evicting, 10_000),
-    "removing": (_removing, 100_000),
-    "tidying": (_tidying, 5_000),
+    "evicting": (lambda kept: kept.of_run("me", RUN).add("large", b"l" * 5500), 10_000),
+    "removing": (lambda kept: kept.remove("me", kept.find_all("me", OTHER_RUN)[0].uri), 100_000),
+    "tidying": (lambda kept: kept.tidy(), 5_000),
 }
 
 
-def _prepared(root: Path) -> set[str]:
+def _prepare(root: Path) -> set[str]:
     kept = store(root, total=100_000)
     run = kept.of_run("me", OTHER_RUN)
     made = [run.add("old", OLD), run.add("same", SAME)]
@@ -62,7 +49,7 @@ def _prepared(root: Path) -> set[str]:
     return {artifact.uri for artifact in made}
 
 
-def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], None], total: int) -> int:
+def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], object], total: int) -> int:
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -90,14 +77,14 @@ def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], None], total
 def _try(directory: Path, name: str) -> int:
     way, total = WAYS[name]
     prepared = directory / name
-    before = _prepared(prepared)
+    before = _prepare(prepared)
     for number in range(1000):
         root = directory / f"{name}-{number}"
         shutil.copytree(prepared, root)
         status = _die_at(number, root, way, total)
         assert status in (0, -signal.SIGKILL), (name, number, status)
         kept = store(root, total=100_000)
-        listed = {artifact.uri for artifact in kept.listed("me")}
+        listed = {artifact.uri for artifact in kept.find_all("me")}
         if name == "first":
             # Nothing that was there is lost, and at most one is new.
             assert before <= listed, (name, number)

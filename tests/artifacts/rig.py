@@ -1,4 +1,4 @@
-"""A store to try, and what has to be true of one on disk whatever happened to it."""
+"""A store for tests, and a check of its invariants on disk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ DAY = 24 * 3600.0
 
 
 class Clock:
-    """Seconds since the epoch, which pass when they are told to."""
-
     def __init__(self) -> None:
         self.seconds = 1_800_000_000.0
 
@@ -62,23 +60,19 @@ def entries(root: Path) -> set[str]:
         return kept.used()
 
 
-def unfinished(root: Path) -> list[str]:
+def unfinished_files(root: Path) -> list[str]:
     return [path.name for path in (root / "blobs" / "writing").glob("*")]
 
 
 def check(root: Path) -> None:
-    """Everything that is listed can be read, and after tidying there is nothing else.
-
-    Raises:
-        AssertionError: It is not so.
-    """
+    """Check that each listed artifact is readable, and that nothing else remains after `tidy`."""
     found = store(root, total=10**9)
-    for artifact in found.listed(None):
+    for artifact in found.find_all(None):
         data = found.read(None, artifact.uri)
         assert hashlib.sha256(data).hexdigest() == artifact.digest
         assert len(data) == artifact.size
     found.tidy()
-    assert unfinished(root) == []
+    assert unfinished_files(root) == []
     assert contents(root) == entries(root)
 
 

@@ -27,7 +27,7 @@ try:
     kept.of_run("me", RUN).add("large", b"l" * 3_000_000)
 except ArtifactStoreError as error:
     print(error.code, error.message, error.remedy)
-# Also when there is room for the content, and none for what is said of it.
+# Also if the disk has room for the content, and none for its entry.
 filler = root.parent / "filler"
 with filler.open("wb", buffering=0) as file, kept.of_run("me", RUN).writer("new") as writer:
     writer.write(b"n" * 1000)
@@ -40,14 +40,14 @@ with filler.open("wb", buffering=0) as file, kept.of_run("me", RUN).writer("new"
         writer.finish()
     except ArtifactStoreError as error:
         print(error.message)
-assert kept.listed("me") == (old,)
+assert kept.find_all("me") == (old,)
 assert contents(root) == entries(root) == {old.digest}
 assert kept.read("me", old.uri) == b"old" * 1000
 filler.unlink()
 check(root)
 kept.of_run("me", RUN).add("small", b"s" * 500_000)
 check(root)
-print(len(kept.listed("me")))
+print(len(kept.find_all("me")))
 """
 
 
@@ -78,7 +78,7 @@ def test_on_a_full_disk_nothing_is_lost_and_the_error_says_so(tmp_path: Path) ->
     assert bwrap is not None
     mounts = ("--dev-bind", "/", "/", "--size", "1000000", "--tmpfs", str(tmp_path))
     told = _run(bwrap, *mounts, "--", sys.executable, "-c", FULL, str(tmp_path)).splitlines()
-    message = "Nothing more can be kept: the disk is full."
+    message = "No artifact can be stored: the disk is full."
     assert told[0].startswith(f"artifact_store {message}")
     assert "artifacts rm" in told[0]
     assert told[1:] == [message, "2"]

@@ -1,19 +1,22 @@
-"""What runs leave is kept: by content, for its owner, within bounds, for a while."""
+"""The store of artifacts: contents, owners, limits and expiry."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge.artifacts import store as module
-from bridge.artifacts import writer as writing
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError
-from bridge.model import Artifact, ArtifactKind
+from bridge.artifacts.store import MAX_NAME
+from bridge.errors import ArtifactStoreError
+from bridge.model import Artifact, ArtifactKind, Provenance
+from bridge.model.kept import MAX_DOCUMENT
 from bridge.store import owner_digest
 from bridge.store.retention import items_to_remove
+from bridge.store.schema import artifacts
 from tests.artifacts.rig import (
     DAY,
     OTHER_RUN,
@@ -24,7 +27,7 @@ from tests.artifacts.rig import (
     entries,
     rows,
     store,
-    unfinished,
+    unfinished_files,
 )
 from tests.postgresql import store_at
 from tests.raised import raises_code
@@ -35,7 +38,7 @@ pytestmark = [pytest.mark.usefixtures("each_database"), pytest.mark.every_case]
 def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
     clock = Clock()
     kept = store(tmp_path / "a", now=clock)
-    assert kept.listed("me") == ()
+    assert kept.find_all("me") == ()
     data = b"a,b\n1,2\n"
     with kept.of_run("me", RUN).writer("tables/one.csv") as writer:
         writer.write(data[:3])
@@ -53,9 +56,9 @@ def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
     )
     assert first.uri.startswith("bridge://artifacts/")
     second = kept.of_run("me", OTHER_RUN).add("", b"")
-    assert kept.listed("me") == (second, first)
-    assert kept.listed("me", RUN) == (first,)
-    assert kept.listed(None) == (second, first)
+    assert kept.find_all("me") == (second, first)
+    assert kept.find_all("me", RUN) == (first,)
+    assert kept.find_all(None) == (second, first)
     for asked in (first.uri, first.uri.rpartition("/")[2][:6], first.digest[:8], first.digest):
         assert kept.find("me", asked) == first
         assert kept.read("me", asked) == data
@@ -65,7 +68,7 @@ def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
     assert kept.read("me", first.uri, 8) == kept.read("me", first.uri, 10**15, 1) == b""
     assert kept.read("me", second.uri) == b""
     # And another bridge, later, finds the same.
-    assert store(tmp_path / "a", now=clock).listed("me") == (second, first)
+    assert store(tmp_path / "a", now=clock).find_all("me") == (second, first)
 
 
 @pytest.mark.parametrize("kind", ["stdout", "stderr"])
@@ -81,11 +84,11 @@ def test_a_runs_output_is_read_by_the_run_and_the_newest_counts(
 
 
 @pytest.mark.guarantee("kept-apart")
-def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_path: Path) -> None:
+def test_only_its_owner_finds_an_artifact_and_no_error_tells_that_it_exists(tmp_path: Path) -> None:
     kept = store(tmp_path)
     mine = kept.of_run("me", RUN).add("secret", b"secret")
     output = kept.of_run("me", RUN).add("out", b"out", kind="stdout")
-    assert kept.listed("you") == kept.listed("") == ()
+    assert kept.find_all("you") == kept.find_all("") == ()
     never = mine.uri[:-4] + "0000"
     for asked in (mine.uri, mine.digest, mine.digest[:8], output.uri):
         told = []
@@ -99,7 +102,7 @@ def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_pa
                 kept.remove(owner, uri)
         assert told[0] == told[1]
     assert kept.remove_all("you") == 0
-    assert len(kept.listed("me")) == 2
+    assert len(kept.find_all("me")) == 2
     # Nor do the names on disk tell who it is.
     with store_at(tmp_path).reading() as database:
         assert {row.owner for row in rows(database)} == {owner_digest("me")}
@@ -144,7 +147,7 @@ def test_a_beginning_that_fits_two_contents_is_refused_and_says_so(tmp_path: Pat
         number += 1
     artifacts.add("one", found[beginning])
     artifacts.add("two", data)
-    with raises_code("unknown_artifact", match=r"2 things .* begin with .*Give more of it"):
+    with raises_code("unknown_artifact", match=r"2 artifacts begin with .*Give more"):
         kept.find("me", beginning)
     # The same content kept twice is no question.
     artifacts.add("again", data)
@@ -171,7 +174,7 @@ def test_all_of_a_run_or_of_an_owner_is_removed_at_once(tmp_path: Path) -> None:
             kept.of_run(owner, run).add("x", f"{owner} {run}".encode())
     assert kept.remove_all("me", RUN) == 1
     assert kept.remove_all(None, OTHER_RUN) == 2
-    assert [artifact.run_id for artifact in kept.listed(None)] == [RUN]
+    assert [artifact.run_id for artifact in kept.find_all(None)] == [RUN]
     assert kept.remove_all(None) == 1
     check(tmp_path)
     assert store(tmp_path / "never").remove_all(None) == 0
@@ -197,15 +200,15 @@ def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) 
     artifacts = kept.of_run("me", RUN)
     with artifacts.writer("half") as writer:
         writer.write(b"x" * 90)
-        assert kept.listed("me") == ()
+        assert kept.find_all("me") == ()
         # No one takes it for something that a dead bridge has left.
         assert store(tmp_path).tidy() == 0
-        assert len(unfinished(tmp_path)) == 1
-    assert unfinished(tmp_path) == []
+        assert len(unfinished_files(tmp_path)) == 1
+    assert unfinished_files(tmp_path) == []
     artifacts.add("whole", b"x" * 90)
-    with pytest.raises(ArtifactStoreError, match="before"):
+    with pytest.raises(ArtifactStoreError, match="finished or discarded"):
         writer.finish()
-    with pytest.raises(ArtifactStoreError, match="before"):
+    with pytest.raises(ArtifactStoreError, match="finished or discarded"):
         writer.write(b"x")
 
 
@@ -215,27 +218,27 @@ def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_p
     artifacts.add("one", b"x" * 60)
     with artifacts.writer("two") as writer:
         writer.write(b"y" * 40)
-        with pytest.raises(ArtifactQuotaError, match="100 bytes.*MCP_BRIDGE_ARTIFACT_RUN_BYTES"):
+        with raises_code("artifact_quota", match="100 bytes.*MCP_BRIDGE_ARTIFACT_RUN_BYTES"):
             writer.write(b"y")
         # What there was before is whole.
         assert writer.finish().size == 40
-    with pytest.raises(ArtifactQuotaError):
+    with raises_code("artifact_quota"):
         kept.of_run("me", RUN).add("three", b"z")
     assert kept.of_run("me", OTHER_RUN).add("three", b"z" * 100).size == 100
-    assert len(kept.listed("me")) == 3
+    assert len(kept.find_all("me")) == 3
     # More than the store has room for would drive out the run's own.
-    with pytest.raises(ArtifactQuotaError, match="50 bytes"):
+    with raises_code("artifact_quota", match="50 bytes"):
         store(tmp_path / "small", run=100, total=50).of_run("me", RUN).add("x", b"x" * 51)
 
 
 def test_a_run_leaves_so_many_things_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "MAX_RUN_ENTRIES", 3)
+    monkeypatch.setattr(module, "MAX_RUN_ENTRIES", 3)
     artifacts = store(tmp_path).of_run("me", RUN)
     for _ in range(3):
         artifacts.add("x", b"")
-    with pytest.raises(ArtifactQuotaError, match=r"3 .*archive"):
+    with raises_code("artifact_quota", match=r"3 .*archive"):
         artifacts.writer("one more")
 
 
@@ -245,15 +248,15 @@ def test_the_oldest_make_room_and_never_one_that_is_being_written(tmp_path: Path
         kept.of_run("me", f"run{number}").add(str(number), bytes([number]) * 200)
         for number in range(5)
     ]
-    assert kept.listed("me") == tuple(reversed(made))
+    assert kept.find_all("me") == tuple(reversed(made))
     with kept.of_run("you", RUN).writer("slow") as slow:
         slow.write(b"s" * 300)
         sixth = kept.of_run("you", OTHER_RUN).add("sixth", b"6" * 100)
         # A tenth more than was needed, so that it is seldom.
-        assert kept.listed("me") == tuple(made[:0:-1])
+        assert kept.find_all("me") == tuple(made[:0:-1])
         slow_one = slow.finish()
-    assert kept.listed("you") == (slow_one, sixth)
-    assert kept.listed("me") == tuple(made[:2:-1])
+    assert kept.find_all("you") == (slow_one, sixth)
+    assert kept.find_all("me") == tuple(made[:2:-1])
     check(tmp_path)
 
 
@@ -264,7 +267,7 @@ def test_what_has_expired_is_not_told_and_is_removed(tmp_path: Path) -> None:
     clock.seconds += DAY
     new = kept.of_run("me", RUN).add("new", b"new")
     clock.seconds += DAY
-    assert kept.listed("me") == (new,)
+    assert kept.find_all("me") == (new,)
     with raises_code("unknown_artifact"):
         kept.read("me", old.uri)
     assert kept.tidy() == 1
@@ -286,7 +289,7 @@ def test_a_name_of_a_program_is_one_line_and_bounded(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_written_to_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     kept = store(tmp_path / "file" / "store")
-    with pytest.raises(ArtifactStoreError, match="cannot be kept") as refused:
+    with pytest.raises(ArtifactStoreError, match="cannot be stored") as refused:
         kept.of_run("me", RUN).writer("x")
     assert refused.value.remedy
 
@@ -307,7 +310,7 @@ def test_a_clock_that_is_put_back_keeps_the_order_and_dates_nothing_far_ahead(
     kept = store(tmp_path, now=clock)
     artifacts = kept.of_run("me", RUN)
     first, second = (artifacts.add(name, name.encode()) for name in ("first", "second"))
-    assert kept.listed("me") == (second, first)
+    assert kept.find_all("me") == (second, first)
     assert first.created < second.created < first.created + 1
     clock.seconds -= DAY
     third = artifacts.add("third", b"third")
@@ -325,14 +328,14 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
             kept.of_run(owner, RUN).add(str(number), f"{owner}{number}".encode() * 20)
     mine = kept.of_run("me", OTHER_RUN)
 
-    def refused(size: int) -> bool:
+    def is_refused(size: int) -> bool:
         try:
             mine.add("x", b"x" * size)
-        except ArtifactQuotaError as error:
+        except ArtifactStoreError as error:
             return "your share" in error.message
         return False
 
-    assert refused(600)
+    assert is_refused(600)
     looks: list[object] = []
 
     def look(*given: Any) -> Any:
@@ -341,12 +344,52 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
 
     monkeypatch.setattr(module, "items_to_remove", look)
     for size in (600, 599, 301):
-        assert refused(size)
+        assert is_refused(size)
     assert not looks
     clock.seconds += 60
-    assert refused(600)
+    assert is_refused(600)
     assert looks
     # What is much less is weighed, and so is what another has.
-    assert not refused(100)
+    assert not is_refused(100)
     assert kept.of_run("you", RUN).add("more", b"m" * 100).size == 100
     check(tmp_path)
+
+
+def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None:
+    kept, read = store(tmp_path), frozenset({"private-data"})
+    found: list[Provenance | None] = [None]
+    artifacts = kept.of_run("me", RUN, lambda: found[-1])
+    with artifacts.writer("a") as writer:
+        writer.write(b"1")
+        found.append(Provenance(run_id=RUN, labels=read))
+        made = writer.finish()
+    assert made.provenance == Provenance(run_id=RUN, labels=read)
+    assert kept.find("me", made.uri) == made
+    assert kept.find_all("me") == (made,)
+    # The same content of a run that had read nothing is its own.
+    clean = kept.of_run("me", OTHER_RUN).add("a", b"1")
+    assert clean.provenance is None
+    assert kept.find("me", clean.uri).provenance is None
+
+
+@pytest.mark.parametrize("damage", ["x", 5, [], {}, {"labels": ["a"], "servers": []}])
+def test_what_no_bridge_wrote_is_the_worst(tmp_path: Path, damage: object) -> None:
+    kept = store(tmp_path)
+    made = kept.of_run("me", RUN).add("a", b"1")
+    with store_at(tmp_path).writing() as database:
+        assert database.connection is not None
+        text = damage if isinstance(damage, str) else json.dumps(damage)
+        database.connection.execute(artifacts.update().values(provenance=text))
+    found = kept.find("me", made.uri).provenance
+    assert found is not None
+    assert found.anything
+
+
+def test_there_is_room_for_the_most_that_there_can_be(tmp_path: Path) -> None:
+    servers = frozenset(f"{n:03}" for n in range(MAX_DOCUMENT // 8))
+    largest = Provenance(run_id="r" * 40, servers=servers)
+    assert len(json.dumps(largest.document())) > MAX_DOCUMENT // 2
+    kept = store(tmp_path)
+    made = kept.of_run("me", RUN, lambda: largest).add("\U0001f600" * MAX_NAME, b"1")
+    assert kept.find("me", made.uri) == made
+    assert made.provenance == largest

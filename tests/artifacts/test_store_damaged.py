@@ -11,12 +11,7 @@ import pytest
 from bridge.errors import ArtifactStoreError
 from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
-from tests.artifacts.rig import (
-    OTHER_RUN,
-    RUN,
-    check,
-    store,
-)
+from tests.artifacts.rig import OTHER_RUN, RUN, check, store
 from tests.raised import raises_code
 
 
@@ -66,7 +61,7 @@ def test_a_content_that_cannot_be_looked_for_keeps_its_entry(
 @pytest.mark.guarantee("kept-apart")
 @pytest.mark.parametrize("name", ["", "blobs", "blobs/writing", "store.db"])
 def test_nothing_is_reached_through_a_link(tmp_path: Path, name: str) -> None:
-    """Nor made there: whoever plants one gets nothing written where it points."""
+    """Nor is anything made there: a planted link gets nothing written where it points."""
     root, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
     elsewhere.mkdir()
     target = elsewhere / "file" if name == "store.db" else elsewhere

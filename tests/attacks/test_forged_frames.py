@@ -9,8 +9,6 @@ from bridge.rpc.channel import MAX_SHORT_BYTES, Channel
 
 
 class _Stream:
-    """A sandbox that has said one thing."""
-
     def __init__(self, data: bytes) -> None:
         self._left = [data]
 
@@ -34,7 +32,6 @@ TOO_LONG = "A" * MAX_SHORT_BYTES
     ids=["error", "repr", "result"],
 )
 async def test_a_forged_end_cannot_flood_the_conversation(done: Done) -> None:
-    """The guest keeps results and tracebacks short; the host must not take its word for it."""
     with pytest.raises(WireError, match="longer than"):
         await Channel(_Stream(encode(done))).receive()
 

@@ -20,7 +20,6 @@ WANTED_RECALL = 0.9
     not (TEST_PACKAGES.is_dir() and (BIN / "node").exists()), reason="needs the servers from npm"
 )
 async def test_the_wanted_tool_of_a_real_server_is_among_the_first_five(tmp_path: Path) -> None:
-    """It is in nine of ten cases, in both halves of the queries that these servers answer."""
     specs = servers_at_hand(tmp_path)
     async with Pool(specs, log_dir=tmp_path / "logs", environ=os.environ) as pool:
         tools = {spec.name: await pool.server(spec.name).tools() for spec in specs}

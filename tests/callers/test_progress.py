@@ -1,4 +1,4 @@
-"""What is told of a run while it continues, and how often."""
+"""Progress reports of a run: their content and how often a client gets them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import anyio
 import pytest
 
-from bridge.callers.client import RunCaller
+from bridge.callers import client as automatic
+from bridge.callers.client import HEADLESS_SECONDS, RunCaller, answered_by
 from bridge.callers.progress import (
     MAX_LOGGED,
     MAX_PIECE,
@@ -15,11 +16,14 @@ from bridge.callers.progress import (
     LoggedOutput,
     ProgressReporter,
     RunProgress,
-    told,
 )
 from bridge.clock import Clock
-from bridge.model import Json
+from bridge.errors import ApprovalRefusedError
+from bridge.gate.approval import Approval, Approver
+from bridge.gate.decision import CallFacts, Decision
+from bridge.model import HeldCall, Json, Plan
 from tests.fakes.client import FakeClient
+from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -63,16 +67,10 @@ def test_the_share_is_one_of_a_whole(done: float, total: float, share: float | N
     ],
 )
 def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str) -> None:
-    """Bars that programs draw over themselves, control characters, lines without an end."""
     run_progress = RunProgress()
     for piece in pieces:
         run_progress.wrote(piece)
     assert run_progress.line == line
-
-
-def test_texts_stay_in_their_line_and_their_bound() -> None:
-    assert told("a\nb\x07") == "a b\\x07"
-    assert len(told("\x07" * 1000)) == MAX_TOLD
 
 
 def test_logged_output_is_cut_and_counted() -> None:
@@ -150,17 +148,15 @@ async def test_progress_grows_and_its_total_keeps_the_programs_share() -> None:
 
 
 async def test_calls_are_counted_for_those_who_follow() -> None:
-    """And for no one else the program's calls take no way around."""
-
     async def handler(method: str, params: Mapping[str, Json]) -> Json:
         return run.progress.call_text()
 
     run = RunCaller(FakeClient(), Clock())
-    answer = await run.followed(handler)("call_tool", {"server": "git", "tool": "log"})
+    answer = await run.report_calls(handler)("call_tool", {"server": "git", "tool": "log"})
     assert answer == "calling git.log"
-    assert await run.followed(handler)("list_servers", {}) == ""
+    assert await run.report_calls(handler)("list_servers", {}) == ""
     quiet = RunCaller(FakeClient(wants_progress=False), Clock())
-    assert quiet.followed(handler) is handler
+    assert quiet.report_calls(handler) is handler
 
 
 async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:
@@ -178,3 +174,69 @@ async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
     assert run.progress.line == "line"
+
+
+CODEX = "codex-mcp-client 0.169.0"
+CALL = CallFacts(server="git", tool="push", arguments={"branch": "main"})
+ASK = Decision(action="ask", rule="default for writes")
+
+
+@pytest.mark.parametrize(
+    ("client", "action", "seconds", "answerer"),
+    [
+        (CODEX, "decline", 0.0, "`codex exec`"),
+        (CODEX, "decline", HEADLESS_SECONDS - 0.1, "`codex exec`"),
+        (CODEX, "decline", HEADLESS_SECONDS, ""),
+        (CODEX, "accept", 0.5, ""),
+        ("codex-mcp-client 0.9", "decline", 0.5, ""),
+        ("claude-code 2.1.329", "cancel", 0.5, "`claude -p`"),
+        ("claude-code 2.1.329", "decline", 0.5, ""),
+        ("other 1.0", "decline", 0.1, "the client other 1.0"),
+        ("other", "accept", 0.1, "the client other"),
+        ("other", "decline", 0.15, ""),
+        ("other", "decline", 60.0, ""),
+    ],
+)
+def test_fast_answers_and_those_of_headless_clients_are_automatic(
+    monkeypatch: pytest.MonkeyPatch, client: str, action: str, seconds: float, answerer: str
+) -> None:
+    monkeypatch.setattr(automatic, "AUTOMATIC_SECONDS", 0.15)
+    assert answered_by(client, action, seconds) == answerer
+
+
+def _approver(program: str, action: str) -> Approver:
+    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {**({"action": action} if action else {}), "automatic": "a person"}
+
+    client = FakeClient(answer=answer, program=program)
+    return Approver(RunCaller(client, Clock(), identified=True).elicit, owner="me")
+
+
+async def test_automatic_declines_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 1e9)
+    monkeypatch.setattr(automatic, "AUTOMATIC_SECONDS", 1e9)
+    with raises_code("answered_automatically", match="answered it, with None"):
+        await _approver("other 1.0", "").approve(CALL, [ASK])
+    with raises_code("answered_automatically") as caught:
+        await _approver(CODEX, "decline").approve(CALL, [ASK])
+    assert caught.value.code == "answered_automatically"
+    assert caught.value.message == (
+        "git.push needs a person's approval (default for writes). No person saw the question: "
+        "`codex exec` answered it, with 'decline'. It was not called."
+    )
+    assert '[[policy.rules]]\nname = "allow git.push"' in caught.value.remedy
+    held = HeldCall(number=1, server="git", tool="push", arguments={})
+    for action in ("ask", "allow"):
+        call = HeldCall(**{**vars(held), "action": action})
+        plan = Plan(plan_id="a" * 16, seconds=60, calls=(call,))
+        with raises_code("answered_automatically", match="`codex exec` answered it"):
+            await _approver(CODEX, "decline").approve_plan(plan, "", [1])
+    approval = await _approver("other 1.0", "accept").approve(CALL, [ASK])
+    assert approval == Approval(note="automatic: the client other 1.0 accepted it")
+
+
+@pytest.mark.parametrize("program", [CODEX, ""])
+async def test_a_decline_is_a_refusal(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 0.0)
+    with pytest.raises(ApprovalRefusedError, match="declined"):
+        await _approver(program, "decline").approve(CALL, [ASK])

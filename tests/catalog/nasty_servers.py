@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.naming import server_aliases
+from bridge.catalog.entries import ServerEntry, server_aliases, tool_entries
 from bridge.model import Tool
 
 STRING = {"type": "string"}

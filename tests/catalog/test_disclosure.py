@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog import disclosure
-from bridge.catalog.disclosure import Level, choose_levels, disclosed, outdated
+from bridge.catalog import docs
+from bridge.catalog.docs import Level, choose_levels, describe_servers, is_outdated
 from bridge.catalog.entries import ServerEntry
 from bridge.model import Tool
 from bridge.tokens import count_tokens
@@ -72,13 +72,13 @@ def test_what_is_left_over_goes_to_the_smallest_servers_first() -> None:
 
 def test_a_server_that_was_not_asked_has_its_line_at_every_level() -> None:
     for tokens in (60, 100, 400):
-        text = disclosed(servers(3, None), tokens)
+        text = describe_servers(servers(3, None), tokens)
         assert "mcp_server_1" in text
         assert "search for" in text
 
 
 def test_servers_of_which_none_was_asked_are_a_plain_list() -> None:
-    assert disclosed(servers(None, None), 500).splitlines() == [
+    assert describe_servers(servers(None, None), 500).splitlines() == [
         "Servers (search for their tools):",
         "mcp_server_0: What it is for. (search for its tools)",
         "mcp_server_1: What it is for. (search for its tools)",
@@ -92,11 +92,11 @@ def test_servers_with_the_same_tools_are_told_once() -> None:
     }
     tools["other"] = tools["other"][:1]
     entries = server_entries(
-        {"work": "At work.", "home": "At home.", "other": "", "new": ""}, tools
+        {"work": "For work.", "home": "At home.", "other": "", "new": ""}, tools
     )
-    lines = disclosed(entries, 500).splitlines()
+    lines = describe_servers(entries, 500).splitlines()
     assert [line for line in lines if line.startswith("mcp_")] == [
-        "mcp_work: At work.",
+        "mcp_work: For work.",
         "mcp_home: At home. (same tools as mcp_work)",
         "mcp_other",
         "mcp_new (search for its tools)",
@@ -129,9 +129,9 @@ def entries_of(drawn: dict[str, tuple[str, dict[str, str] | None]]) -> tuple[Ser
 def test_no_servers_ever_cost_more_than_the_budget(
     drawn: dict[str, tuple[str, dict[str, str] | None]], tokens: int
 ) -> None:
-    text = disclosed(entries_of(drawn), tokens)
+    text = describe_servers(entries_of(drawn), tokens)
     assert count_tokens(text) <= tokens
-    assert disclosed(entries_of(drawn), tokens) == text
+    assert describe_servers(entries_of(drawn), tokens) == text
 
 
 @given(drawn=SERVERS, tokens=st.integers(0, 1_500), more=st.integers(0, 1_500))
@@ -152,9 +152,9 @@ def test_nothing_is_written_out_that_cannot_fit(monkeypatch: pytest.MonkeyPatch)
         counted.append(text)
         return count_tokens(text)
 
-    monkeypatch.setattr(disclosure, "count_tokens", count)
-    disclosed(servers(*[100] * 50), 1_500)
-    disclosed(servers(5_000), 1_500)
+    monkeypatch.setattr(docs, "count_tokens", count)
+    describe_servers(servers(*[100] * 50), 1_500)
+    describe_servers(servers(5_000), 1_500)
     assert 0 < len(counted) < 1_000
 
 
@@ -164,41 +164,32 @@ def test_the_budget_holds_although_lines_together_cost_more_than_each(
     def count(text: str) -> int:
         return len(text) // 4 + 7 * text.count("\n")
 
-    monkeypatch.setattr(disclosure, "count_tokens", count)
+    monkeypatch.setattr(docs, "count_tokens", count)
     for tokens in (100, 300, 1_000, 3_000):
-        assert count(disclosed(servers(*[4] * 12), tokens)) <= tokens
+        assert count(describe_servers(servers(*[4] * 12), tokens)) <= tokens
 
 
-def told(*counts: int | None) -> bool:
-    """Whether a description made while the second server was not asked is outdated by this."""
-    return outdated(servers(3, None), servers(*counts))
-
-
-def test_a_description_is_outdated_by_a_server_that_came_went_or_changed() -> None:
-    assert told(3, None, 1)
-    assert told(3)
-    assert told(4, None)
-    assert outdated(servers(3, None), servers(3, None, description="For something else."))
-
-
-def test_a_description_is_not_outdated_by_what_is_learnt_until_all_is_known() -> None:
+def test_a_description_is_outdated_by_what_changed_and_by_news_once_all_is_known() -> None:
+    before = servers(3, None)
+    for now in (servers(3, None, 1), servers(3), servers(4, None)):
+        assert is_outdated(before, now)
+    assert is_outdated(before, servers(3, None, description="For something else."))
     first = servers(3, None, None)
-    assert not outdated(first, first)
-    assert not outdated(first, servers(3, 2, None))
-    assert outdated(first, servers(3, 2, 1))
-    assert not outdated(servers(3, 2, 1), servers(3, 2, 1))
+    for now in (first, servers(3, 2, None)):
+        assert not is_outdated(first, now)
+    assert is_outdated(first, servers(3, 2, 1))
 
 
 def test_a_server_that_introduces_itself_is_learnt_of_and_not_changed() -> None:
     silent = tuple(replace(entry, description="") for entry in servers(None, None))
     first = (replace(silent[0], description="Hello.", known=True), silent[1])
-    assert not outdated(silent, first)
-    assert outdated(silent, tuple(replace(entry, known=True) for entry in first))
+    assert not is_outdated(silent, first)
+    assert is_outdated(silent, tuple(replace(entry, known=True) for entry in first))
 
 
 def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
-    heading = disclosure._heading(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
-    assert count_tokens(heading) <= disclosure._HEADING_TOKENS
+    heading = docs._list_header(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
+    assert count_tokens(heading) <= docs._HEADING_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -218,4 +209,5 @@ def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
     ],
 )
 def test_a_servers_line_is_no_heading(description: str, line: str) -> None:
-    assert disclosed(servers(1, description=description), 500).count(f"mcp_server_0: {line}\n") == 1
+    text = describe_servers(servers(1, description=description), 500)
+    assert text.count(f"mcp_server_0: {line}\n") == 1

@@ -10,21 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog import disclosure
-from bridge.catalog.disclosure import Level
+from bridge.catalog import docs
 from bridge.catalog.docs import (
     DESCRIPTION_TOKENS,
     INSTRUCTIONS_TOKENS,
+    Level,
+    Offers,
     capabilities,
     example_call,
     instructions,
+    offers_line,
+    offers_section,
+    root_names,
     server_docs,
     tool_description,
     tool_docs,
 )
-from bridge.catalog.entries import ServerEntry
-from bridge.catalog.offers import Offers, offers_line, offers_section, root_names
-from bridge.catalog.stubs import run_discovered, run_server
+from bridge.catalog.entries import Observation, ServerEntry, run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
 from bridge.tokens import count_tokens
 from tests.catalog.nasty_servers import server_entries
@@ -92,7 +94,7 @@ CODEX_SHOWS = 247
 
 def test_texts_are_as_the_file_says() -> None:
     create, listing = GITHUB.tools
-    seen = replace(listing, observed={"type": "array"}, observations=3)
+    seen = replace(listing, observed=Observation(schema={"type": "array"}, count=3))
     entries = server_entries({"git-hub": "Issues."}, {"git-hub": [CREATE]})
     texts = {
         "few servers": tool_description(SERVERS, Limits()).splitlines(),
@@ -105,7 +107,7 @@ def test_texts_are_as_the_file_says() -> None:
         "summary": tool_docs(GITHUB, create),
         "full": tool_docs(GITHUB, create, "full"),
         "observed": tool_docs(GITHUB, seen, "full"),
-        "levels": {level.name: [*disclosure._lines(entries[0], level)] for level in Level},
+        "levels": {level.name: [*docs._lines(entries[0], level)] for level in Level},
         "run": [run_server(GITHUB), *run_discovered(SERVERS)],
     }
     assert_golden(Path(__file__).with_name("golden.json"), texts)
@@ -283,18 +285,17 @@ def test_the_packages_that_programs_find_are_told_with_the_versions_that_matter(
     )
 
 
-def test_twenty_packages_are_named_in_the_description_and_the_others_are_counted() -> None:
-    installed = tuple((f"package-{number}", "1.0") for number in range(50))
-    line = offers_line(Offers(installed=installed))
+@pytest.mark.parametrize(
+    "offers",
+    [
+        Offers(installed=tuple((f"package-{number}", "1.0") for number in range(50))),
+        Offers(packages=tuple(f"package-{number}" for number in range(500))),
+    ],
+)
+def test_long_lists_are_counted(offers: Offers) -> None:
+    line = offers_line(offers)
     assert line.endswith(" more.")
     assert len(line) < 400
-
-
-def test_long_lists_are_counted() -> None:
-    many = Offers(packages=tuple(f"package-{number}" for number in range(500)))
-    line = offers_line(many)
-    assert len(line) < 400
-    assert line.endswith(" more.")
 
 
 def test_roots_are_names_that_cannot_write_into_the_guide() -> None:

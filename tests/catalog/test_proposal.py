@@ -28,7 +28,7 @@ def _spec(text: str) -> PolicySpec:
     return parse_policy(tomllib.loads(text)["policy"], "config.toml: policy")
 
 
-def _proposed(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[str, list[str]]:
+def _propose_for(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[str, list[str]]:
     [described] = _tools(server, **{tool: annotations})
     policy = Policy(_spec(propose({server: [described]}, {})))
     decision = policy.decide(CallFacts(server=server, tool=tool, definition=described))
@@ -79,7 +79,7 @@ def test_budgets_are_proposed_but_not_in_force() -> None:
 def test_a_tool_is_judged_by_its_name_and_its_annotations_whichever_is_stricter(
     server: str, tool: str, annotations: Mapping[str, bool], effect: str, labels: list[str]
 ) -> None:
-    assert _proposed(server, tool, annotations) == (effect, labels)
+    assert _propose_for(server, tool, annotations) == (effect, labels)
 
 
 def test_a_tool_that_comes_later_is_vouched_for_by_no_line_of_others() -> None:
@@ -113,7 +113,21 @@ list = { effect = "read", labels = ["untrusted-input", "private-data"] }  # its 
 
 
 NAMES = st.text(min_size=1, max_size=30) | st.sampled_from(
-    ["a*", "a?", "a\\", '"', "a\n[policy]\npin = 3", "\x7f", "\ud800", "]", "#", "get_", "é", "a.b"]
+    [
+        "a*",
+        "a?",
+        "a\\",
+        '"',
+        "a\n[policy]\npin = 3",
+        "\x7f",
+        "\0",
+        "\ud800",
+        "]",
+        "#",
+        "get_",
+        "é",
+        "a.b",
+    ]
     + ["resources/read", "prompts/get", "mail"]
 )
 
@@ -128,4 +142,4 @@ def test_it_parses_whatever_servers_and_tools_are_called(
     }
     spec = _spec(propose(described, dict.fromkeys(servers, "it is\r\nodd \u202e")))
     assert all(not server.trust for server in spec.servers)
-    assert len(spec.servers) == sum("\ud800" not in server for server in servers)
+    assert len(spec.servers) == sum({"\0", "\ud800"}.isdisjoint(server) for server in servers)

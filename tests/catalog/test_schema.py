@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 
 from bridge.catalog.docs import example_call
-from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.stubs import MAX_SIGNATURE_CHARS, signature
+from bridge.catalog.entries import MAX_SIGNATURE_CHARS, ServerEntry, ToolEntry, signature
 from bridge.guest.schema.typetext import Names, TypeWriter
 from bridge.model import Tool
 from tests.schema_strategies import ANY_SCHEMA

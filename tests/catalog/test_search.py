@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import tomllib
 from collections.abc import Iterable
@@ -10,11 +12,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, Match, ToolIndex
-from bridge.catalog.words import indexed, mended, words
+from bridge.catalog.search import (
+    GOOD_FIT,
+    MAX_LIMIT,
+    Match,
+    ToolIndex,
+    correct_word,
+    index_text,
+    words,
+)
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
-from tests.catalog.real_tools import listed_tools, real_tools
+from tests.raised import raises_code
+
+QUERIES = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())
+RECORDED = Path(__file__).parents[1] / "testdata"
+
+
+def real_tools() -> dict[str, tuple[Tool, ...]]:
+    servers = json.loads((RECORDED / "tools.json").read_text(encoding="utf-8"))
+    return {
+        server: tuple(
+            Tool(
+                server=server,
+                name=tool["name"],
+                title=tool.get("title", ""),
+                description=tool.get("description", ""),
+                input_schema=tool["inputSchema"],
+                output_schema=tool.get("outputSchema"),
+            )
+            for tool in tools
+        )
+        for server, tools in servers.items()
+    }
+
+
+def listed_tools() -> dict[str, tuple[Tool, ...]]:
+    servers = json.loads((RECORDED / "listed_tools.json").read_text(encoding="utf-8"))
+    return {
+        server: tuple(
+            tool(server, name, text, *parameters.split()) for name, text, parameters in tools
+        )
+        for server, tools in servers.items()
+    }
 
 
 def tool(server: str, name: str, description: str = "", *parameters: str) -> Tool:
@@ -58,29 +98,7 @@ CATALOG = (
 )
 
 
-@pytest.mark.parametrize(
-    ("query", "best"),
-    [
-        ("create issue", "create_issue"),
-        ("creating issues", "create_issue"),
-        ("open a pull request", "createPullRequest"),
-        ("createPullRequest", "createPullRequest"),
-        ("create_pull_request", "createPullRequest"),
-        ("issues listed", "list_issues"),
-        ("remove branches", "delete_branch"),
-        ("send message", "post_message"),
-        ("publish text to channel", "post_message"),
-        ("what time is it now", "get_current_time"),
-        ("timezone", "convert_time"),
-        ("conv", "convert_time"),
-        ("mesage", "post_message"),
-        ("isue create", "create_issue"),
-        ("save file", "write_file"),
-        ("fetch file", "read_file"),
-        ("s3", "put_object"),
-        ("buckets", "put_object"),
-    ],
-)
+@pytest.mark.parametrize(("query", "best"), QUERIES["catalog"].items())
 def test_the_tool_that_was_meant_comes_first(query: str, best: str) -> None:
     assert search(CATALOG, query)[0].name == best
 
@@ -89,18 +107,7 @@ REAL = ToolIndex()
 REAL.update(real_tools())
 
 
-@pytest.mark.parametrize(
-    ("query", "best"),
-    [
-        ("add numbers", "everything.get-sum"),
-        ("remember a fact", "memory.add_observations"),
-        ("what facts are remembered", "memory"),
-        ("run a SQL query", "sqlite"),
-        ("download a web page", "fetch.fetch"),
-        ("rename a file", "filesystem.move_file"),
-        ("list tables", "sqlite.list_tables"),
-    ],
-)
+@pytest.mark.parametrize(("query", "best"), QUERIES["real"].items())
 def test_among_real_servers_the_tool_that_was_meant_comes_first(query: str, best: str) -> None:
     found = REAL.search(query)[0]
     assert f"{found.tool.server}.{found.tool.name}".startswith(best)
@@ -120,7 +127,7 @@ def test_where_no_tool_does_it_none_is_a_good_match(query: str) -> None:
 def test_most_queries_find_their_tool_among_the_first_three_of_810(name: str, least: int) -> None:
     (index := ToolIndex()).update(listed_tools())
     assert len(index) == 810
-    queries = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())[name]
+    queries = QUERIES[name]
     missed = [
         query
         for query, right in queries.items()
@@ -141,30 +148,44 @@ BYSTANDERS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("query", "best"),
-    [
-        ("read a file from disk", "read_file"),
-        ("what does this service cost", "get_pricing"),
-        ("compute an arithmetic expression", "calculate"),
-    ],
-)
+@pytest.mark.parametrize(("query", "best"), QUERIES["bystanders"].items())
 def test_a_rare_word_does_not_outweigh_what_is_to_be_done(query: str, best: str) -> None:
     assert search(BYSTANDERS, query)[0].name == best
 
 
-def test_the_first_line_counts_wherever_a_description_begins() -> None:
-    late = tool("s", "b", "  \n   Paint the wall.\nSay hello.")
-    early = tool("s", "a", "Say hello.\nPaint the wall.")
-    assert search([late, early], "paint the wall") == [late, early]
+EVERYWHERE = [tool("s", f"a{number}", "Whatever it is.") for number in range(3000)]
 
 
-def test_all_words_of_a_name_beat_a_longer_one_with_some() -> None:
-    tools = [
-        tool("git", "git_status", "Show what is in the working directory.", "path"),
-        tool("files", "directory_tree", f"Nested entries. {'They have names. ' * 20}", "path"),
-    ]
-    assert search([*CATALOG, *tools], "show the directory tree")[0].name == "directory_tree"
+@pytest.mark.parametrize(
+    ("query", "others", "best"),
+    [
+        (
+            "paint the wall",
+            [tool("s", "a", "Say hello.\nPaint the wall.")],
+            tool("s", "b", "  \n   Paint the wall.\nSay hello."),
+        ),
+        (
+            "show the directory tree",
+            [*CATALOG, tool("git", "git_status", "Show what is in the working directory.", "path")],
+            tool("files", "directory_tree", f"Nested entries. {'They have names. ' * 20}", "path"),
+        ),
+        (
+            "close stale issue",
+            [tool("s", "issue_issue", "issue " * 50)],
+            tool("s", "close", "Close a stale issue."),
+        ),
+        (
+            "list",
+            [tool("s", f"list_{name}", "list " * 9) for name in ("list", "a", "b")],
+            tool("s", "list", "Words about other things altogether, and many of them."),
+        ),
+        ("whatever close", EVERYWHERE, tool("s", "close", "Whatever it closes.")),
+    ],
+)
+def test_the_first_line_the_whole_name_and_the_rare_words_decide(
+    query: str, others: list[Tool], best: Tool
+) -> None:
+    assert search([*others, best], query)[0] == best
 
 
 def test_a_name_in_camel_case_is_found_as_one_word_too() -> None:
@@ -187,6 +208,7 @@ def test_what_is_said_of_parameters_counts() -> None:
 
 
 def test_a_query_that_fits_nothing_finds_nothing() -> None:
+    assert len(search(EVERYWHERE, "whatever it is")) == 5
     assert search(CATALOG, "xylophone") == []
     assert search([], "create issue") == []
 
@@ -266,7 +288,7 @@ def test_a_server_s_tools_are_searched_alone() -> None:
     index = index_of(CATALOG)
     found = index.search("list", server="slack")
     assert [match.tool.name for match in found] == ["list_channels"]
-    assert index.search("list", server="nobody") == []
+    assert index.search("list", server="none") == []
     assert index.search("list_channels", server="github")[0].tool.server == "github"
 
 
@@ -281,18 +303,6 @@ def test_an_index_is_used_from_any_thread() -> None:
     thread.start()
     thread.join()
     assert index.search("create issue") == found
-
-
-def test_a_tool_with_most_of_the_words_beats_one_that_repeats_a_single_one() -> None:
-    repeating = tool("s", "issue_issue", "issue " * 50)
-    having = tool("s", "close", "Close a stale issue.")
-    assert search([repeating, having], "close stale issue")[0] is having
-
-
-def test_the_tool_that_is_named_exactly_comes_first_wherever() -> None:
-    tools = [tool("s", f"list_{name}", "list " * 9) for name in ("list", "a", "b")]
-    tools.append(tool("s", "list", "Words about other things altogether, and many of them."))
-    assert search(tools, "list")[0].name == "list"
 
 
 def crowd() -> list[Tool]:
@@ -331,13 +341,6 @@ def test_fewer_hits_are_the_first_of_more(query: str) -> None:
     assert all(index.search(query, limit=few) == most[:few] for few in (1, 2, 5, 20))
 
 
-def test_a_word_that_all_tools_have_does_not_keep_the_others_from_being_found() -> None:
-    everywhere = [tool("s", f"a{number}", "Whatever it is.") for number in range(3000)]
-    found = search([*everywhere, tool("s", "close", "Whatever it closes.")], "whatever close")
-    assert found[0].name == "close"
-    assert len(search(everywhere, "whatever it is")) == 5
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -353,22 +356,14 @@ def test_words_are_split_as_programmers_join_them(text: str, expected: list[str]
 
 
 def test_joined_words_are_indexed_both_ways() -> None:
-    assert indexed("on GitHub") == "on GitHub git hub"
-    assert indexed("create_issue now") == "create_issue now"
+    assert index_text("on GitHub") == "on GitHub git hub"
+    assert index_text("create_issue now") == "create_issue now"
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("mesage", "message"),
-        ("messsage", "message"),
-        ("emssage", "message"),
-        ("massage", "message"),
-    ],
-)
-def test_one_slip_of_the_finger_is_mended(typed: str, meant: str) -> None:
-    assert mended(typed, {"message", "other"}) == [meant]
-    assert mended("mes", {"mess"}) == []
+@pytest.mark.parametrize("typed", ["mesage", "messsage", "emssage", "massage"])
+def test_one_slip_of_the_finger_is_corrected(typed: str) -> None:
+    assert correct_word(typed, {"message", "other"}) == ["message"]
+    assert correct_word("mes", {"mess"}) == []
 
 
 @pytest.mark.parametrize("properties", [["a"], None, {"a": 1, "b": {"enum": 3, "description": []}}])
@@ -390,3 +385,9 @@ def test_any_query_on_any_names_is_answered(query: str, names: list[str], limit:
         assert not words(query[:400])
     else:
         assert len(found) <= MAX_LIMIT
+
+
+def test_a_python_without_sqlite_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    with raises_code("search_unavailable"):
+        ToolIndex().update({"hub": (tool("hub", "search"),)})

@@ -18,8 +18,8 @@ from bridge.catalog.shapes import (
     NOTHING,
     Shape,
     from_schema,
-    merged,
-    pruned,
+    merge_shapes,
+    prune_shape,
     schema,
     shape_of,
     shown,
@@ -51,11 +51,8 @@ RESULTS: st.SearchStrategy[dict[str, Any]] = (
 )
 
 
-"""Each with several results of up to 25 values."""
-
-
-def seen(*values: Any) -> dict[str, Any]:
-    return schema(merged(*(shape_of({"json": value}) for value in values)))
+def learn(*values: Any) -> dict[str, Any]:
+    return schema(merge_shapes(*(shape_of({"json": value}) for value in values)))
 
 
 def wide(*names: str) -> Shape:
@@ -63,7 +60,7 @@ def wide(*names: str) -> Shape:
 
 
 def test_an_object_that_is_always_alike_has_required_fields() -> None:
-    assert seen({"id": 1, "name": "x"}, {"id": 2, "name": "y"}) == {
+    assert learn({"id": 1, "name": "x"}, {"id": 2, "name": "y"}) == {
         "type": "object",
         "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
         "required": ["id", "name"],
@@ -71,7 +68,7 @@ def test_an_object_that_is_always_alike_has_required_fields() -> None:
 
 
 def test_what_is_sometimes_missing_is_optional_and_what_is_sometimes_null_says_so() -> None:
-    assert seen({"id": 1, "body": None}, {"id": 2.5, "body": "x", "tag": "t"}) == {
+    assert learn({"id": 1, "body": None}, {"id": 2.5, "body": "x", "tag": "t"}) == {
         "type": "object",
         "properties": {
             "body": {"type": ["null", "string"]},
@@ -94,12 +91,12 @@ def test_readers_are_not_told_that_a_field_is_always_null() -> None:
 
 
 def test_the_items_of_an_empty_list_are_unknown_until_some_are_seen() -> None:
-    assert seen([]) == {"type": "array"}
-    assert seen([], [1], []) == {"type": "array", "items": {"type": "integer"}}
+    assert learn([]) == {"type": "array"}
+    assert learn([], [1], []) == {"type": "array", "items": {"type": "integer"}}
 
 
 def test_different_kinds_at_one_place_are_a_union() -> None:
-    assert seen("none", [{"id": 1}]) == {
+    assert learn("none", [{"id": 1}]) == {
         "anyOf": [
             {"type": "string"},
             {
@@ -135,7 +132,7 @@ def test_different_kinds_at_one_place_are_a_union() -> None:
     ],
 )
 def test_a_key_that_is_data_is_not_kept(key: str) -> None:
-    found = seen({key: 1, "total": 2})
+    found = learn({key: 1, "total": 2})
     assert found["additionalProperties"] == {"type": "integer"}
     assert [*found["properties"]] == ["total"]
 
@@ -149,13 +146,13 @@ def test_a_key_that_is_data_is_not_kept(key: str) -> None:
     ],
 )
 def test_a_key_that_is_a_name_is_kept(key: str) -> None:
-    assert [*seen({key: 1})["properties"]] == [key]
+    assert [*learn({key: 1})["properties"]] == [key]
 
 
 def test_an_object_with_very_many_names_is_a_map_and_stays_one() -> None:
     names = [f"{a}{b}" for a in "abcdefgh" for b in "abcdefgh"][: MAX_FIELDS + 1]
-    once, apart = wide(*names), merged(*(wide(name) for name in names))
-    later, earlier = merged(once, wide("zz")), merged(wide("zz"), once)
+    once, apart = wide(*names), merge_shapes(*(wide(name) for name in names))
+    later, earlier = merge_shapes(once, wide("zz")), merge_shapes(wide("zz"), once)
     assert later == earlier
     expected = {"type": "object", "additionalProperties": {"type": "integer"}}
     assert schema(once) == schema(apart) == schema(later) == expected
@@ -164,26 +161,23 @@ def test_an_object_with_very_many_names_is_a_map_and_stays_one() -> None:
 
 def test_a_new_name_beside_keys_that_are_data_is_news() -> None:
     shape = shape_of({"json": {"total": 1, "2024-01-01": 1}})
-    assert merged(shape, shape_of({"json": {"total": 1, "2024-01-02": 2}})) == shape
-    assert merged(shape, shape_of({"json": {"2024-01-02": 2, "page": 3}})) != shape
+    assert merge_shapes(shape, shape_of({"json": {"total": 1, "2024-01-02": 2}})) == shape
+    assert merge_shapes(shape, shape_of({"json": {"2024-01-02": 2, "page": 3}})) != shape
 
 
 def test_what_lies_too_deep_is_only_there() -> None:
     value: Any = "leaf"
     for _ in range(MAX_DEPTH + 3):
         value = [value]
-    text = json.dumps(seen(value))
+    text = json.dumps(learn(value))
     assert text.count("array") == MAX_DEPTH + 1
     assert "string" not in text
 
 
 def test_a_large_result_is_only_sampled() -> None:
-    """A look costs the same however much there is; all names of one object are seen all the same.
-
-    Those that the look did not get to are known by name.
-    """
+    """The bound is on values; the names of an object's other fields still count."""
     rows = [{"id": n, "list": [*range(15)]} for n in range(100_000)]
-    found = seen({"rows": rows, "total": 3})
+    found = learn({"rows": rows, "total": 3})
     assert found["required"] == ["rows", "total"]
     assert found["properties"]["rows"]["items"]["required"] == ["id", "list"]
     look = shapes._Look()
@@ -202,27 +196,27 @@ def test_binary_content_and_several_blocks_are_told_apart() -> None:
 
 def test_a_pruned_shape_keeps_its_top() -> None:
     shape = shape_of({"json": {"rows": [{"id": 1}], "total": 1}})
-    assert schema(pruned(shape, 1)) == {
+    assert schema(prune_shape(shape, 1)) == {
         "type": "object",
         "properties": {"rows": {"type": "array"}, "total": {"type": "integer"}},
         "required": ["rows", "total"],
     }
-    assert schema(pruned(shape, 0)) == {"type": "object"}
+    assert schema(prune_shape(shape, 0)) == {"type": "object"}
 
 
 @given(RESULTS, RESULTS, RESULTS)
 def test_order_grouping_and_repetition_do_not_matter(a: Any, b: Any, c: Any) -> None:
     x, y, z = map(shape_of, (a, b, c))
-    assert merged(x, y) == merged(y, x)
-    assert merged(merged(x, y), z) == merged(x, merged(y, z))
-    assert merged(x, x) == x
-    assert merged(merged(x, y), x) == merged(x, y)
-    assert merged(x, NOTHING) == x
+    assert merge_shapes(x, y) == merge_shapes(y, x)
+    assert merge_shapes(merge_shapes(x, y), z) == merge_shapes(x, merge_shapes(y, z))
+    assert merge_shapes(x, x) == x
+    assert merge_shapes(merge_shapes(x, y), x) == merge_shapes(x, y)
+    assert merge_shapes(x, NOTHING) == x
 
 
 @given(RESULTS, RESULTS)
 def test_a_shape_survives_being_written_as_a_schema(a: Any, b: Any) -> None:
-    shape = merged(shape_of(a), shape_of(b))
+    shape = merge_shapes(shape_of(a), shape_of(b))
     assert from_schema(json.loads(json.dumps(schema(shape)))) == shape
 
 
@@ -251,7 +245,7 @@ def test_any_document_makes_some_shape(document: Any) -> None:
 @given(VALUES, st.text(string.ascii_letters + string.digits, min_size=16, max_size=40))
 def test_no_value_is_in_a_schema(value: Any, secret: str) -> None:
     number = int.from_bytes(secret.encode()[:7], "big") + 10**12
-    found = json.dumps(seen({"a": secret, "b": [secret, number, {"c": secret, "d": value}]}))
+    found = json.dumps(learn({"a": secret, "b": [secret, number, {"c": secret, "d": value}]}))
     assert secret not in found
     assert str(number) not in found
     assert not any(word in found for word in ("enum", "const", "example", "default"))

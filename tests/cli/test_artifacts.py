@@ -1,8 +1,7 @@
-"""`artifacts`: what runs left, from a terminal."""
+"""`artifacts` at a terminal."""
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from pathlib import Path
@@ -11,17 +10,16 @@ from typing import Any
 import pytest
 
 from bridge.artifacts import ArtifactStore, store_for
-from bridge.cli import main as main_module
 from bridge.model import Artifact
 from bridge.settings import load
-from tests.cli.desk import command_line
+from tests.cli.desk import TerminalOutput, command_line
 
 RUN = "0123456789abcdef0123456789abcdef"
 OTHER_RUN = "fedcba9876543210fedcba9876543210"
 
 
 class Commands:
-    """The command line, on a state directory with a few things kept, of several owners."""
+    """The command line, and its store of artifacts."""
 
     def __init__(self, state: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.state = state
@@ -46,9 +44,7 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert not (commands.state / "store.db").exists()
     nasty = commands.left("evil\x1b[2J\u202ename.csv", b"a,b\n", run=OTHER_RUN)
     output = commands.left("stdout", b"o" * 2048, kind="stdout", owner="http")
-    status, out, _ = commands("list")
-    heading, first, second, _, total = out.splitlines()
-    assert status == 0
+    heading, first, second, _, total = commands("list")[1].splitlines()
     assert heading.split() == ["ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN"]
     assert first.split() == [
         *(output.digest[:10], "stdout", "text/plain", "2", "kB", "0", "s", "in", "7", "d"),
@@ -58,8 +54,7 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert "evil\\x1b[2J\\u202ename.csv" in second
     assert total == "2 artifacts, 2 kB."
     assert commands("list", "--run", "0123")[1].count("\n") == 4
-    status, out, _ = commands("list", "--run", OTHER_RUN, "--json")
-    (fields,) = json.loads(out)
+    [fields] = json.loads(commands("list", "--run", OTHER_RUN, "--json")[1])
     assert fields["uri"] == nasty.uri
     assert (fields["runId"], fields["sha256"], fields["size"]) == (OTHER_RUN, nasty.digest, 4)
     assert fields["created"] < fields["expires"]
@@ -67,9 +62,7 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert (status, "No run" in err) == (2, True)
 
 
-def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
-    commands: Commands, tmp_path: Path
-) -> None:
+def test_get_takes_a_uri_or_the_beginning_of_an_id(commands: Commands, tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     artifact = commands.left("x.bin", data)
     output = commands.left("stdout", b"text\n", kind="stdout")
@@ -87,9 +80,7 @@ def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
     assert "`artifacts list` shows the ids" in err
 
 
-def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(
-    commands: Commands, tmp_path: Path
-) -> None:
+def test_get_overwrites_a_file_only_with_force(commands: Commands, tmp_path: Path) -> None:
     artifact = commands.left("x", b"new")
     target = tmp_path / "target"
     target.write_text("old")
@@ -98,7 +89,7 @@ def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(
     assert target.read_text() == "old"
     assert commands("get", artifact.uri, "-o", str(target), "--force")[0] == 0
     assert target.read_text() == "new"
-    # A link is replaced, and what it points to is not touched.
+    # A link is replaced; its target stays.
     link = tmp_path / "link"
     link.symlink_to(target)
     for force in ([], ["--force"]):
@@ -112,50 +103,36 @@ def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "state", "target"]
 
 
-def test_what_is_damaged_leaves_no_file(commands: Commands, tmp_path: Path) -> None:
+def test_a_damaged_artifact_leaves_no_file(commands: Commands, tmp_path: Path) -> None:
     artifact = commands.left("x", b"good")
-    root = commands.state / "blobs"
-    (root / artifact.digest[:2] / artifact.digest).write_bytes(b"evil")
-    target = tmp_path / "target"
+    (commands.state / "blobs" / artifact.digest[:2] / artifact.digest).write_bytes(b"evil")
     for force in ([], ["--force"]):
-        status, _, err = commands("get", artifact.uri, "-o", str(target), *force)
+        status, _, err = commands("get", artifact.uri, "-o", str(tmp_path / "target"), *force)
         assert (status, "damaged" in err) == (1, True)
         assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-class Terminal(io.StringIO):
-    """A terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_is_given_nothing_that_it_obeys(
+def test_get_shows_no_escape_on_a_terminal(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = commands.left("stdout", b"a\x1b[2J\tb\n\xe2\x80\xae", kind="stdout")
     binary = commands.left("x.bin", b"\0\x1b")
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    arguments = ["--state-dir", str(commands.state)]
-    assert main_module.main(["artifacts", "get", text.uri, *arguments]) == 0
-    assert main_module.main(["artifacts", "get", binary.uri, *arguments]) == 2
+    monkeypatch.setattr(sys, "stdout", terminal := TerminalOutput())
+    assert [commands("get", each.uri)[0] for each in (text, binary)] == [0, 2]
     assert terminal.getvalue() == "a\\x1b[2J\tb\n\\u202e"
 
 
 def test_some_are_removed_or_those_of_a_run_or_all(commands: Commands) -> None:
     kept = [commands.left(str(number), str(number).encode()) for number in range(4)]
     commands.left("other", b"other", run=OTHER_RUN)
-    # Of a list with a slip in it nothing is removed.
+    # One wrong id removes nothing.
     assert commands("rm", kept[0].uri, "0" * 20)[0] == 2
-    assert len(commands.store.listed(None)) == 5
+    assert len(commands.store.find_all(None)) == 5
     status, _, err = commands("rm", kept[0].uri, kept[1].digest[:12], kept[0].uri)
     assert (status, err) == (0, "Removed 2 artifacts.\n")
     assert commands("rm", "--run", "0123")[2] == "Removed 2 artifacts.\n"
     for unclear in ((), (kept[2].uri, "--all"), ("--run", "0", "--all"), ("--run", "")):
         assert commands("rm", *unclear)[0] == 2
-    assert len(commands.store.listed(None)) == 1
+    assert len(commands.store.find_all(None)) == 1
     assert commands("rm", "--all")[2] == "Removed 1 artifact.\n"
-    assert commands.store.listed(None) == ()
+    assert commands.store.find_all(None) == ()

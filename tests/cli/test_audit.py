@@ -1,4 +1,4 @@
-"""`audit`: the log checked and read from a terminal."""
+"""`audit` at a terminal."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ RUN = "0123456789abcdef0123456789abcdef"
 async def _record(directory: Path) -> None:
     log = AuditLog(directory, now=FakeClock())
     run = RunAudit(log, RUN)
-    await run.began({"principal": "stdio", "code": "sha256:c"})
-    await run.calling(1, a_call(text="\x1b[31mred", number=7), ALLOWED, None)
-    await run.called(1, "ok", size=1234, ms=5)
-    await run.refused(2, a_call("wipe"), Decision(action="deny", rule="rule 'no'"), "call_denied")
-    await run.ended({"status": "success"})
+    await run.record_start({"principal": "stdio", "code": "sha256:c"})
+    await run.record_call(1, a_call(text="\x1b[31mred", number=7), ALLOWED, None)
+    await run.record_outcome(1, "ok", size=1234, ms=5)
+    await run.record_refusal(
+        2, a_call("wipe"), Decision(action="deny", rule="rule 'no'"), "call_denied"
+    )
+    await run.record_end({"status": "success"})
     log.close()
 
 
@@ -64,45 +66,31 @@ def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     return Commands(tmp_path, capsys)
 
 
-def test_a_log_that_is_whole_is_said_to_be_with_its_head(commands: Commands) -> None:
-    status, out, _ = commands("verify")
-    head = json.loads(commands.file.read_bytes().splitlines()[-1])["hash"]
-    assert (status, out) == (
-        0,
-        "5 records in 1 file: nothing was changed or removed.\nHead: " + head + "\n",
-    )
+def test_verify_accepts_a_whole_log_and_names_a_changed_line(commands: Commands) -> None:
+    *_, third, _, last = map(json.loads, commands.file.read_bytes().splitlines())
+    head, expected = last["hash"], third["hash"]
+    intact = f"5 records in 1 file: nothing was changed or removed.\nHead: {head}\n"
+    assert commands("verify") == (0, intact, "")
     status, found = commands.read("verify")
     assert (status, found["ok"], found["head"], found["problems"]) == (0, True, head, [])
-
-
-def test_a_log_that_is_not_ends_with_1_and_the_line(commands: Commands) -> None:
-    commands.file.write_bytes(commands.file.read_bytes().replace(b"wipe", b"read"))
-    status, out, _ = commands("verify")
-    assert status == 1
-    assert (
-        "WRONG  2026-09-21-000001.jsonl, line 4: the line is not what a bridge wrote there" in out
-    )
-    assert "the log is NOT as it was written" in out
-    status, found = commands.read("verify")
-    assert (status, found["ok"]) == (1, False)
-    assert [(each["file"], each["line"]) for each in found["problems"]] == [
-        ("2026-09-21-000001.jsonl", 4)
-    ]
-
-
-def test_an_expected_hash_is_looked_for(commands: Commands) -> None:
-    expected = json.loads(commands.file.read_bytes().splitlines()[2])["hash"]
     status, out, _ = commands("verify", "--expect", expected)
-    assert status == 0
-    assert f"Expected hash {expected}: 2026-09-21-000001.jsonl, line 3: record 3." in out
+    line = f"Expected hash {expected}: 2026-09-21-000001.jsonl, line 3: record 3."
+    assert (status, line in out) == (0, True)
     status, found = commands.read("verify", "--expect", "ab" * 32)
     assert (status, found["ok"], found["expected"]["found"]) == (1, False, None)
     status, _, err = commands("verify", "--expect", "nonsense")
-    assert status == 2
-    assert "is not a hash" in err
+    assert (status, "is not a hash" in err) == (2, True)
+    commands.file.write_bytes(commands.file.read_bytes().replace(b"wipe", b"read"))
+    status, out, _ = commands("verify")
+    wrong = "WRONG  2026-09-21-000001.jsonl, line 4: the line is not what a bridge wrote there"
+    assert (status, wrong in out, "the log is NOT as it was written" in out) == (1, True, True)
+    status, found = commands.read("verify")
+    [problem] = found["problems"]
+    assert (status, found["ok"]) == (1, False)
+    assert (problem["file"], problem["line"]) == ("2026-09-21-000001.jsonl", 4)
 
 
-def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
+def test_the_last_records_and_a_run_are_shown_a_line_each(commands: Commands) -> None:
     status, out, _ = commands("tail", "-n", "4")
     lines = out.splitlines()
     when = datetime.fromisoformat("2026-09-21T14:13:20Z").astimezone().strftime("%m-%d %H:%M:%S")
@@ -113,11 +101,15 @@ def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
     assert "#2  shop.wipe  refused  deny (rule 'no') call_denied" in lines[1]
     status, out, _ = commands("tail", "-n", "2", "--json")
     assert [json.loads(line)["kind"] for line in out.splitlines()] == ["refused", "end"]
+    assert commands("show", RUN[:8])[1].count("\n") == 4
+    lines = commands("show", RUN, "--json")[1].splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3, 4, 5]
+    status, _, err = commands("show", "feedfeed")
+    assert (status, "No run or plan 'feedfeed'" in err) == (1, True)
+    assert commands("show", "no such/thing")[0] == 2
 
 
-async def test_records_that_come_are_followed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_tail_follows_new_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = load({"state_dir": str(tmp_path)}, dict(os.environ))
     out = ""
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -135,37 +127,22 @@ async def test_records_that_come_are_followed(
     assert [json.loads(line)["run"] for line in out.splitlines()] == ["0", "1", "2"]
 
 
-def test_a_run_is_shown_by_the_beginning_of_its_id(commands: Commands) -> None:
-    status, out, _ = commands("show", RUN[:8])
-    assert (status, len(out.splitlines())) == (0, 4)
-    status, out, _ = commands("show", RUN, "--json")
-    assert [json.loads(line)["seq"] for line in out.splitlines()] == [1, 2, 3, 4, 5]
-    status, _, err = commands("show", "feedfeed")
-    assert (status, "No run or plan 'feedfeed'" in err) == (1, True)
-    status, _, err = commands("show", "no such/thing")
-    assert status == 2
-
-
 def test_calls_are_counted(commands: Commands) -> None:
-    status, out, _ = commands("stats")
-    assert status == 0
+    out = commands("stats")[1]
     head, row, *_ = out.splitlines()
     assert head.split()[:2] == ["SERVER", "CALLS"]
     assert row.split() == ["shop", "1", "1", "0", "0", "1", "0", "0", "1,234", "5"]
     assert "1 run, 5 records." in out
-    status, found = commands.read("stats", "--by", "tool,outcome")
-    assert status == 0
+    found = commands.read("stats", "--by", "tool,outcome")[1]
     assert [(each["tool"], each["outcome"], each["made"]) for each in found["groups"]] == [
         ("shop.wipe", "refused", 0),
         ("shop.write", "ok", 1),
     ]
-    status, found = commands.read("stats", "--since", "2026-09-22")
-    assert (status, found["groups"]) == (0, [])
-    status, _, err = commands("stats", "--since", "2026-09-22")
-    assert (status, err) == (0, "No calls since 2026-09-22.\n")
+    assert commands.read("stats", "--since", "2026-09-22")[1]["groups"] == []
+    assert commands("stats", "--since", "2026-09-22") == (0, "", "No calls since 2026-09-22.\n")
     for wrong in ("22.09.2026", "yesterday", "2026-13-01", "20260922"):
         status, _, err = commands("stats", "--since", wrong)
-        assert (status, f"--since: '{wrong}' is not a date such as 2026-" in err) == (2, True)
+        assert (status, f"'{wrong}' does not match the formats" in err) == (2, True)
     status, _, err = commands("stats", "--by", "colour")
     assert (status, "day, server, tool, decision, outcome" in err) == (2, True)
 
@@ -175,8 +152,8 @@ def test_runs_without_calls_are_counted(tmp_path: Path, capsys: pytest.CaptureFi
     async def record() -> None:
         log = AuditLog(tmp_path / "audit", now=FakeClock())
         run = RunAudit(log, RUN)
-        await run.began({"code": "sha256:c"})
-        await run.ended({"status": "success"})
+        await run.record_start({"code": "sha256:c"})
+        await run.record_end({"status": "success"})
         log.close()
 
     anyio.run(record)
@@ -195,9 +172,9 @@ def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
         log = AuditLog(tmp_path / "audit", now=FakeClock())
         run = RunAudit(log, RUN)
         allowed = Approval(holds="run", waited_ms=2340)
-        await run.calling(1, a_call(tool, path="/srv/x", text="y" * 200), ALLOWED, allowed)
-        await run.called(1, "tool-error", size=10**9, ms=12_345_678)
-        await run.calling(2, a_call(), ALLOWED, None)
+        await run.record_call(1, a_call(tool, path="/srv/x", text="y" * 200), ALLOWED, allowed)
+        await run.record_outcome(1, "tool-error", size=10**9, ms=12_345_678)
+        await run.record_call(2, a_call(), ALLOWED, None)
         log.close()
 
     anyio.run(record)
@@ -212,18 +189,12 @@ def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
     assert "asked 2.3 s; allowed for this run" in next(audit_lines(about(tmp_path / "audit", RUN)))
 
 
-def test_where_nothing_is_recorded_that_is_said(commands: Commands) -> None:
-    shutil.rmtree(commands.state / "audit")
-    assert "Nothing has been recorded" in commands("verify")[1]
-    assert commands("verify")[0] == 0
-    assert commands("verify", "--expect", "ab" * 32)[0] == 1
-    assert commands("tail")[0] == 0
-    assert commands("stats")[0] == 0
-    assert commands("show", RUN)[0] == 1
-
-
-def test_a_directory_that_others_may_write_is_not_relied_on(commands: Commands) -> None:
+def test_a_directory_without_a_log_or_open_to_others_is_reported(commands: Commands) -> None:
     (commands.state / "audit").chmod(0o777)
     status, _, err = commands("verify")
-    assert status == 1
-    assert "may be written by other users" in err
+    assert (status, "may be written by other users" in err) == (1, True)
+    shutil.rmtree(commands.state / "audit")
+    assert "Nothing has been recorded" in commands("verify")[1]
+    rows = ("verify", 0), (f"verify --expect {'ab' * 32}", 1), ("tail", 0), ("stats", 0)
+    for words, status in (*rows, (f"show {RUN}", 1)):
+        assert commands(*words.split())[0] == status

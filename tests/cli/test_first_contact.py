@@ -1,8 +1,4 @@
-"""The first minutes: the wheel alone, an empty home, and only what a PATH has.
-
-Without `make` and without a checkout: the wheel is built and used as it is, with the dependencies
-of the tests' environment.
-"""
+"""The first minutes: the wheel without a checkout, an empty home and an almost empty PATH."""
 
 from __future__ import annotations
 
@@ -21,42 +17,32 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is f
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOOLS = ("setpriv", "systemd-run", "id")
-"""Beside an engine, what every system has."""
 PATIENCE = 300.0
-"""For one command on a machine that does other things too."""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("dist")
-    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place))
+    dist = tmp_path_factory.mktemp("dist")
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(dist))
     subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True, timeout=PATIENCE)
-    [made] = place.glob("*.whl")
-    return made
+    return next(dist.glob("*.whl"))
 
 
 @dataclass(frozen=True)
 class Newcomer:
-    """Somebody with an empty home, in an empty directory."""
+    """A user with an empty home, in an empty directory."""
 
     home: Path
-    command: tuple[str, ...]
-    library: str = ""
+    library: str
     more: Mapping[str, str] = field(default_factory=dict)
 
-    def say(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        environ = {
-            "HOME": str(self.home),
-            "PATH": str(self.home / "bin"),
-            "PYTHONPATH": self.library,
-            "LANG": "C.UTF-8",
-            **self.more,
-        }
+    def say(self, *words: str) -> subprocess.CompletedProcess[str]:
+        paths = {"PATH": str(self.home / "bin"), "PYTHONPATH": self.library}
         done = subprocess.run(
-            (*self.command, *words),
+            (sys.executable, "-m", "bridge", *words),
             cwd=self.home / "work",
-            env=environ,
-            input=stdin,
+            env={"HOME": str(self.home), "LANG": "C.UTF-8", **paths, **self.more},
+            input="",
             capture_output=True,
             text=True,
             timeout=PATIENCE,
@@ -79,9 +65,9 @@ def newcomer(tmp_path: Path, wheel: Path) -> Newcomer:
         archive.extractall(library)
     for name in ("work", "bin"):
         (tmp_path / name).mkdir()
-    made = Newcomer(tmp_path, (sys.executable, "-m", "bridge"), str(library))
-    made.install(*TOOLS)
-    return made
+    newcomer = Newcomer(tmp_path, str(library))
+    newcomer.install(*TOOLS)
+    return newcomer
 
 
 @pytest.mark.slow
@@ -109,9 +95,8 @@ def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None
     done = newcomer.say("run", "-c", "print(6 * 7)")
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
     report = newcomer.say("doctor")
-    assert report.returncode == 0
+    assert (report.returncode, "FAIL" in report.stdout) == (0, False)
     assert "off   podman: podman is not installed.\noff   docker: " in report.stdout
-    assert "FAIL" not in report.stdout
     assert "Programs run in: bubblewrap\n" in report.stdout
     assert json.loads(newcomer.say("doctor", "--json").stdout)["chosen"] == "bubblewrap"
 
@@ -120,10 +105,7 @@ def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None
 @pytest.mark.skipif(
     shutil.which("bwrap") is None or shutil.which("podman") is None, reason="needs both"
 )
-def test_an_engine_without_an_image_is_not_waited_for_where_bubblewrap_works(
-    newcomer: Newcomer,
-) -> None:
-    """`run` uses what `serve` uses and `doctor` names, and none of them fetches anything."""
+def test_bubblewrap_does_not_wait_for_an_engine_without_an_image(newcomer: Newcomer) -> None:
     newcomer.install("bwrap", "podman")
     places = {name: newcomer.home / name for name in ("graphroot", "runroot")}
     lines = "".join(f'{name} = "{place}"\n' for name, place in places.items())

@@ -1,27 +1,27 @@
-"""A run at a terminal while it continues: the line below its output, and the output itself."""
+"""A run's output and status line at a terminal."""
 
 from __future__ import annotations
 
 import io
 import logging
 import os
-import pty
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
 
 import anyio
 import pytest
 from rich.cells import cell_len
 
 from bridge.callers.progress import RunProgress
-from bridge.cli import live_display
-from bridge.cli.live_display import MAX_QUEUED_BYTES, LiveTerminal, status_text
+from bridge.cli import terminal as display
 from bridge.cli.status import StatusLine, waiting
+from bridge.cli.terminal import LiveTerminal, status_text
 from bridge.model import Json
+from tests.cli.desk import desk as terminal
+from tests.cli.desk import read_until as read
 
 pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
 
@@ -50,69 +50,48 @@ def test_the_line_has_a_bar_the_time_and_what_the_run_waits_for() -> None:
     )
 
 
-@contextmanager
-def glass(encoding: str = "utf-8") -> Iterator[tuple[Any, TextIO]]:
-    """Give a terminal's stream, and a function that returns its new bytes once they have an end."""
-    seen_by, line = pty.openpty()
-    with os.fdopen(line, "w", encoding=encoding) as writer:
-
-        def read(end: bytes) -> bytes:
-            shown = b""
-            while end not in shown:
-                shown += os.read(seen_by, 65536)
-            return shown
-
-        yield read, writer
-    os.close(seen_by)
-
-
 ERASED = b"\x1b[2K"
 
 
 def test_the_line_is_erased_before_anything_is_written() -> None:
-    with glass() as (read, writer), StatusLine(writer) as line:
+    with terminal() as (typist, _, writer), StatusLine(writer) as line:
         line.text = "reading"
-        assert b"reading" in read(b"reading")
-        with line.hidden():
+        read(typist, b"reading")
+        with line.hide_status():
             writer.write("out\n")
             writer.flush()
-            assert ERASED in read(b"out\r\n").partition(b"out")[0]
+            assert ERASED in read(typist, b"out\r\n").partition(b"out")[0]
             line.draw()
             writer.write("more\n")
             writer.flush()
-            assert b"reading" not in read(b"more\r\n")
-        assert b"reading" in read(b"reading")
+            assert b"reading" not in read(typist, b"more\r\n")
+        read(typist, b"reading")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_the_line_fits_whatever_is_in_it(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wide characters take two columns, accents none; no terminal's letters break it."""
-    monkeypatch.setenv("COLUMNS", "30")
-    with glass(encoding) as (read, writer), StatusLine(writer) as line:
-        line.text = "数据" * 50 + "e\u0301" * 30 + "\x1b[2J"
-        read(b"?" if encoding != "utf-8" else "数".encode())
-        line.text = "end"
-        shown = read(b"end").decode(encoding)
-        longest = max(cell_len(part) for part in re.split(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n", shown))
-        assert longest <= 30
-        assert "\x1b[2J" not in shown
-
-
-def test_a_command_says_what_it_waits_for_and_returns_to_the_outer_text(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_line_fits_with_wide_and_unknown_characters(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with glass() as (read, writer):
+    monkeypatch.setenv("COLUMNS", "30")
+    with terminal(encoding) as (typist, _, writer), StatusLine(writer) as line:
+        line.text = "数据" * 50 + "e\u0301" * 30 + "\x1b[2J"
+        read(typist, b"?" if encoding != "utf-8" else "数".encode())
+        line.text = "end"
+        shown = read(typist, b"end").decode(encoding)
+        longest = max(cell_len(part) for part in re.split(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n", shown))
+        assert (longest <= 30, "\x1b[2J" in shown) == (True, False)
+
+
+def test_an_inner_wait_returns_to_the_outer_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal() as (typist, _, writer):
         monkeypatch.setattr(sys, "stderr", writer)
         with waiting("reading files"):
-            read(b"reading files")
+            read(typist, b"reading files")
             with waiting("starting git") as say:
-                read(b"starting git")
+                read(typist, b"starting git")
                 say("asking git")
-                read(b"asking git")
-            read(b"reading files")
-
-
-def test_without_a_terminal_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+                read(typist, b"asking git")
+            read(typist, b"reading files")
     monkeypatch.setattr(sys, "stderr", out := io.StringIO())
     with waiting("reading files") as say:
         say("more")
@@ -120,7 +99,7 @@ def test_without_a_terminal_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class Slow(io.RawIOBase):
-    """A reader that takes nothing until it is let go."""
+    """A reader that blocks until `go` is set."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -135,35 +114,37 @@ class Slow(io.RawIOBase):
         return len(data)
 
 
-async def test_whoever_reads_slowly_keeps_the_program_waiting_only_in_the_end() -> None:
-    slow = Slow()
-    person = LiveTerminal(
-        io.StringIO(),
-        io.StringIO(),
-        shows=False,
-        out=slow,  # type: ignore[arg-type]
-        err=io.BytesIO(),
-    )
-    piece, sent = b"x" * (1 << 20), 0
+async def test_a_program_waits_for_a_slow_reader_only_if_the_queue_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(display, "MAX_QUEUED_BYTES", 9)
+    slow, err = Slow(), io.BytesIO()
+    person = LiveTerminal(io.StringIO(), io.StringIO(), shows=False, out=slow, err=err)  # type: ignore[arg-type]
     with anyio.fail_after(60):
         async with person.streaming():
-            with anyio.move_on_after(0.5):
-                while True:
-                    await person.wrote("stdout", piece)
-                    sent += len(piece)
-            assert MAX_QUEUED_BYTES <= sent <= MAX_QUEUED_BYTES + (2 << 20)
+            for piece in (b"a", b" queue "):
+                await person.wrote("stdout", piece)
+            with anyio.move_on_after(0.5) as waiting_for_it:
+                await person.wrote("stdout", b"full")
+            assert waiting_for_it.cancelled_caught
             slow.go.set()
-            await person.wrote("stdout", b"end")
-    assert slow.taken == b"x" * sent + b"end"
+    assert slow.taken == b"a queue "
 
 
-async def test_on_one_screen_only_the_output_is_left() -> None:
-    """For real, on a terminal: both streams, a bar in between, bytes that are no text."""
-    typist, line = pty.openpty()
+async def test_an_interrupt_does_not_wait_for_a_slow_reader() -> None:
+    slow, err = Slow(), io.BytesIO()
+    person = LiveTerminal(io.StringIO(), io.StringIO(), shows=False, out=slow, err=err)  # type: ignore[arg-type]
+    with anyio.fail_after(60), anyio.move_on_after(0.5):
+        async with person.streaming():
+            await person.wrote("stdout", b"never")
+    assert slow.taken == b""
+    slow.go.set()
+
+
+async def test_only_the_output_remains_on_the_screen() -> None:
     with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-        os.fdopen(os.dup(line), "wb", buffering=0) as out,
+        terminal() as (typist, reader, writer),
+        os.fdopen(os.dup(reader.fileno()), "wb", buffering=0) as out,
     ):
         person = LiveTerminal(reader, writer, shows=True, out=out, err=out)
         shown = b""
@@ -175,8 +156,7 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
                     await anyio.wait_readable(typist)
                     shown += os.read(typist, 65536)
                 await person.wrote("stderr", b"\xff second\n")
-        shown += await seen(typist, b" second\r\n")
-    os.close(typist)
+        shown += await read_until(typist, b" second\r\n")
     assert b"first\r\n" in shown
     before, after = shown.split(b"\\xff second")
     assert ERASED in before.rpartition(b"loading")[2]
@@ -191,16 +171,11 @@ FORM: dict[str, Json] = {
 
 @contextmanager
 def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTerminal]]:
-    """Give the descriptor of who types and looks, and a terminal, which has the log, too.
-
-    Args:
-        out: Where the program's streams go; None for there.
-    """
-    typist, line = pty.openpty()
+    """Yield the user's descriptor and a terminal, which also shows the log and, without `out`, the
+    program's streams."""
     with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-        os.fdopen(os.dup(line), "wb", buffering=0) as screen,
+        terminal() as (typist, reader, writer),
+        os.fdopen(os.dup(reader.fileno()), "wb", buffering=0) as screen,
     ):
         stream = out or screen
         handler = logging.StreamHandler(writer)
@@ -208,10 +183,9 @@ def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTermin
         logging.getLogger().addHandler(handler)
         yield typist, LiveTerminal(reader, writer, shows=False, out=stream, err=stream)  # type: ignore[arg-type]
         logging.getLogger().removeHandler(handler)
-    os.close(typist)
 
 
-async def seen(typist: int, end: bytes) -> bytes:
+async def read_until(typist: int, end: bytes) -> bytes:
     shown = b""
     with anyio.fail_after(30):
         while not shown.endswith(end):
@@ -220,32 +194,25 @@ async def seen(typist: int, end: bytes) -> bytes:
     return shown
 
 
-async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None:
-    """In pieces of any size: escapes, C1, what turns or hides text, what is no text.
-
-    A return is left to it, which reaches its own line only; bars are drawn so.
-    """
+async def test_a_program_s_output_has_no_control_characters_but_returns() -> None:
     hostile = "a\x1b[2J\x9b31m\x00\x7f\r\nb\rc\t\u202e\u200bd\n".encode() + b"\xff\x80 e\n"
     for size in (1, 2, 3, 1000):
         with desk() as (typist, person):
             async with person.streaming():
                 for at in range(0, len(hostile), size):
                     await person.wrote("stdout", hostile[at : at + size])
-            shown = await seen(typist, b" e\r\n")
+            shown = await read_until(typist, b" e\r\n")
         assert shown.decode() == (
             "a\\x1b[2J\\x9b31m\\x00\\x7f\r\r\nb\rc\t\\u202e\\u200bd\r\n\\xff\\x80 e\r\n"
         )
 
 
-async def test_what_is_incomplete_at_the_end_is_shown_all_the_same() -> None:
+async def test_incomplete_characters_are_shown_and_a_pipe_gets_every_byte() -> None:
     with desk() as (typist, person):
         async with person.streaming():
             await person.wrote("stdout", b"end\n")
             await person.wrote("stderr", b"\xe2\x80")
-        assert await seen(typist, b"\\xe2\\x80") == b"end\r\n\\xe2\\x80"
-
-
-async def test_what_is_no_terminal_gets_every_byte() -> None:
+        assert await read_until(typist, b"\\xe2\\x80") == b"end\r\n\\xe2\\x80"
     out = io.BytesIO()
     with desk(out) as (_, person):
         async with person.streaming():
@@ -253,8 +220,7 @@ async def test_what_is_no_terminal_gets_every_byte() -> None:
     assert out.getvalue() == b"\x1b[2J\r\xff"
 
 
-async def test_nothing_is_written_while_a_question_stands() -> None:
-    """Neither output nor logs: the answer is typed behind the question, and then all comes."""
+async def test_output_and_logs_wait_for_an_open_question() -> None:
     log = logging.getLogger("tests.cli.live")
     answers: list[object] = []
     with desk() as (typist, person):
@@ -265,15 +231,15 @@ async def test_nothing_is_written_while_a_question_stands() -> None:
 
             await person.wrote("stdout", b"\x1b[8mbefore")
             tasks.start_soon(ask)
-            asked = await seen(typist, b"name (may be empty): ")
-            await person.wrote("stdout", b"\x1b[2Jmcp-code-bridge: may it? ")
-            await person.wrote("stderr", b"Press y: \n")
+            asked = await read_until(typist, b"name (may be empty): ")
+            for piece in (b"\x1b[2Jmcp-code-bridge: may it? ", b"Press y: \n"):
+                tasks.start_soon(person.wrote, "stdout", piece)
             log.warning("a log line")
             await anyio.wait_all_tasks_blocked()
             os.write(typist, b"Ann\n")
-            after = await seen(typist, b"Press y: \r\n")
+            after = await read_until(typist, b"Press y: \r\n")
     assert answers == [{"action": "accept", "content": {"name": "Ann"}}]
-    # What a program wrote is over, whatever it tried to set, and the mark is the bridge's own.
+    # The reset ends what the program tried to set, and only the bridge can write the mark.
     before, _, question = asked.decode().partition("\r\n")
     assert before.startswith("\\x1b[8mbefore")
     assert before.endswith("\x1b[0m\x1b(B\x0f\x1b[?25h")
@@ -283,33 +249,23 @@ async def test_nothing_is_written_while_a_question_stands() -> None:
     assert b"\\x1b[2Jmcp-code-bridge: may it? " in after
 
 
-async def test_a_program_that_never_stops_writing_keeps_no_question_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nor the bridge busy: while the question stands it waits, once there is enough."""
-    monkeypatch.setattr(live_display, "MAX_QUEUED_BYTES", 1 << 20)
-    piece, sent = b"x" * (1 << 16), 0
+async def test_a_program_that_keeps_writing_does_not_delay_a_question() -> None:
     out = io.BytesIO()
     with desk(out) as (typist, person):
         async with person.streaming(), anyio.create_task_group() as tasks:
 
             async def flood() -> None:
-                nonlocal sent
                 while True:
-                    await person.wrote("stdout", piece)
-                    sent += len(piece)
-                    await anyio.lowlevel.checkpoint()
+                    await person.wrote("stdout", b"x" * (1 << 16))
 
             async def answer() -> None:
-                await seen(typist, b"name (may be empty): ")
+                await read_until(typist, b"name (may be empty): ")
                 stood = len(out.getvalue())
                 await anyio.wait_all_tasks_blocked()
                 assert len(out.getvalue()) == stood
-                assert sent - stood <= (1 << 20) + len(piece)
                 os.write(typist, b"Ann\n")
 
             tasks.start_soon(flood)
             tasks.start_soon(answer)
             assert (await person.elicit(FORM))["action"] == "accept"
             tasks.cancel_scope.cancel()
-    assert len(out.getvalue()) >= sent

@@ -1,4 +1,4 @@
-"""`login` and `logout` as installed, and what programs in a sandbox hear of them."""
+"""`login` and `logout` as installed, and the errors that programs in a sandbox get."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SENTENCE = "Server 'shop' wants you to log in. Ask the user to run: mcp-code-bri
 
 
 class User:
-    """Somebody with one remote server, a browser and no keyring."""
+    """A user with one remote server, a browser and no keyring."""
 
     def __init__(self, home: Path, fake: Guarded, runtime: str) -> None:
         self.home = home
@@ -72,10 +72,9 @@ class User:
 
 
 @pytest.mark.parametrize("runtime", ["bubblewrap"])
-async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
+async def test_a_user_logs_in_when_a_program_asks_and_no_output_holds_a_secret(
     tmp_path: Path, runtime: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The program hears the very command, and no output of any command holds a secret."""
     with guarded() as fake:
         user = User(tmp_path, fake, runtime)
         settings = load({}, user.environ)
@@ -103,25 +102,20 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
     [
         ("local", LoginFailedError, "is a local server"),
         ("shoop", UnknownError, "Did you mean 'shop'"),
+        ("shop", LoginFailedError, "no user logged in within 1 s"),
     ],
 )
-async def test_what_cannot_be_logged_in_to_is_said(
-    tmp_path: Path, server: str, kind: type[BridgeError], problem: str
+async def test_no_browser_only_shows_the_address(
+    tmp_path: Path,
+    server: str,
+    kind: type[BridgeError],
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
         with pytest.raises(kind, match=problem):
-            await login(load({}, user.environ), server=server, timeout=5, no_browser=True)
-
-
-async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with guarded() as fake:
-        user = User(tmp_path, fake, "auto")
-        with pytest.raises(LoginFailedError, match="no user logged in within 1 s"):
-            await login(load({}, user.environ), server="shop", timeout=1, no_browser=True)
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        assert f"{fake.origin}/authorize?" in shown.err
+            await login(load({}, user.environ), server=server, timeout=1, no_browser=True)
+        out, err = capsys.readouterr()
+        assert (out, f"{fake.origin}/authorize?" in err) == ("", server == "shop")
         assert fake.authority.counts["authorized"] == 0

@@ -1,4 +1,4 @@
-"""Text from configuration files and servers, on a terminal."""
+"""Text from configuration files and servers at a terminal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import io
 import json
 import logging
 import os
-import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +33,8 @@ from bridge.cli.output import (
 )
 from bridge.errors import UsageError
 from tests.audit_rig import FakeClock
+from tests.cli.desk import TerminalOutput, desk, read_until
+from tests.discovery.writing import write
 
 pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
 
@@ -75,28 +76,25 @@ for line in sys.stdin:
         ("line\n\tline", "line\n\tline"),
     ],
 )
-def test_control_and_format_characters_are_written_out(text: str, shown: str) -> None:
+def test_control_and_format_characters_are_escaped(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
-def test_a_cell_cannot_forge_a_row() -> None:
+def test_neither_a_cell_nor_a_log_line_controls_the_terminal() -> None:
     assert table(("A", "B"), [("x\ny", "1"), ("\x1b", "2")]) == "A     B\nx\\ny  1\n\\x1b  2\n"
-
-
-def test_log_lines_are_written_out_too() -> None:
     record = logging.LogRecord("x", logging.WARNING, "", 1, "server %s", ("\x1b[2J",), None)
-    assert VisibleFormatter("%(level)s: %(message)s").format(record) == ("warning: server \\x1b[2J")
+    assert VisibleFormatter("%(level)s: %(message)s").format(record) == "warning: server \\x1b[2J"
 
 
 def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a home whose servers are named to harm a terminal."""
+    """Run a command in a home whose servers have hostile names."""
     servers = {
         "evil\x1b]0;title\x07": {"command": 7},
         "odd\x1b[2J": {"command": "x"},
         "gone": {"command": "/no/such\x1b[8mcommand"},
         "fine": {"command": sys.executable, "args": ["-c", SERVER]},
     }
-    (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+    write(home / ".claude.json", {"mcpServers": servers})
     environ = {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
@@ -126,10 +124,9 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         (["doctor", "--memory", "\x1b[1m"], "\\x1b[1m"),
     ],
 )
-def test_no_command_prints_what_a_terminal_would_obey(
+def test_no_command_prints_control_characters(
     tmp_path: Path, arguments: list[str], shown: str
 ) -> None:
-    """Whoever writes a project's configuration file does not write to the user's terminal."""
     done = bridge(tmp_path, *arguments)
     printed = done.stdout + done.stderr
     assert shown in printed
@@ -144,22 +141,15 @@ def test_json_carries_names_as_they_are(tmp_path: Path) -> None:
 HOSTILE = "\x1b[2J\x9b\x7f\u202e\u200b\u2028\U000e0041"
 
 
-def test_what_is_printed_to_a_terminal_is_visible_whoever_prints_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    typist, line = pty.openpty()
-    with os.fdopen(line, "w", encoding="utf-8") as stream:
+def test_every_writer_makes_text_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    with desk() as (typist, _, stream):
         monkeypatch.setattr(sys, "stdout", stream)
         monkeypatch.setattr(sys, "stderr", stream)
         write_out(f"out {HOSTILE}\rover\n")
         write_err(f"err {HOSTILE}\n")
         write_json({"value": HOSTILE})
         monkeypatch.undo()
-        read = b""
-        while not read.endswith(b"}\r\n"):
-            read += os.read(typist, 65536)
-        shown = read.decode().replace("\r\n", "\n")
-    os.close(typist)
+        shown = read_until(typist, b"}\r\n").decode().replace("\r\n", "\n")
     assert visible(shown) == shown
     written = "\\x1b[2J\\x9b\\x7f\\u202e\\u200b\\u2028\\U000e0041"
     out, over, err, document = shown.splitlines()
@@ -173,23 +163,16 @@ def test_prose_is_broken_between_words_for_a_terminal_alone(
     said = f"  {'word ' * 20}[bold]x[/] {HOSTILE}\nnext\n"
     write_prose(said)
     assert capsys.readouterr().out == said
-    typist, line = pty.openpty()
-    with os.fdopen(line, "w", encoding="utf-8") as stream:
+    with desk() as (typist, _, stream):
         write_prose(said, stream)
-        read = b""
-        while not read.endswith(b"next\r\n"):
-            read += os.read(typist, 65536)
-    os.close(typist)
-    *lines, last = read.decode().splitlines()
-    assert last == "next"
-    assert len(lines) > 2
+        *lines, last = read_until(typist, b"next\r\n").decode().splitlines()
+    assert (last, len(lines) > 2) == ("next", True)
     assert all(each.startswith("  ") and len(each) <= 40 for each in lines)
     assert visible("".join(lines)) == "".join(lines)
     assert "[bold]x[/]" in " ".join(lines)
 
 
-def test_json_has_nothing_raw_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
-    """Wherever it goes, since it may be read with a pager; it means what it meant."""
+def test_json_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     value = {"a": [HOSTILE, "größer 日本", "new\nline"], "b\u202e": 1}
     for indent in (None, 2):
         write_json(value, indent=indent)
@@ -199,41 +182,32 @@ def test_json_has_nothing_raw_that_a_terminal_obeys(capsys: pytest.CaptureFixtur
         assert json.loads(printed) == value
 
 
-def test_what_is_no_terminal_gets_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_unchanged_text(capsys: pytest.CaptureFixture[str]) -> None:
     write_out(HOSTILE)
     write_err(f"{HOSTILE}\r")
     assert tuple(capsys.readouterr()) == (HOSTILE, f"{HOSTILE}\r")
 
 
-def test_no_command_goes_around_what_makes_text_visible() -> None:
-    """All that commands print goes through one module; addresses of our own may be printed."""
-    around = re.compile(r"\bprint\(|sys\.std(out|err)\.write|json\.dumps\(.*\bwrite_out")
-    found = {path.name for path in COMMANDS.glob("*.py") if around.search(path.read_text("utf-8"))}
-    # In the one of help, an example of a program prints.
-    assert found == {"run_command.py", "output.py", "serve.py"}
+def test_all_commands_print_through_one_module() -> None:
+    printing = re.compile(r"\bprint\(|sys\.std(out|err)\.write|json\.dumps\(.*\bwrite_out")
+    texts = {path.name: path.read_text("utf-8") for path in COMMANDS.glob("*.py")}
+    # app.py has an example of a program; serve.py prints its own address.
+    printers = {name for name, text in texts.items() if printing.search(text)}
+    assert printers == {"app.py", "output.py", "serve.py"}
 
 
-def test_what_is_logged_while_a_question_stands_comes_after_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_log_lines_wait_until_a_question_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     with hold_logs():
         logging.getLogger("tests.cli.output").warning("a line")
         assert caplog.messages == []
     assert caplog.messages == ["a line"]
 
 
-class DrawnTerminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("colours", [True, False])
-def test_an_error_and_its_hint_stand_on_lines_of_their_own(
+def test_an_error_and_its_hint_are_two_lines(
     colours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", out := DrawnTerminal())
+    monkeypatch.setattr(sys, "stderr", out := TerminalOutput())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "" if colours else "1")
     remedy = "Nothing was changed. Ask the user how to proceed."
@@ -246,13 +220,12 @@ def test_an_error_and_its_hint_stand_on_lines_of_their_own(
 
 
 def test_a_diff_is_coloured_by_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdout", out := DrawnTerminal())
+    monkeypatch.setattr(sys, "stdout", out := TerminalOutput())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     write_diff("@@ 1\n-old\n+new\n same\n")
-    assert (
-        out.getvalue() == "\x1b[36m@@ 1\x1b[0m\n\x1b[31m-old\x1b[0m\n\x1b[32m+new\x1b[0m\n same\n"
-    )
+    coloured = "\x1b[36m@@ 1\x1b[0m\n\x1b[31m-old\x1b[0m\n\x1b[32m+new\x1b[0m\n same\n"
+    assert out.getvalue() == coloured
 
 
 Written = tuple[logging.Logger, io.StringIO, FakeClock]
@@ -289,17 +262,13 @@ def test_a_flood_from_one_place_is_counted_however_its_lines_differ(written: Wri
     assert last == f"server 's0' asked: 0 [repeated {12_345 - MAX_LINES:,} times before]"
 
 
-def test_lines_that_come_now_and_then_are_all_written_as_they_are(written: Written) -> None:
+def test_rare_lines_are_written_whole_up_to_a_bound(written: Written) -> None:
     logger, text, clock = written
     for _ in range(200):
         _flood(logger, 1)
         clock.now += 1
     assert text.getvalue() == "server 's0' asked: 0\n" * 200
-
-
-def test_a_line_has_a_bound(written: Written) -> None:
-    logger, text, _ = written
-    say: Callable[..., None] = logger.warning
-    say("%s", "x" * 1_000_000)
+    text.truncate(text.seek(0))
+    logger.warning("%s", "x" * 1_000_000)
     assert len(text.getvalue()) < MAX_MESSAGE + 100
     assert text.getvalue().endswith("(1,000,000 characters)\n")

@@ -1,4 +1,4 @@
-"""A person at a terminal answers what was asked, and nothing else."""
+"""A user at a terminal answers only the question that is shown."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from tests.waiting import PATIENCE_SECONDS, typing_answers
 
 @contextmanager
 def person_at_desk() -> Iterator[tuple[int, TextIO, Person]]:
-    """Yield the descriptor of who types and looks, what is read from, and who is asked."""
     with desk() as (typist, reader, writer), anyio.fail_after(PATIENCE_SECONDS):
         yield typist, reader, Person(reader, writer)
 
 
-async def _asked(typist: int, person: Person, *answers: str) -> list[str | None]:
-    """Ask as many questions as there are answers, each typed once it is asked for."""
+async def _ask_all(typist: int, person: Person, *answers: str) -> list[str | None]:
+    """Ask a question for each answer, which is typed when the question is shown."""
     async with typing_answers(typist, *answers):
         return [await person.ask(f"Question {number}: ") for number in range(len(answers))]
 
 
 @pytest.mark.guarantee("terminal-questions")
-async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it() -> None:
+async def test_input_from_before_a_question_does_not_answer_it() -> None:
     with person_at_desk() as (typist, reader, person):
         tty.setraw(reader.fileno())
         os.write(typist, b"first\nread ahead\n")
@@ -41,17 +40,15 @@ async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it()
         assert reader.readline() == "first\n"
         with person_at_desk() as (other, _, another):
             os.write(other, b"apply\nyes\nalw")
-            assert await _asked(other, another, "no\n") == ["no"]
-        assert await _asked(typist, person, "no\n") == ["no"]
+            assert await _ask_all(other, another, "no\n") == ["no"]
+        assert await _ask_all(typist, person, "no\n") == ["no"]
 
 
 @pytest.mark.parametrize(
     ("answers", "agreed"),
     [(("yes\n",), True), (("sure\n", "Y\n"), True), (("\n",), False), (("x\n", "no\n"), False)],
 )
-async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
-    answers: tuple[str, ...], agreed: bool
-) -> None:
+async def test_neither_yes_nor_no_is_asked_again(answers: tuple[str, ...], agreed: bool) -> None:
     with person_at_desk() as (typist, _, person):
         async with typing_answers(typist, *answers) as shown:
             assert await person.confirm("May it?") is agreed
@@ -61,7 +58,7 @@ async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
 async def test_one_paste_answers_one_question() -> None:
     with person_at_desk() as (typist, reader, person):
         pasted = "yes\n" * 100
-        assert await _asked(typist, person, pasted, "no\n", pasted) == ["yes", "no", "yes"]
+        assert await _ask_all(typist, person, pasted, "no\n", pasted) == ["yes", "no", "yes"]
         os.set_blocking(reader.fileno(), False)
         with pytest.raises(BlockingIOError):
             os.read(reader.fileno(), 1)
@@ -69,7 +66,7 @@ async def test_one_paste_answers_one_question() -> None:
 
 async def test_no_answer_is_none() -> None:
     with person_at_desk() as (typist, _, person):
-        assert await _asked(typist, person, "\x04", "yes\x04\x04", "\n") == [None, None, ""]
+        assert await _ask_all(typist, person, "\x04", "yes\x04\x04", "\n") == [None, None, ""]
     typist, line = pty.openpty()
     with os.fdopen(line, encoding="utf-8") as reader:
         os.close(typist)
@@ -77,25 +74,23 @@ async def test_no_answer_is_none() -> None:
             assert await Person(reader, io.StringIO()).ask("Anybody? ") is None
 
 
-async def test_whoever_never_stops_typing_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or one of the lines would be the answer. Nothing is shown, and that has an end."""
+async def test_input_without_a_pause_gets_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_UNQUIET_SECONDS", 0.2)
     monkeypatch.setattr(module, "QUIET_SECONDS", 30.0)
     with person_at_desk() as (typist, reader, person):
         over = anyio.Event()
         tty.setraw(reader.fileno())
 
-        async def go_on() -> None:
+        async def type_on() -> None:
             while not over.is_set():
-                # Once the person is given up no one reads: a terminal that is full must not block.
+                # A full terminal must not block this test.
                 with suppress(BlockingIOError):
                     os.write(typist, b"yes\n")
                 await anyio.lowlevel.checkpoint()
 
         os.set_blocking(typist, False)
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(go_on)
+            tasks.start_soon(type_on)
             assert await person.ask("Delete everything? ") is None
             over.set()
         with pytest.raises(BlockingIOError):

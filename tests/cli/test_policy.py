@@ -1,4 +1,4 @@
-"""`policy explain`, `check` and `init`, with a real server behind them."""
+"""`policy explain`, `check`, `init` and `add`, with a real server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from bridge.errors import SettingsError, UpstreamError, UsageError
 from bridge.gate.decision import CallFacts
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
+from bridge.inventory.configuration import ConfigFinder, context_for
+from bridge.inventory.consents import consents_of
 from bridge.model import Tool
-from bridge.servers.configuration import ConfigFinder, context_for
-from bridge.servers.consents import consents_of
 from bridge.settings import Settings, load
 from bridge.settings.policy import parse_policy
 from bridge.store import Store
+from tests.discovery.writing import write
 from tests.recorder_rig import recorder_entry
 
 POLICY = """
@@ -46,17 +47,17 @@ labels = ["private-data", "untrusted-input"]
 
 
 class Home:
-    """Somebody with one server, and commands that are run as `main` runs them."""
+    """A home with a server, and the commands as `main` calls them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.path = path
+        self.said = capsys.readouterr
         self.config = path / ".config" / "mcp-code-bridge" / "config.toml"
         servers = {"mail": recorder_entry(path / "log"), "gone": {"command": "/no/such/command"}}
-        (path / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+        write(path / ".claude.json", {"mcpServers": servers})
 
     def configure(self, text: str) -> None:
-        self.config.parent.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(text)
+        write(self.config, text)
 
     def settings(self) -> Settings:
         return load({"state_dir": str(self.path / "state")}, {**os.environ, "HOME": str(self.path)})
@@ -76,50 +77,41 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.delenv("MCP_BRIDGE_CONFIG", raising=False)
-    return Home(tmp_path)
+def home(home: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+    return Home(home, capsys)
 
 
-# --- explain -------------------------------------------------------------------------------------
-
-
-async def test_a_decision_is_explained_with_the_rules_before_it_and_how_to_change_it(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_explain_shows_the_rules_and_how_to_change_the_decision(home: Home) -> None:
     home.configure(POLICY)
     assert await home.explain("mail", "send", "to=a@example.com", "text=hello") == 0
-    shown = capsys.readouterr().out
-    assert 'mail.send(to="a@example.com", text="hello") -> deny' in shown
-    assert "decided by:  rule 'not to strangers'" in shown
-    assert "because:     mail stays in the house" in shown
-    assert "write: the server's annotations say so, and it is trusted" in shown
-    assert "private-data (the policy, of servers 'mail')" in shown
-    assert "exfiltration (the server's openWorldHint, which is believed)" in shown
-    assert "'git is closed' (deny) does not match: it is about servers git*" in shown
-    assert "'not to strangers' (deny) decides:" in shown
-    assert "'lethal-combination' (ask) decides once a run has read from" in shown
-    assert "To allow this call, add to config.toml before the rule 'not to strangers':" in shown
+    shown = home.said().out
+    for line in (
+        'mail.send(to="a@example.com", text="hello") -> deny',
+        "decided by:  rule 'not to strangers'",
+        "because:     mail stays in the house",
+        "write: the server's annotations say so, and it is trusted",
+        "private-data (the policy, of servers 'mail')",
+        "exfiltration (the server's openWorldHint, which is believed)",
+        "'git is closed' (deny) does not match: it is about servers git*",
+        "'not to strangers' (deny) decides:",
+        "'lethal-combination' (ask) decides once a run has read from",
+        "To allow this call, add to config.toml before the rule 'not to strangers':",
+    ):
+        assert line in shown
 
 
-async def test_what_is_said_to_write_changes_the_decision(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_the_proposed_lines_change_the_decision(home: Home) -> None:
     home.configure(POLICY)
     await home.explain("mail", "delete_note", "topic=a")
-    shown = capsys.readouterr().out
+    shown = home.said().out
     assert "-> ask" in shown
     lines = shown.partition("To allow this call, add to config.toml:\n")[2]
     home.configure(f"{lines}\n{POLICY}")
     await home.explain("mail", "delete_note", "topic=a")
-    assert "-> allow" in capsys.readouterr().out
+    assert "-> allow" in home.said().out
 
 
-async def test_arguments_are_json_or_words_whose_values_are_json_where_they_can_be(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_arguments_are_a_json_object_or_key_value_words(home: Home) -> None:
     home.configure(
         "[[policy.rules]]\nname = 'much'\nwhen = { amount = { gt = 5 } }\naction = 'deny'"
     )
@@ -129,15 +121,13 @@ async def test_arguments_are_json_or_words_whose_values_are_json_where_they_can_
         (["to=a", "amount=5"], "ask"),
     ):
         await home.explain("mail", "transfer", *words, as_json=True)
-        assert json.loads(capsys.readouterr().out)["action"] == action
+        assert json.loads(home.said().out)["action"] == action
     for words in (["amount"], ["{not json"]):
         with pytest.raises(UsageError, match="ARGS"):
             await home.explain("mail", "transfer", *words)
 
 
-async def test_a_tool_that_changed_since_it_was_allowed_is_said_to(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_tool_that_changed_since_it_was_allowed_is_reported(home: Home) -> None:
     home.configure(POLICY)
     settings = home.settings()
     settings.state_dir.mkdir()
@@ -147,72 +137,55 @@ async def test_a_tool_that_changed_since_it_was_allowed_is_said_to(
     [mail] = [spec for spec in found.servers if spec.name == "mail"]
     await Pins(Store(settings.state_dir)).keep(before, mail.definition)
     await home.explain("mail", "read_note")
-    shown = capsys.readouterr().out
-    assert "-> ask" in shown
-    assert "decided by:  changed tool" in shown
-    assert "changed since it was allowed:" in shown
+    shown = home.said().out
+    for part in ("-> ask", "decided by:  changed tool", "changed since it was allowed:"):
+        assert part in shown
 
 
-async def test_requests_that_are_no_tools_are_explained_by_what_rules_call_them(
-    home: Home, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("policy", "words", "said"),
+    [
+        (POLICY, "mail resources/read uri=note:///a", ["-> allow", "read: the protocol says so"]),
+        (
+            POLICY,
+            "gone anything",
+            ["default for untrusted tools", "the server could not be asked", "warning: gone:"],
+        ),
+        ("", "mail send", ["-> allow", "policy init"]),
+    ],
+)
+async def test_requests_silent_servers_and_no_policy_are_explained(
+    home: Home, policy: str, words: str, said: list[str]
 ) -> None:
-    home.configure(POLICY)
-    await home.explain("mail", "resources/read", "uri=note:///a")
-    shown = capsys.readouterr().out
-    assert "-> allow" in shown
-    assert "read: the protocol says so" in shown
-
-
-async def test_a_server_that_cannot_be_asked_is_explained_all_the_same(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home.configure(POLICY)
-    assert await home.explain("gone", "anything") == 0
-    captured = capsys.readouterr()
-    assert "decided by:  default for untrusted tools" in captured.out
-    assert "not known, since the server could not be asked" in captured.out
-    assert "warning: gone:" in captured.err
-
-
-async def test_without_a_policy_the_answer_says_so(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await home.explain("mail", "send")
-    assert "-> allow" in (shown := capsys.readouterr().out)
-    assert "policy init" in shown
+    home.configure(policy)
+    assert await home.explain(*words.split()) == 0
+    shown = "".join(home.said())
+    assert [part for part in said if part not in shown] == []
     with pytest.raises(UsageError, match="read_note"):
         await home.explain("mail", "raed_note")
 
 
-# --- check ---------------------------------------------------------------------------------------
-
-
-async def test_a_policy_that_parses_is_fine_and_one_that_does_not_is_refused_with_its_place(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_check_accepts_a_policy_or_names_its_mistake(home: Home) -> None:
     assert await home.check() == 0
-    assert "There is no policy" in capsys.readouterr().out
+    assert "There is no policy" in home.said().out
     home.configure(POLICY)
     assert await home.check() == 0
-    captured = capsys.readouterr()
+    captured = home.said()
     assert "policy OK: 2 rules, 1 server, 1 flow rule" in captured.out
     warning = "the rule 'git is closed' names unknown server 'git*'."
     assert captured.err == f"warning: {warning}\n"
     assert await home.check(as_json=True) == 0
-    assert json.loads(capsys.readouterr().out)["idle"] == [warning]
+    assert json.loads(home.said().out)["idle"] == [warning]
     home.configure("[[policy.rules]]\nname = 'x'\naction = 'alow'\n")
     with pytest.raises(SettingsError, match=r"policy\.rules.*alow"):
         home.settings()
 
 
-def test_the_command_line_says_where_and_exits_with_two(
-    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HOME", str(home.path))
+def test_the_command_names_the_mistake(home: Home) -> None:
     home.configure("[policy]\npni = true\n")
     assert main(["policy", "check"]) == 2
-    assert "pni" in (said := capsys.readouterr().err)
-    assert str(home.config) in said
+    said = home.said().err
+    assert ("pni" in said, str(home.config) in said) == (True, True)
 
 
 PROGRAM = """\
@@ -224,13 +197,10 @@ for server in [mcp_mail]:
 """
 
 
-async def test_a_program_is_shown_with_the_decision_on_each_call(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With what depends on what cannot be seen, and with what flow rules would make of it."""
+async def test_a_program_is_shown_with_the_decision_on_each_call(home: Home) -> None:
     home.configure(POLICY)
     assert await home.check(PROGRAM) == 1
-    assert capsys.readouterr().out.splitlines() == [
+    assert home.said().out.splitlines() == [
         "line 1: mail.read_note -> allow (default for reads)",
         "line 2: mail.send -> ask (default for writes)",
         "    or deny (rule 'not to strangers'), by to: not seen here",
@@ -240,29 +210,20 @@ async def test_a_program_is_shown_with_the_decision_on_each_call(
     ]
 
 
-async def test_a_program_without_a_denied_call_exits_with_zero(
-    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_program_fails_the_check_only_for_a_denied_call(home: Home) -> None:
     home.configure(POLICY)
-    program = tmp_path / "program.py"
-    program.write_text("await mcp_mail.read_note(topic='a')\n")
+    program = write(home.path / "program.py", "await mcp_mail.read_note(topic='a')\n")
     assert await home.check(file=str(program)) == 0
     assert await home.check("print('nothing')") == 0
-    assert "No call of a tool is seen" in capsys.readouterr().out
-
-
-async def test_a_tool_that_its_server_does_not_list_is_denied_as_the_gate_denies_it(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home.configure(POLICY)
+    assert "No call of a tool is seen" in home.said().out
     assert await home.check("await runtime.call_tool('mail', 'nope', {})") == 1
-    assert capsys.readouterr().out == "line 1: mail.nope -> deny (unlisted tool)\n"
+    assert home.said().out == "line 1: mail.nope -> deny (unlisted tool)\n"
 
 
-async def test_as_json_it_says_the_same(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_json_has_the_decision_on_each_call(home: Home) -> None:
     home.configure(POLICY)
     assert await home.check(f"{PROGRAM}await mcp_gone.do(x=1)", as_json=True) == 1
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(home.said().out)
     first, second, third, fourth = document["calls"]
     assert (first["line"], first["action"], first["effect"]) == (1, "allow", "read")
     assert second["unseen"] == ["to"]
@@ -285,14 +246,9 @@ async def test_a_program_that_cannot_be_checked_says_why(home: Home, code: str, 
         await home.check(code, "file.py")
 
 
-# --- init ----------------------------------------------------------------------------------------
-
-
-async def test_a_proposed_policy_is_written_once_and_decides_as_it_says(
-    home: Home, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_proposed_policy_is_written_once_and_decides_as_it_says(home: Home) -> None:
     assert await home.init() == 0
-    assert "Read it through" in capsys.readouterr().err
+    assert "Review it" in home.said().err
     assert stat.S_IMODE(home.config.stat().st_mode) == 0o600
     text = home.config.read_text()
     assert "# gone is left out, as it did not say which tools it has:" in text
@@ -313,17 +269,15 @@ async def test_a_proposed_policy_is_written_once_and_decides_as_it_says(
         await home.init()
     assert home.config.read_text() == text
     assert await home.init(to_stdout=True) == 0
-    assert capsys.readouterr().out in text
+    assert home.said().out in text
 
 
-async def test_a_server_that_came_later_gets_rules_of_its_own(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_add_proposes_rules(home: Home) -> None:
     with pytest.raises(UsageError, match="no policy to add to"):
         await add(home.settings(), server="mail", yes=True)
     home.configure('[policy.defaults]\nread = "allow"\nuntrusted = "ask"\n')
     before = home.config.read_text()
-    with pytest.raises(UsageError, match="no person can be asked"):
+    with pytest.raises(UsageError, match="no terminal to ask on"):
         await add(home.settings(), server="mail")
     assert home.config.read_text() == before
     assert await add(home.settings(), server="mail", yes=True) == 0
@@ -332,13 +286,13 @@ async def test_a_server_that_came_later_gets_rules_of_its_own(
     policy = Policy(parse_policy(tomllib.loads(text)["policy"], "policy"))
     actions = [policy.decide(CallFacts(server="mail", tool=t)).action for t in ("read_note", "new")]
     assert actions == ["allow", "ask"]
-    with pytest.raises(UsageError, match="about mail already"):
+    with pytest.raises(UsageError, match="already has a table .* for mail"):
         await add(home.settings(), server="mail", yes=True)
     with pytest.raises(UpstreamError, match="gone"):
         await add(home.settings(), server="gone", yes=True)
 
 
-async def test_a_settings_file_keeps_what_it_says(home: Home) -> None:
+async def test_init_keeps_the_other_settings(home: Home) -> None:
     home.configure('memory = "1g"')
     await home.init()
     settings: Any = home.settings()

@@ -1,4 +1,4 @@
-"""Plans at a terminal: shown, asked about and applied in one go; for scripts only shown."""
+"""Plans at a terminal are shown, asked about and applied; scripts only see them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ import anyio
 import pytest
 
 from bridge.callers.progress import RunProgress
-from bridge.cli.live_display import LiveTerminal
 from bridge.cli.run import (
     TERMINAL,
     exit_status,
     is_fully_shown,
     pictures,
-    request_of,
     run_and_apply,
     run_program,
     show,
 )
-from bridge.cli.run import _run_live as followed
-from bridge.cli.terminal import Terminal
+from bridge.cli.run import _run_live as run_live
+from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
@@ -35,7 +33,7 @@ from bridge.model import Artifact, HeldCall, Plan, RunRequest, RunResult, ShownC
 from bridge.runs import open_engine
 from bridge.settings import Settings
 from tests.cli.desk import desk
-from tests.engine_rig import ListFinder, backend, choosing, engine_on, settings
+from tests.engine_rig import ListFinder, always_choose, backend, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
 from tests.waiting import typing_answers
@@ -47,7 +45,7 @@ CODE = (
 )
 
 
-async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_can(
+async def test_a_plan_is_applied_after_a_yes_at_a_terminal_only(
     settings: Settings,
     backend: FakeBackend,
     tmp_path: Path,
@@ -91,51 +89,50 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
         assert tools_recorded(log) == ["create", "write_note"]
 
 
-def test_a_plan_is_not_listed_where_the_question_says_all_of_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """On one screen once is enough; what the question leaves out is listed before it."""
-    call = HeldCall(
-        number=1,
-        server="desk",
-        tool="create",
-        arguments={},
-        action="ask",
-        rule="default for writes",
-    )
-    plan = Plan(plan_id="0" * 16, seconds=60, calls=(call,))
+CALL = HeldCall(
+    number=1, server="desk", tool="create", arguments={}, action="ask", rule="default for writes"
+)
+
+
+def plan_of(*calls: HeldCall) -> Plan:
+    return Plan(plan_id="0" * 16, seconds=60, calls=calls)
+
+
+def test_a_plan_that_the_question_lists_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(CALL)
     assert is_fully_shown(plan)
     assert not is_fully_shown(replace(plan, stopped="line 2: it looks at a held result"))
     text = "x" * 200
-    long = tuple(replace(call, number=n, tool=f"t{n}", arguments={"text": text}) for n in range(99))
-    assert not is_fully_shown(replace(plan, calls=long))
-    many = replace(call, arguments={f"a{n}": n for n in range(MAX_PLAN_LINES)})
-    assert not is_fully_shown(replace(plan, calls=(many,)))
+    long = (replace(CALL, number=n, tool=f"t{n}", arguments={"text": text}) for n in range(99))
+    assert not is_fully_shown(plan_of(*long))
+    many = replace(CALL, arguments={f"a{n}": n for n in range(MAX_PLAN_LINES)})
+    assert not is_fully_shown(plan_of(many))
     result = RunResult(run_id="r", status="success", summary="", stdout="planned\n", plan=plan)
     show(result, terminal=True, plan=False)
     assert capsys.readouterr().out == "planned\n"
+    unknown = plan_of(replace(CALL, action="allow", rule="no policy"))
+    show(replace(result, plan=unknown), terminal=False)
+    assert "`mcp-code-bridge policy init`" in capsys.readouterr().err
 
 
-async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
+async def test_a_script_s_plan_says_that_no_later_process_can_apply_it(
     settings: Settings,
     backend: FakeBackend,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
-    opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
+    opened = partial(open_engine, finder=finder, choose_backend=always_choose(backend))
     monkeypatch.setattr("bridge.cli.run.open_engine", opened)
-    request = partial(request_of, code=CODE, plan=True)
-    assert await run_program(settings, request, as_json=True) == 0
+    assert await run_program(settings, code=CODE, plan=True, as_json=True) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert len(plan["calls"]) == 2
     assert "no other can apply it" in plan["note"]
     assert not {"id", "seconds"} & plan.keys()
 
 
-async def test_after_an_interruption_it_is_told_which_calls_went_out(
+async def test_an_interruption_names_the_calls_that_went_out(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tally = Tally()
@@ -152,32 +149,20 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
             await anyio.sleep_forever()
             raise AssertionError
 
-    async def interrupted() -> str:
+    async def interrupt_run() -> str:
         with anyio.CancelScope() as scope:
             request = RunRequest(code=CODE)
-            await followed(cast("Any", Engine(scope)), request, settings, scripted=False)
+            await run_live(cast("Any", Engine(scope)), request, settings, scripted=False)
         return capsys.readouterr().err
 
-    assert await interrupted() == "Interrupted. No call went out.\n"
+    assert await interrupt_run() == "Interrupted. No call went out.\n"
     for tool in ("create", "create", "wri\x1bte"):
-        tally.send(CallFacts(server="desk", tool=tool))
-    tally.lose(CallFacts(server="desk", tool="create"), "no answer came")
-    assert await interrupted() == (
+        tally.count("sent", CallFacts(server="desk", tool=tool))
+    tally.count("unknown", CallFacts(server="desk", tool="create"), "no answer came")
+    assert await interrupt_run() == (
         "Interrupted. 3 calls had gone out: 2 × desk.create, 1 × desk.wri?te. "
         "Not known whether carried out: 1 × desk.create (no answer came).\n"
     )
-
-
-def test_the_user_is_told_why_calls_that_may_only_read_are_held(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    call = HeldCall(
-        number=1, server="desk", tool="look", arguments={}, action="allow", rule="no policy"
-    )
-    plan = Plan(plan_id="0" * 16, seconds=60, calls=(call,))
-    result = RunResult(run_id="r", status="success", summary="", plan=plan)
-    show(result, terminal=False)
-    assert "`mcp-code-bridge policy init`" in capsys.readouterr().err
 
 
 ORIGINAL = Artifact(
@@ -204,19 +189,12 @@ RESULT = RunResult(
 )
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_texts_are_output_and_pictures_are_told_of_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], terminal: bool
-) -> None:
-    show(RESULT, terminal=terminal)
-    written = capsys.readouterr()
-    assert written.out == "1\n|a|\nb\n"
-    told = (
+def test_texts_are_output_and_a_terminal_names_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    notes = (
         "shown: image/png 6x4 bridge://artifacts/a\n"
         "shown: text/plain (the text\\x1b of a page) bridge://artifacts/a\n"
     )
-    assert written.err == (told if terminal else "")
-
-
-def test_the_originals_of_pictures_go_where_files_go() -> None:
+    for terminal in (True, False):
+        show(RESULT, terminal=terminal)
+        assert capsys.readouterr() == ("1\n|a|\nb\n", notes if terminal else "")
     assert pictures(RESULT) == [ORIGINAL]

@@ -1,4 +1,4 @@
-"""The files of `run`: the user's own in, what came back out, and nothing else of theirs touched."""
+"""The files of `run`: only named files go in, and only the program's files come out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.discovery.clients import LOCATIONS
 from bridge.errors import ArtifactStoreError, InvalidRequestError, UsageError
 from bridge.model import Artifact, InputFile
-from bridge.runs.file_names import quoted
-from bridge.runs.input_files import MAX_BYTES
+from bridge.runs.input_files import MAX_BYTES, quote
 
 pytestmark = pytest.mark.guarantee("files-believed", "working-directory")
 
@@ -26,10 +25,9 @@ def content(found: Artifact) -> Iterator[bytes]:
     yield found.name.encode()
 
 
-def test_the_user_names_files_and_what_they_are_called_inside(
+def test_a_file_keeps_its_name_unless_the_user_gives_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a name each keeps its own; the user's links are the user's to follow."""
     (tmp_path / "a=b.csv").write_bytes(b"\0\xff")
     (tmp_path / "link").symlink_to("a=b.csv")
     monkeypatch.chdir(tmp_path)
@@ -40,20 +38,19 @@ def test_the_user_names_files_and_what_they_are_called_inside(
     assert read_files(()) == ()
 
 
-def test_what_cannot_be_read_or_taken_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--file: .*/none cannot be read"):
-        read_files((f"{tmp_path}/none",))
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_files((f"x={tmp_path}",))
-    with pytest.raises(UsageError, match="'x=' names no file"):
-        read_files(("x=",))
+def test_a_wrong_file_is_explained(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
-    with pytest.raises(InvalidRequestError, match="relative"):
-        read_files((f"/abs={tmp_path}/a",))
     with (tmp_path / "big").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
-    with pytest.raises(UsageError, match="more than 33,554,432 bytes"):
-        read_files((f"{tmp_path}/a", f"{tmp_path}/big"))
+    for words, said in (
+        ([f"{tmp_path}/none"], "--file: .*/none cannot be read"),
+        ([f"x={tmp_path}"], "cannot be read"),
+        (["x="], "'x=' names no file"),
+        ([f"/abs={tmp_path}/a"], "relative"),
+        ([f"{tmp_path}/a", f"{tmp_path}/big"], "/big takes the files over 33,554,432 bytes"),
+    ):
+        with pytest.raises((UsageError, InvalidRequestError), match=said):
+            read_files(words)
     with pytest.raises(UsageError, match="cannot be made"):
         check_out(f"{tmp_path}/a/b")
 
@@ -90,26 +87,20 @@ def test_no_file_is_put_where_other_programs_would_obey_it(tmp_path: Path, force
     assert written == harmless
     files = (path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
     assert sorted(map(str, files)) == sorted(harmless)
-    assert [problem.split(" is not put there")[0] for problem in problems] == [
-        quoted(name) for name in refused
-    ]
+    assert [each.split(" was not written")[0] for each in problems] == [*map(quote, refused)]
 
 
-@pytest.mark.parametrize("directory", ["mcp-servers", ".git/hooks", ".Claude", "link"])
-def test_a_directory_whose_files_other_programs_obey_gets_none(
-    tmp_path: Path, directory: str
-) -> None:
+def test_no_file_that_other_programs_obey_is_written(tmp_path: Path) -> None:
     (tmp_path / "mcp-servers").mkdir()
     (tmp_path / "link").symlink_to("mcp-servers")
-    out = check_out(f"{tmp_path}/{directory}")
-    written, problems = write_files([artifact("x.json")], out, content)
-    assert (written, len(problems), list(out.iterdir())) == ([], 1, [])
+    for directory in ("mcp-servers", ".git/hooks", ".Claude", "link"):
+        out = check_out(f"{tmp_path}/{directory}")
+        written, problems = write_files([artifact("x.json")], out, content)
+        assert (written, len(problems), list(out.iterdir())) == ([], 1, [])
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
-    tmp_path: Path, force: bool
-) -> None:
+def test_a_file_is_replaced_only_if_the_user_says_so(tmp_path: Path, force: bool) -> None:
     (tmp_path / "a").write_text("the user's")
     (tmp_path / "d").mkdir()
     _, problems = write_files(
@@ -117,20 +108,16 @@ def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
     )
     assert (tmp_path / "a").read_text() == ("1:a" if force else "the user's")
     assert (tmp_path / "e").read_text() == "1:e"
-    assert problems == (
-        ["`d` cannot be written: a directory is there."]
-        if force
-        else [
-            f"`{name}` already exists and was kept; use --force to replace it. The run's copy: "
-            f"`mcp-code-bridge artifacts get {artifact(name).uri}`."
-            for name in "ad"
-        ]
+    exists = (
+        "`{}` already exists and was kept; use --force to replace it. The run's copy: "
+        "`mcp-code-bridge artifacts get `."
     )
+    told = ["`d` cannot be written: Is a directory."] if force else [*map(exists.format, "ad")]
+    assert problems == told
 
 
 @pytest.mark.parametrize("force", [False, True])
 def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -> None:
-    """Nor does one in place of a directory; one in place of a file is replaced itself."""
     out, home = tmp_path / "out", tmp_path / "home"
     out.mkdir()
     home.mkdir()
@@ -146,14 +133,12 @@ def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -
     assert (out / "a").is_symlink() is not force
 
 
-def test_what_is_damaged_leaves_no_half_file(tmp_path: Path) -> None:
-
-    def broken(found: Artifact) -> Iterator[bytes]:
+def test_a_damaged_artifact_leaves_no_half_file(tmp_path: Path) -> None:
+    def break_off(found: Artifact) -> Iterator[bytes]:
         yield b"half"
         if found.name == "a":
-            message = "It is damaged."
-            raise ArtifactStoreError(message)
+            raise ArtifactStoreError("It is damaged.")
 
-    _, problems = write_files([artifact("a"), artifact("b")], tmp_path, broken)
+    _, problems = write_files([artifact("a"), artifact("b")], tmp_path, break_off)
     assert problems == ["`a` could not be read: It is damaged."]
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -1,4 +1,4 @@
-"""`run --session`: each command is a bridge of its own, and continues with the same session."""
+"""`run --session`: each command is a bridge of its own and continues the session."""
 
 from __future__ import annotations
 
@@ -8,45 +8,32 @@ from typing import Any
 
 import pytest
 
-from bridge.cli.main import main
 from tests.audit_rig import records
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state directory of its own, and no servers of this machine's user."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("MCP_BRIDGE_RUNTIME", "bubblewrap")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    status = main(["run", "--json", "--session", "work", *arguments])
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return status, document
+from tests.cli.desk import Cli
 
 
 def _contents(home: Path) -> list[Path]:
     return [path for path in (home / "state" / "blobs").rglob("*") if path.is_file()]
 
 
-def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
-    capsys: pytest.CaptureFixture[str], home: Path
-) -> None:
-    status, first = _run(capsys, "-c", "x = 41\nopen('.a.txt', 'w').write('kept')")
+def test_a_session_continues_in_the_next_command_until_it_is_ended(home: Path, cli: Cli) -> None:
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        options = ("--runtime", "bubblewrap", "--json", "--session", "work")
+        status, out, _ = cli("run", *options, *words)
+        return status, json.loads(out)
+
+    status, first = run("-c", "x = 41\nopen('.a.txt', 'w').write('kept')")
     assert (status, first["session"]["state"]) == (0, "new")
-    status, second = _run(capsys, "-c", "[x + 1, open('.a.txt').read()]")
+    status, second = run("-c", "[x + 1, open('.a.txt').read()]")
     assert (status, second["result"]) == (0, [42, "kept"])
     assert (second["session"]["state"], second["session"]["run"]) == ("restored", 2)
     assert _contents(home)
-    status, ended = _run(capsys, "--end-session")
+    status, ended = run("--end-session")
     assert (status, ended["session"]["state"]) == (0, "ended")
     assert not _contents(home)
     began = [each for each in records(home / "state" / "audit") if each["kind"] == "run"]
     assert {(each["principal"], each["clientSays"]) for each in began} == {("terminal", "cli")}
-    status, unknown = _run(capsys, "--end-session")
+    status, unknown = run("--end-session")
     assert status == 2
     assert "unknown_session" in unknown["error"]
 
@@ -60,8 +47,6 @@ def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
         (["--session", "work"], "Name a FILE"),
     ],
 )
-def test_a_session_that_is_asked_for_badly_is_explained(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert main(["run", *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_a_wrong_session_option_is_explained(cli: Cli, arguments: list[str], message: str) -> None:
+    status, _, err = cli("run", *arguments)
+    assert (status, message in err) == (2, True)

@@ -1,4 +1,4 @@
-"""A mistake in the settings, as an MCP client sees it."""
+"""`serve`: mistakes in the settings, and edits of configuration files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ from tests.waiting import until
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_mistake_is_the_answer_to_every_call(
-    tmp_path: Path, mode: Literal["auto", "legacy"]
-) -> None:
-    """The handshake and the list of tools go well, so that somebody reads the message."""
+async def test_a_mistake_answers_each_call(tmp_path: Path, mode: Literal["auto", "legacy"]) -> None:
     config = tmp_path / "config.toml"
     config.write_text("warm = 1\nmemroy = 2\n")
     parameters = StdioServerParameters(
@@ -43,15 +40,14 @@ async def test_a_mistake_is_the_answer_to_every_call(
             assert said in (listed.tools[0].description or "")
             for tool in ("run_python", "search_tools"):
                 result = await client.call_tool(tool, {"code": "print(1)"})
-                assert result.is_error
                 text = str(result.content)
-                assert said in text
+                assert (result.is_error, said in text) == (True, True)
                 assert "reconnect this MCP server" in text
         assert said in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("value", ["hunter2", "it's hunter2", "'hunter2\" '\n", "h'unter2" * 99])
-async def test_a_model_is_not_told_what_the_setting_is(value: str) -> None:
+async def test_a_model_does_not_see_a_setting_s_value(value: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_MEMORY": value})
     async with Client(error_server(caught.value)) as client:
@@ -61,14 +57,11 @@ async def test_a_model_is_not_told_what_the_setting_is(value: str) -> None:
     assert "unter2" in str(caught.value)
 
 
-def test_a_person_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["serve", "--http", "127.0.0.1:0", "--memory", "lots"]) == 2
-    assert "--memory: 'lots' is not a size" in capsys.readouterr().err
-
-
-def test_doctor_tells_a_mistake_and_tries_the_engines_all_the_same(
+def test_http_and_doctor_report_a_mistake_and_doctor_tries_the_engines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert cli.main(["serve", "--http", "127.0.0.1:0", "--memory", "lots"]) == 2
+    assert "--memory: 'lots' is not a size" in capsys.readouterr().err
 
     async def survey(settings: Settings) -> list[Probe]:
         return [Probe(backend="bubblewrap", ok=True, summary=settings.runtime)]
@@ -79,7 +72,7 @@ def test_doctor_tells_a_mistake_and_tries_the_engines_all_the_same(
     assert said.err.startswith("error: --runtime: 'lxc' is not auto")
     assert "default settings" in said.err
     assert "ok    bubblewrap: auto" in said.out
-    # A policy that could not be read is not one that allows every call.
+    # An unreadable policy does not allow every call.
     assert "policy: unknown until config.toml is fixed" in said.out
     assert "every call is allowed" not in said.out
 
@@ -91,14 +84,14 @@ START_BOTH = "print(await mcp_changes.add(a=1, b=1), await mcp_stays.add(a=1, b=
 
 
 def configure(project: Path, **marks: str) -> None:
-    """Write a configuration of workshops, each with something of its own in its environment."""
+    """Write a configuration of workshops, each with its own mark in the environment."""
     servers = {
         name: {"command": sys.executable, "args": [str(WORKSHOP)], "env": {"MARK": mark}}
         for name, mark in marks.items()
     }
     fresh = project / "new"
     fresh.write_text(json.dumps({"mcpServers": servers}))
-    # As editors do it: the file that is watched is another one afterwards.
+    # Editors replace a file, so the watched path becomes another file.
     fresh.replace(project / ".claude.json")
 
 
@@ -121,10 +114,8 @@ async def text_of(client: Client, code: str) -> str:
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc, and runs in bubblewrap")
-async def test_an_edit_is_told_to_the_client_and_disturbs_nothing_else(
-    tmp_path: Path, mode: Any
-) -> None:
-    """[bubblewrap] A server that stays keeps its run, one that changed is started again."""
+async def test_an_edit_reaches_the_client_and_disturbs_nothing(tmp_path: Path, mode: Any) -> None:
+    """[bubblewrap] An unchanged server keeps its run; a changed one is started again."""
     stays, first, second = (f"{tmp_path}-{name}" for name in ("stays", "first", "second"))
     configure(tmp_path, stays=stays, changes=first)
     environ = {
@@ -139,21 +130,20 @@ async def test_an_edit_is_told_to_the_client_and_disturbs_nothing_else(
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             news.set()
 
-    async def listen(client: Client) -> None:
+    async def wait_for_news(client: Client) -> None:
         async with client.listen(tools_list_changed=True) as events:
             async for _ in events:
                 news.set()
 
     parameters = StdioServerParameters(command=str(BRIDGE), cwd=tmp_path, env=environ)
     with anyio.fail_after(120), (tmp_path / "log").open("w") as log:
+        connection = stdio_client(parameters, errlog=log)
         async with (
-            Client(
-                stdio_client(parameters, errlog=log), mode=mode, message_handler=handle
-            ) as client,
+            Client(connection, mode=mode, message_handler=handle) as client,
             anyio.create_task_group() as tasks,
         ):
             if mode != "legacy":
-                tasks.start_soon(listen, client)
+                tasks.start_soon(wait_for_news, client)
             said: list[str] = []
 
             async def long_run() -> None:
@@ -170,7 +160,7 @@ async def test_an_edit_is_told_to_the_client_and_disturbs_nothing_else(
                 assert "mcp_third" in ((await client.list_tools()).tools[0].description or "")
                 await until(lambda: not processes(first))
                 assert processes(stays) == before[0]
-                # The run under way waits for this one, in a server's memory.
+                # The running program waits for this one in the server's memory.
                 said.append(await text_of(client, LONG_RUN))
             assert len(said) == 2
             assert "rror" not in "".join(said)

@@ -1,4 +1,4 @@
-"""`servers` and `tools`, on an engine of the test's own."""
+"""`servers` and `tools`."""
 
 from __future__ import annotations
 
@@ -49,26 +49,25 @@ SKIPPED = SkippedServer(name="off", source=CURSOR, reason="it is disabled")
 
 
 class Finder(ListFinder):
-    """Finds servers, one that is left out, and what there is to warn about."""
-
     warnings: tuple[ConfigWarning, ...] = ()
     proposed: tuple[ProposedServer, ...] = ()
     skipped: tuple[SkippedServer, ...] = (SKIPPED,)
 
     def find(self) -> Discovery:
-        return Discovery(
-            servers=self.specs,
-            proposed=self.proposed,
-            skipped=self.skipped,
-            warnings=self.warnings,
-            stamp=(),
+        found = Discovery(
+            servers=self.specs, skipped=self.skipped, warnings=self.warnings, stamp=()
         )
+        return replace(found, proposed=self.proposed)
 
 
 class Commands:
-    """The commands, as `main` calls them."""
-
-    def __init__(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        self.said = capsys.readouterr
         self.finder = Finder(DESCRIBED)
         self.settings = settings
 
@@ -88,16 +87,16 @@ class Commands:
 
 
 @pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+def commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Commands:
     environ = {"HOME": str(tmp_path), "PATH": "", "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
-    return Commands(load({"warm": "0"}, environ), monkeypatch)
+    return Commands(load({"warm": "0"}, environ), monkeypatch, capsys)
 
 
-async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_servers_shows_where_each_was_found_and_differences(commands: Commands) -> None:
     assert await commands.servers() == 0
-    assert capsys.readouterr().out == (
+    assert commands.said().out == (
         "NAME       ALIAS          TRANSPORT  STATE  TOOLS  CLIENTS       FOUND IN\n"
         "work-shop  mcp_work_shop  stdio      idle   -      Test, Cursor  "
         "/test.json (mcpServers.work-shop)\n"
@@ -107,37 +106,29 @@ async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
         "  off, Cursor, /c.json (mcpServers.github): it is disabled\n"
     )
     assert await commands.servers(as_json=True) == 0
-    printed = capsys.readouterr().out
+    printed = commands.said().out
     assert "s3cret" not in printed
     row, skipped = json.loads(printed)
-    assert row["also"] == [
-        {
-            "client": "Cursor",
-            "scope": "user",
-            "source": "/c.json (mcpServers.github)",
-            "fields": ["command", "env.TOKEN"],
-        }
-    ]
+    place = {"client": "Cursor", "scope": "user", "source": "/c.json (mcpServers.github)"}
+    assert row["also"] == [{**place, "fields": ["command", "env.TOKEN"]}]
     assert row["differences"] == ["/c.json has other arguments"]
     assert (row["withoutTools"], row["oauth"], row["state"]) == (["crash"], True, "idle")
     assert (skipped["reason"], skipped["used"], row["used"]) == ("it is disabled", False, True)
     assert skipped["fields"] == ["command", "env.TOKEN"]
 
 
-async def test_a_table_about_no_server_is_named(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_table_of_an_unknown_server_is_named(commands: Commands) -> None:
     tables = {name: ServerSettings() for name in ("work-shop", "off", "work_shop")}
     commands.settings = replace(commands.settings, server_settings=tables)
     assert await commands.servers() == 0
-    assert capsys.readouterr().err == (
+    assert commands.said().err == (
         "warning: [servers.work_shop] in config.toml does nothing: no client has a server of that "
         "name.\n"
     )
 
 
-async def test_servers_says_what_to_mend_once_and_no_other_command_does(
-    commands: Commands, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+async def test_only_servers_prints_warnings_and_the_log_has_those_about_settings(
+    commands: Commands, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     unset = ConfigWarning(path="/c.json", key="mcpServers.a.env", reason="TOKEN is not set")
@@ -147,34 +138,23 @@ async def test_servers_says_what_to_mend_once_and_no_other_command_does(
     broken = ConfigWarning(path="/d.json", key="", reason="it is no JSON", unread=True)
     commands.finder.warnings = (unset, skipped, broken)
     assert await commands.servers() == 0
-    assert capsys.readouterr().err == (
+    assert commands.said().err == (
         "warning: /c.json (mcpServers.a.env): TOKEN is not set\nwarning: /d.json: it is no JSON\n"
     )
     await commands.tools()
-    said = capsys.readouterr().err
-    assert "TOKEN" not in said
-    assert "/d.json" not in said
-    assert caplog.text == ""
-
-
-async def test_what_the_settings_name_is_warned_of_by_every_command(
-    commands: Commands, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
+    said = commands.said().err
+    assert ("TOKEN" in said, "/d.json" in said, caplog.text) == (False, False, "")
     own = ConfigWarning(path="/mine.json", key="", reason="it is no JSON", own=True)
     commands.finder.warnings = (own,)
     assert await commands.servers() == 0
-    assert "/mine.json" not in capsys.readouterr().err
+    assert "/mine.json" not in commands.said().err
     assert caplog.text.count("/mine.json: it is no JSON") == 1
 
 
-async def test_check_starts_each_and_says_what_its_tools_cost(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With totals, and what the bridge costs instead; status 4 if one is not there."""
+async def test_check_starts_each_server_and_measures_its_tools(commands: Commands) -> None:
     commands.finder.specs = (workshop(), GONE)
     assert await commands.servers(check=True, as_json=True) == 4
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(commands.said().out)
     ready, gone = document["servers"]
     assert (gone["name"], gone["state"]) == ("gone", "failed")
     assert "/no/such/command" in gone["reason"]
@@ -182,61 +162,45 @@ async def test_check_starts_each_and_says_what_its_tools_cost(
     assert ready["startSeconds"] > 0
     assert document["totals"] == {key: ready[key] for key in ("tools", "schemaBytes", "tokens")}
     assert await commands.tools(server="work-shop", as_json=True) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(commands.said().out)
     assert len(found) == ready["tools"]
     assert 0 < document["bridge"]["tokens"] < 2_000
     assert await commands.servers(check=True) == 4
-    printed = capsys.readouterr().out
+    printed = commands.said().out
     assert f"about {ready['tokens']:,} tokens" in printed
     assert "gone: Server 'gone' did not start" in printed
-
-
-async def test_tools_are_listed_below_their_servers(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert await commands.tools() == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert "warning: gone: Server 'gone' did not start" in commands.said().err
+    assert await commands.tools(server="gone") == 4
+
+
+async def test_tools_are_listed_below_their_servers(commands: Commands) -> None:
+    assert await commands.tools() == 0
+    lines = commands.said().out.splitlines()
     assert lines[0].startswith("work-shop: A workshop (")
     assert "  mcp_work_shop.add(a: float, b: float)" in lines
     commands.finder.specs = (replace(DESCRIBED, call_timeout=3.0),)
     assert await commands.servers() == 0
-    assert "  stdio      idle   1" in capsys.readouterr().out
+    assert "  stdio      idle   1" in commands.said().out
 
 
 @pytest.mark.parametrize("name", ["work-shop.add", "mcp_work_shop.add", "work_shop.add"])
-async def test_a_tool_that_is_named_is_shown_as_typed_python(
-    commands: Commands, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+async def test_a_named_tool_is_shown_as_typed_python(commands: Commands, name: str) -> None:
     assert await commands.tools(name) == 0
-    printed = capsys.readouterr().out
-    assert "async def add(a: float, b: float)" in printed
-    assert "say" not in printed
+    printed = commands.said().out
+    assert ("async def add(a: float, b: float)" in printed, "say" in printed) == (True, False)
 
 
-async def test_a_search_finds_tools_and_shows_them_as_asked(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_search_shows_signatures_or_typed_python(commands: Commands) -> None:
     assert await commands.tools("add") == 0
-    assert capsys.readouterr().out.startswith("mcp_work_shop.add(a: float, b: float)\n")
+    assert commands.said().out.startswith("mcp_work_shop.add(a: float, b: float)\n")
     assert await commands.tools("add", stub=True) == 0
-    assert "async def add(" in capsys.readouterr().out
+    assert "async def add(" in commands.said().out
     assert await commands.tools(stub=True) == 0
-    assert "class WorkShop" in capsys.readouterr().out
+    assert "class WorkShop" in commands.said().out
 
 
-async def test_a_server_that_is_not_there_is_a_warning_beside_what_is_known(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands.finder.specs = (workshop(), GONE)
-    assert await commands.tools() == 0
-    assert "warning: gone: Server 'gone' did not start" in capsys.readouterr().err
-    assert await commands.tools(server="gone") == 4
-
-
-def test_a_table_is_as_wide_as_its_terminal_and_in_a_pipe_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Columns go by their priority, then the widest cells are cut: a row stays one line."""
+def test_a_table_fits_its_terminal_and_is_whole_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("short", "a" * 60, "b" * 300, "数据" * 9)]
     headings = ("A", "B", "C", "WIDE")
     whole = table(headings, rows, ("B", "C"))
@@ -249,26 +213,22 @@ def test_a_table_is_as_wide_as_its_terminal_and_in_a_pipe_whole(
         assert ("…" in row) is (width == 20)
 
 
-async def test_reasons_are_read_whole_on_a_terminal_and_home_is_short(
-    commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_home_is_short_there(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     place = replace(CURSOR, path=f"{commands.settings.environ['HOME']}/c.json")
     commands.finder.specs = (replace(DESCRIBED, source=place),)
     monkeypatch.setattr(servers_module, "terminal_width", lambda: 80)
     assert await commands.servers() == 0
-    printed = capsys.readouterr().out
+    printed = commands.said().out
     assert "~/c.json (mcpServers.github)\n" in printed
     assert "  off, Cursor, /c.json (mcpServers.github): it is disabled\n" in printed
 
 
-async def test_without_servers_it_says_which_clients_are_left_out(
-    commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_servers_were_found(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands.finder, "find", ListFinder().find)
     commands.settings = replace(commands.settings, sources=("windsurf",))
     for command in (commands.servers, commands.tools):
         assert await command() == 0
-        said = capsys.readouterr().err
+        said = commands.said().err
         assert "No MCP servers found." in said
         assert "MCP_BRIDGE_SOURCES leaves clients out: it is windsurf." in said
 
@@ -280,46 +240,28 @@ async def test_without_servers_it_says_which_clients_are_left_out(
         ("off.add", "The server 'off' is configured, but skipped. In /c.json"),
     ],
 )
-async def test_a_tool_of_a_server_that_there_is_not_is_no_search(
-    commands: Commands, query: str, said: str
-) -> None:
+async def test_an_unknown_server_is_no_search(commands: Commands, query: str, said: str) -> None:
     with raises_code("unknown_server", match=re.escape(said)) as caught:
         await commands.tools(query)
     assert f"`mcp-code-bridge tools '{query.replace('.', ' ')}'`" in str(caught.value)
 
 
-async def test_servers_that_wait_for_approval_are_named_below_the_tools(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
-    definition = Definition(directory="/p", path="/p/.mcp.json", name="wiki", digest="sha256:1")
-    waits = ProposedServer(spec=workshop("wiki"), definition=definition, reason="it is new")
-    commands.finder.proposed = (waits,)
-    assert await commands.tools() == 0
-    assert "Not approved, so not started (servers of this project): wiki." in (
-        capsys.readouterr().err
-    )
-
-
-async def test_a_server_that_waits_for_approval_takes_one_line_however_often_it_is_defined(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_server_that_waits_for_approval_takes_one_line(commands: Commands) -> None:
     for path in ("/p/.mcp.json", "/p/.cursor/mcp.json"):
         definition = Definition(directory="/p", path=path, name="wiki", digest="sha256:1")
         spec = replace(workshop("wiki"), source=replace(CURSOR, path=path))
         waits = ProposedServer(spec=spec, definition=definition, reason="it is new")
         commands.finder.proposed += (waits,)
+    assert await commands.tools() == 0
+    assert "Not approved, so not started (servers of this project): wiki." in commands.said().err
     assert await commands.servers() == 0
-    assert capsys.readouterr().out.endswith(
+    assert commands.said().out.endswith(
         "\nNot approved, so not used:\n  wiki, Cursor, /p/.mcp.json (mcpServers.github): it is "
         "new; defined in 1 more\n`mcp-code-bridge servers approve NAME` shows one, and asks.\n"
     )
 
 
-async def test_what_is_left_out_for_one_reason_takes_one_line(
-    commands: Commands, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After an install each client has an entry that starts this bridge; --json has each file."""
-
+async def test_servers_left_out_for_one_reason_take_one_line(commands: Commands) -> None:
     def left_out(name: str, client: str, reason: str) -> SkippedServer:
         source = replace(CURSOR, client=client, path=f"/{client}.json")
         return SkippedServer(name=name, source=source, reason=reason)
@@ -335,7 +277,7 @@ async def test_what_is_left_out_for_one_reason_takes_one_line(
         left_out("wiki", "Zed", f"{SHADOWED}/a.json (x){UNUSED}switched off in Codex"),
     )
     assert await commands.servers() == 0
-    assert capsys.readouterr().out.endswith(
+    assert commands.said().out.endswith(
         "\nLeft out:\n  off, Cursor, /c.json (mcpServers.github): it is disabled\n"
         "  wiki, Zed, /Zed.json (mcpServers.github): shadowed by /a.json (x), which is not used "
         "either: switched off in Codex\n"
@@ -344,5 +286,5 @@ async def test_what_is_left_out_for_one_reason_takes_one_line(
         "\nThe bridge itself: code-bridge in Codex, Cursor.\n"
     )
     assert await commands.servers(as_json=True) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(commands.said().out)
     assert "/Zed.json (mcpServers.github)" in [row["source"] for row in rows]

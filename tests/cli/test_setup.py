@@ -1,10 +1,9 @@
-"""`setup` and the servers that move: at a terminal, by flags, and back."""
+"""`setup` and the servers that move, at a terminal and by flags."""
 
 from __future__ import annotations
 
 import json
 import os
-import pty
 import sys
 from pathlib import Path
 
@@ -15,11 +14,11 @@ from bridge.cli.install import STOPPED
 from bridge.cli.main import main
 from bridge.cli.run import request_of
 from bridge.cli.setup import setup
-from bridge.clients.entry import network_variables
-from bridge.errors import ImageMissingError
+from bridge.client_configs.entry import network_variables
 from bridge.sandbox.backend import Probe
 from bridge.settings import load
 from tests.cli.desk import desk
+from tests.discovery.writing import write
 from tests.engine_rig import WORKSHOP, backend, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.waiting import PATIENCE_SECONDS, typing_answers
@@ -32,7 +31,7 @@ os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, "-m", "bridge", *sys.argv[1:]])
 """
-"""Starts the bridge with its standard input as the terminal that Ctrl-C comes from."""
+"""Starts the bridge with its standard input as the controlling terminal."""
 
 SHOP = json.dumps({"command": sys.executable, "args": [str(WORKSHOP)]})
 
@@ -47,51 +46,40 @@ CONFIG = f"""{{
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / ".cursor").mkdir()
-    (tmp_path / ".cursor" / "mcp.json").write_text(CONFIG)
-    (tmp_path / "work").mkdir()
-    # A person is asked about the last.
-    asked = network_variables(os.environ, secrets=True)
-    for name in [*os.environ]:
-        own = name.startswith(("XDG_CONFIG", "XDG_STATE", "MCP_BRIDGE_", "CLAUDE_", "CODEX_"))
-        if own or name in asked:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
+def home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write(home / ".cursor" / "mcp.json", CONFIG)
+    (home / "work").mkdir()
+    # The command would ask about these.
+    for name in network_variables(os.environ, secrets=True):
+        monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path / "work")
-    return tmp_path
+    monkeypatch.chdir(home / "work")
+    return home
 
 
 def cursor(home: Path) -> str:
     return (home / ".cursor" / "mcp.json").read_text()
 
 
-def moved(home: Path) -> Path:
+def moved_directory(home: Path) -> Path:
     return home / ".config" / "mcp-code-bridge" / "moved"
 
 
 async def at_terminal(*words: str, answers: tuple[str, ...], path: str = "/usr/bin:/bin") -> str:
-    """Type each answer as a question comes; return what stood there in the end."""
-    typist, line = pty.openpty()
+    """Answer each question; return all that the terminal has shown."""
     argv = [sys.executable, "-c", TERMINAL, *words]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
     environ["PATH"] = path
-    try:
+    with desk() as (typist, line, _):
         process = await anyio.open_process(argv, stdin=line, stdout=line, stderr=line, env=environ)
         with anyio.fail_after(PATIENCE_SECONDS):
             async with process, typing_answers(typist, *answers) as told:
                 pass
-        rest = os.read(typist, 65536).decode().replace("\r\n", "\n")
-    finally:
-        os.close(typist)
-        os.close(line)
-    return told[0] + rest
+        return told[0] + os.read(typist, 65536).decode().replace("\r\n", "\n")
 
 
-async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path) -> None:
-    answers = ("no\n", "cursor\n", "\n", "\n")
-    told = await at_terminal("setup", answers=answers)
+async def test_setup_asks_step_by_step(home: Path) -> None:
+    told = await at_terminal("setup", answers=("no\n", "cursor\n", "\n", "\n"))
     flat = " ".join(told.split())
     assert "1 client found:\n  cursor: 2 servers in" in told
     assert "mcp.json, 1 not used 1 server can be used through the bridge: shop;" in flat
@@ -99,15 +87,12 @@ async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path
     assert "behind the bridge (2 servers): shop, off" in told
     assert "my shop" not in cursor(home)
     assert "// mine" in cursor(home)
-    assert (moved(home) / "moved.json").exists()
+    assert (moved_directory(home) / "moved.json").exists()
 
 
-async def test_no_move_is_offered_out_of_a_client_that_would_not_start_the_bridge(
-    home: Path,
-) -> None:
+async def test_no_move_is_offered_if_the_client_cannot_start_the_bridge(home: Path) -> None:
     settings = {"mcpServers": {"o": {"command": "x"}}, "mcp": {"excluded": ["code-bridge"]}}
-    (home / ".gemini").mkdir()
-    (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
+    write(home / ".gemini" / "settings.json", settings)
     told = await at_terminal("setup", "--skip-cost", answers=("gemini\n", "no\n"))
     assert "Gemini CLI will not start it: turned off by mcp.excluded." in told
     assert "move behind the bridge?" not in told
@@ -117,23 +102,19 @@ ANSWERS = ("no\n", "\n", "shop\n")
 
 
 @pytest.mark.parametrize("given", range(len(ANSWERS) + 1))
-async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, given: int) -> None:
+async def test_an_interrupt_at_a_question_changes_nothing(home: Path, given: int) -> None:
     told = await at_terminal("setup", answers=(*ANSWERS[:given], "\x03"))
     assert told.endswith("^C\nNo changes made.\n")
     assert cursor(home) == CONFIG
-    assert not moved(home).exists()
+    assert not moved_directory(home).exists()
 
 
-async def test_who_stops_it_while_it_writes_hears_what_was_done(home: Path) -> None:
+async def test_an_interrupt_during_the_changes_reports_those_made(home: Path) -> None:
     os.mkfifo(home / "never")
-    claude = home / "bin" / "claude"
-    claude.parent.mkdir()
-    claude.write_text(f"#!/bin/sh\nprintf 'now: ' >/dev/tty\nread line <{home / 'never'}\n")
-    claude.chmod(0o755)
-    words = ("install", "cursor", "claude-code")
-    told = await at_terminal(
-        *words, answers=("yes\n", "\x03"), path=f"{home / 'bin'}:/usr/bin:/bin"
-    )
+    script = f"#!/bin/sh\nprintf 'now: ' >/dev/tty\nread line <{home / 'never'}\n"
+    write(home / "bin" / "claude", script).chmod(0o755)
+    words, path = ("install", "cursor", "claude-code"), f"{home / 'bin'}:/usr/bin:/bin"
+    told = await at_terminal(*words, answers=("yes\n", "\x03"), path=path)
     assert f"Added code-bridge to {home / '.cursor' / 'mcp.json'}.\nnow: " in told
     assert told.endswith(f"{STOPPED}\n")
     assert "mcp-code-bridge" in cursor(home)
@@ -146,7 +127,7 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     main(["setup", "--clients", "all", "--move", "all", "--skip-cost", "--yes"])
     assert "mcp-code-bridge" in cursor(home)
     assert "shop" not in cursor(home)
-    assert "Cursor has permissions for tools of off." in capsys.readouterr().out
+    assert "Cursor's permissions for tools of off do not apply" in capsys.readouterr().out
     assert main(["servers", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert f"moved from {home / '.cursor' / 'mcp.json'}" in rows["shop"]["source"]
@@ -156,35 +137,21 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     assert cursor(home) == CONFIG
 
 
-def test_without_a_person_or_flags_nothing_is_written(
-    home: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("setup --skip-cost", 2, "--clients A,B"),
+        ("install cursor --move shop,nope --yes", 2, "'nope'"),
+        ("install cursor --move all --dry-run", 0, "No changes made (--dry-run)."),
+    ],
+)
+def test_nothing_is_written(
+    home: Path, words: str, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["setup", "--skip-cost"]) == 2
-    assert "--clients A,B" in capsys.readouterr().err
+    assert main(words.split()) == status
+    assert said in capsys.readouterr().err
     assert cursor(home) == CONFIG
-
-
-def test_a_dry_run_writes_nothing(home: Path) -> None:
-    main(["install", "cursor", "--move", "all", "--dry-run"])
-    assert cursor(home) == CONFIG
-    assert not moved(home).exists()
-
-
-def test_an_unknown_server_is_not_moved(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["install", "cursor", "--move", "shop,nope", "--yes"]) == 2
-    assert "'nope'" in capsys.readouterr().err
-    assert cursor(home) == CONFIG
-
-
-def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["install", "cursor", "--move", "shop", "--yes"])
-    assert main(["uninstall", "cursor", "--yes"]) == 0
-    assert "without shop, which moved behind" in capsys.readouterr().err
-    assert "shop" not in cursor(home)
-    assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
-    assert "shop" in cursor(home)
+    assert not moved_directory(home).exists()
 
 
 def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend) -> None:
@@ -200,7 +167,7 @@ def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend)
     assert before == ("success", {"sum": 42})
 
 
-def test_without_a_sandbox_setup_says_so_and_what_to_do(
+def test_without_a_sandbox_setup_names_the_next_step(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(home / "nothing"))
@@ -213,13 +180,12 @@ def test_without_a_sandbox_setup_says_so_and_what_to_do(
     assert "mcp-code-bridge" in cursor(home)
 
 
-async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
+async def test_setup_offers_to_build_a_missing_image_after_the_clients(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     async def survey(_: object) -> list[Probe]:
-        code = ImageMissingError.code
-        return [Probe(backend="podman", ok=False, summary="has no image.", error_code=code)]
+        problem = "has no image."
+        return [Probe(backend="podman", ok=False, summary=problem, error_code="image_missing")]
 
     monkeypatch.setattr("bridge.cli.setup.probe_all", survey)
     with desk() as (typist, reader, writer):
@@ -228,12 +194,13 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
         async with typing_answers(typist, "yes\n", "no\n") as told:
             settings = load({}, dict(os.environ))
             assert await setup(settings, clients="cursor", move="none", skip_cost=True) == 1
-    assert told[0].index("Apply these changes?") < told[0].index(
-        "Build the runtime image on podman"
+    first, second = map(
+        told[0].index, ("Apply these changes?", "Build the runtime image on podman")
     )
+    assert first < second
 
 
-def test_who_takes_out_only_the_bridge_is_asked_whether_servers_come_back(
+def test_uninstall_warns_of_moved_servers_and_asks_whether_they_come_back(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["install", "cursor", "--move", "shop", "--yes"])
@@ -248,3 +215,9 @@ def test_who_takes_out_only_the_bridge_is_asked_whether_servers_come_back(
     assert "without shop, which moved behind the bridge" in told
     assert told.count("--- /") == 1
     assert cursor(home) == CONFIG
+    main(["install", "cursor", "--move", "shop", "--yes"])
+    assert main(["uninstall", "cursor", "--yes"]) == 0
+    assert "without shop, which moved behind" in capsys.readouterr().err
+    assert "shop" not in cursor(home)
+    assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
+    assert "shop" in cursor(home)

@@ -17,6 +17,7 @@ from bridge.errors import CannotAskError
 from bridge.model import Json, RunResult
 from bridge.settings import Settings, load
 from tests.cli.desk import desk
+from tests.discovery.writing import write
 from tests.engine_rig import ListFinder, backend, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
@@ -34,7 +35,7 @@ FORM: dict[str, Json] = {
 
 
 async def _ask(typed: Sequence[str], params: dict[str, Json]) -> tuple[object, str]:
-    """Ask, and type each answer once it is asked for; return what came of it, and all shown."""
+    """Ask, and type the answers; return the result and all that was shown."""
     with desk() as (typist, reader, writer), anyio.fail_after(PATIENCE_SECONDS):
         async with typing_answers(typist, *typed) as shown:
             answered = await Terminal(reader, writer).elicit(params)
@@ -42,21 +43,17 @@ async def _ask(typed: Sequence[str], params: dict[str, Json]) -> tuple[object, s
 
 
 @pytest.mark.parametrize(
-    ("typed", "answer"),
+    ("typed", "content"),
     [
-        (
-            ("Ann\n", "41\n", "yes\n"),
-            {"action": "accept", "content": {"name": "Ann", "age": 41, "sure": True}},
-        ),
-        (("\n", "Ann\n", "old\n", "\n", "\n"), {"action": "accept", "content": {"name": "Ann"}}),
-        (("Ann\n", "\x04"), {"action": "decline"}),
+        (("Ann\n", "41\n", "yes\n"), {"name": "Ann", "age": 41, "sure": True}),
+        (("\n", "Ann\n", "old\n", "\n", "\n"), {"name": "Ann"}),
+        (("Ann\n", "\x04"), None),
     ],
 )
-async def test_a_form_is_filled_line_by_line(
-    typed: tuple[str, ...], answer: dict[str, Json]
-) -> None:
+async def test_a_form_is_filled_by_line(typed: tuple[str, ...], content: Json) -> None:
     answered, _ = await _ask(typed, {"message": "Who?", "requestedSchema": FORM})
-    assert answered == answer
+    accepted = {"action": "accept", "content": content}
+    assert answered == ({"action": "decline"} if content is None else accepted)
 
 
 CHOICE: dict[str, Json] = {
@@ -76,49 +73,34 @@ CHOICE: dict[str, Json] = {
     ("typed", "decision"),
     [
         (("2\n",), "run"),
-        (("no\n",), "no"),
+        (("ma\x1bybe\n", "no\n"), "no"),
         (("\n", "4\n", "yes\n", "Call\n", "call\n"), "call"),
     ],
 )
-async def test_choices_are_listed_by_what_they_are_called(
-    typed: tuple[str, ...], decision: str
-) -> None:
-    """One on a line, to be chosen by number or word; nothing is chosen by only pressing Enter."""
+async def test_a_choice_is_made_by_number_or_word(typed: tuple[str, ...], decision: str) -> None:
     params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
     answer, shown = await _ask(typed, params)
     assert answer == {"action": "accept", "content": {"decision": decision}}
-    assert (
-        "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
-        "Decision (1-3, or a word in brackets): "
-    ) in shown
-
-
-async def test_an_answer_that_is_none_is_said_to_be_none() -> None:
-    """By what was typed, of which no terminal obeys anything; then the question stands again."""
-    params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
-    answer, shown = await _ask(("ma\x1bybe\n", "no\n"), params)
-    assert answer == {"action": "accept", "content": {"decision": "no"}}
-    assert "  ma\\x1bybe is not a valid answer. Choose one of call, run, no, or its" in shown
-    assert shown.count("Decision (1-3, or a word in brackets): ") == 2
+    question = "Decision (1-3, or a word in brackets): "
+    titles = "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
+    assert titles + question in shown
+    assert shown.count(question) == len(typed)
+    if "ma\x1bybe\n" in typed:
+        assert "  ma\\x1bybe is not a valid answer. Choose one of call, run, no, or its" in shown
 
 
 async def test_a_url_is_shown_and_confirmed() -> None:
-    params: dict[str, Json] = {
-        "mode": "url",
-        "message": "[s] \x1b[2J",
-        "url": "https://example.com",
-    }
+    url = "https://example.com"
+    params: dict[str, Json] = {"mode": "url", "message": "[s] \x1b[2J", "url": url}
     answer, shown = await _ask(("\n",), params)
-    assert answer == {"action": "accept"}
-    assert "\\x1b[2J" in shown
-    assert "https://example.com" in shown
-    # All of it but the mark, by which it is seen whose question it is.
+    assert (answer, "\\x1b[2J" in shown, url in shown) == ({"action": "accept"}, True, True)
+    # Only the mark, which names the asker, has control characters.
     mark, _, rest = shown.partition(" A server asks \x1b[0m\n")
     assert mark.endswith("\x1b[7m")
     assert "\x1b" not in rest
 
 
-async def test_without_a_terminal_nobody_is_asked() -> None:
+async def test_without_a_terminal_no_user_is_asked() -> None:
     terminal = Terminal(io.StringIO("Ann\n"), io.StringIO())
     with pytest.raises(CannotAskError, match="no terminal"):
         await terminal.elicit({"message": "Who?", "requestedSchema": FORM})
@@ -143,9 +125,7 @@ async def test_without_a_terminal_nobody_is_asked() -> None:
         ({}, "", None),
     ],
 )
-def test_a_line_is_read_by_its_fields_schema(
-    field: dict[str, Json], text: str, value: Json
-) -> None:
+def test_a_line_is_read_by_its_schema(field: dict[str, Json], text: str, value: Json) -> None:
     assert read_field(field, text, needed=False) == value
 
 
@@ -163,9 +143,7 @@ def test_a_line_is_read_by_its_fields_schema(
         ({}, "", "required"),
     ],
 )
-def test_a_line_that_does_not_fit_is_explained(
-    field: dict[str, Json], text: str, complaint: str
-) -> None:
+def test_a_wrong_line_is_explained(field: dict[str, Json], text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         read_field(field, text, needed=True)
 
@@ -181,16 +159,12 @@ __all__ = ["backend", "settings"]
 CODE = "await mcp_desk.write_note(topic='t', text='x')\n'done'"
 
 
-def _policy(path: Path) -> Settings:
-    path.write_text("[policy]\n")
-    return load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(path)})
-
-
-async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
+async def test_a_user_at_a_terminal_is_asked_and_a_script_is_refused(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    log, config = tmp_path / "calls.log", tmp_path / "config.toml"
-    own = replace(settings, policy=_policy(config).policy)
+    log, config = tmp_path / "calls.log", write(tmp_path / "config.toml", "[policy]\n")
+    policy = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)}).policy
+    own = replace(settings, policy=policy)
     async with engine_on(backend, own, finder=ListFinder(recorder("desk", log))) as engine:
 
         async def run(terminal: Terminal) -> RunResult:
@@ -202,22 +176,19 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
         assert "No user can be asked: this run has no terminal. It was not called." in refused.error
         with desk() as (typist, reader, writer):
             person = Terminal(reader, writer)
-            # Typed before anybody was asked, it allows nothing.
+            # Input from before the question allows nothing.
             os.write(typist, b"always\n")
             async with typing_answers(typist, "no\n"):
                 assert (await run(person)).status == "error"
             assert tools_recorded(log) == []
             async with typing_answers(typist, "always\n") as told:
                 assert (await run(person)).result == "done"
-            # Written into the policy, which the next run has read again.
+            # The answer is in the policy, which the next run reads again.
             assert (await run(person)).result == "done"
     [shown] = told
-    assert (
-        "?\nReason: your policy asks before calls with an unknown effect\nArguments digest: "
-        in shown
-    )
-    assert "  1. Once [call]\n  2. This run, any arguments [run]\n" in shown
-    # The bridge ends with the run.
-    assert "[session]" not in shown
+    reason = "?\nReason: your policy asks before calls with an unknown effect\nArguments digest: "
+    choices = "  1. Once [call]\n  2. This run, any arguments [run]\n"
+    # The bridge ends with the run, so it offers no session.
+    assert (reason in shown, choices in shown, "[session]" in shown) == (True, True, False)
     assert shown.count("Decision (1-4, or a word in brackets): ") == 1
     assert tools_recorded(log) == ["write_note"] * 2

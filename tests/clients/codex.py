@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from bridge.clients.writers import WRITERS
+from bridge.client_configs.writers import WRITERS
 from tests.clients.client import BRIDGE, PEERS, Client, Setting, Start
 
 

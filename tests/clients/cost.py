@@ -22,7 +22,7 @@ def main() -> int:
     runtime, servers = sys.argv[1:]
     # The engine that the sandbox needs is found through it.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MCP_")}
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         exchange = play(
             CLIENT,
             {"program": program(sys.stdin.read(), timeout=60)},

@@ -72,7 +72,7 @@ def play(
     told, said = (_messages(setting.tap.with_suffix(end)) for end in (".in", ".out"))
     answers = {each["id"]: each["result"] for each in said if "result" in each}
     calls = [each for each in told if each.get("method") == "tools/call"]
-    # Whoever is asked a question by the answer to a call makes that call again.
+    # A client that gets a question as the answer to a call makes that call again.
     sent = [each for each in (answers[call["id"]] for call in calls) if "content" in each]
     hellos = (each for each in answers.values() if "serverInfo" in str(each))
     return Exchange(

@@ -78,7 +78,6 @@ def test_a_call_s_output_is_what_was_printed(seen: Seen) -> None:
 
 
 def test_cut_output_says_how_to_read_on_and_it_works(seen: Seen) -> None:
-    """The stand-in does what it has read: it finds no more to do than the result tells."""
     assert "read_output(" in seen.read("cut")
     assert NEEDLE in seen.read("read on")
 
@@ -91,7 +90,6 @@ def test_an_error_is_complete(seen: Seen) -> None:
 
 
 def test_the_servers_names_are_known_before_the_first_call(seen: Seen) -> None:
-    """In the instructions or the description, whichever the client gives its model."""
     assert [name for name in SERVERS if not told(seen.plain, name)] == []
 
 

@@ -31,17 +31,10 @@ CANARY = "canary-5b1f"
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Directories of the host.
-
-    Attributes:
-        root: Holds the others, and nothing that is granted.
-        peek: The stand-in executable.
-    """
-
-    root: Path
+    root: Path  # Holds the others, and nothing that is granted.
     home: Path
     workspace: Path
-    peek: Path
+    peek: Path  # The stand-in executable.
 
     def settings(self, environ: dict[str, str] | None = None, **table: Any) -> Settings:
         own = {
@@ -96,16 +89,21 @@ def place() -> Iterator[Place]:
         shutil.rmtree(root)
 
 
-async def peeked(commands: Commands, asked: dict[str, Any], *words: str) -> dict[str, Any]:
+async def run_peek(
+    commands: Commands | Settings, asked: dict[str, Any], *words: str
+) -> dict[str, Any]:
     result = await run(commands, ["peek", *words], stdin=json.dumps(asked))
     assert result.status == "success", (result.error, result.stages)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
-async def run(commands: Commands, *stages: list[str], **request: Any) -> CommandResult:
-    words = tuple(map(tuple, stages))
-    return await commands.run(CommandRequest(profile="tool", stages=words, **request))
+async def run(given: Commands | Settings, *stages: list[str], **request: Any) -> CommandResult:
+    asked = CommandRequest(profile="tool", stages=tuple(map(tuple, stages)), **request)
+    if isinstance(given, Commands):
+        return await given.run(asked)
+    async with Commands(given) as commands:
+        return await commands.run(asked)
 
 
 @contextmanager
@@ -117,7 +115,6 @@ def listener() -> Iterator[int]:
 
 
 def processes(mark: str) -> list[str]:
-    """Return the command lines on this host that have `mark` in them."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

@@ -2,7 +2,7 @@
 outside.
 
 Reads {"read": [...], "list": [...], "write": [...], "execute": [...], "connect": PORT,
-"families": [...], "names": [...]} on stdin and prints what came of each.
+"families": [...], "names": [...]} on stdin and prints each outcome.
 """
 
 # ruff: noqa: PTH123, PTH109, PTH208

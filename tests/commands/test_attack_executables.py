@@ -28,9 +28,8 @@ async def test_a_link_that_a_command_could_turn_elsewhere_names_no_executable(
         second.symlink_to(entry)
         entry = second
     settings = there.settings(executables=[str(entry)], write=["out"])
-    async with Commands(settings) as commands:
-        with pytest.raises(SettingsError, match="lies where the profile may write"):
-            await run(commands, ["tool", "--version"])
+    with pytest.raises(SettingsError, match="lies where the profile may write"):
+        await run(settings, ["tool", "--version"])
 
 
 async def test_what_one_profile_may_write_no_other_executes(there: Place) -> None:
@@ -61,19 +60,15 @@ async def test_what_a_command_could_turn_into_a_link_is_not_granted(there: Place
         settings = there.settings(**table)
         others = parse_commands({"editing": editing}, "commands")
         commands = {**settings.commands, **others}
-        async with Commands(replace(settings, commands=commands)) as opened:
-            with pytest.raises(SettingsError, match=r"where commands.editing may write"):
-                await run(opened, ["peek"], stdin="{}")
-    async with Commands(there.settings(**own)) as opened:
-        with pytest.raises(SettingsError, match=r"where the profile may write"):
-            await run(opened, ["peek"], stdin="{}")
+        with pytest.raises(SettingsError, match=r"where commands.editing may write"):
+            await run(replace(settings, commands=commands), ["peek"], stdin="{}")
+    with pytest.raises(SettingsError, match=r"where the profile may write"):
+        await run(there.settings(**own), ["peek"], stdin="{}")
     given = Directory(name="d", path=str(there.workspace), inside="/mnt/d", writable=True)
     exposed = replace(there.settings(workspace=str(below)), directories=(given,))
-    async with Commands(exposed) as opened:
-        with pytest.raises(SettingsError, match=r"where \[directories\] may write"):
-            await run(opened, ["peek"], stdin="{}")
+    with pytest.raises(SettingsError, match=r"where \[directories\] may write"):
+        await run(exposed, ["peek"], stdin="{}")
     same = {**editing, "write": []}
     both = parse_commands({"tool": same, "editing": editing}, "commands")
-    async with Commands(replace(there.settings(), commands=both)) as opened:
-        result = await run(opened, ["peek"], stdin="{}")
+    result = await run(replace(there.settings(), commands=both), ["peek"], stdin="{}")
     assert result.status == "success", result.error

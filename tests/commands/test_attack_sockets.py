@@ -83,7 +83,6 @@ def sockets(there: Place) -> Iterator[tuple[socket.socket, str]]:
 async def test_no_socket_of_the_host_is_reached_and_no_port_opened(
     there: Place, network: bool
 ) -> None:
-    """Not by one that lies in the workspace, which is read-only. Outside all of it works."""
     with sockets(there) as (nameless, abstract):
         words = [SYSTEM_PYTHON, "-c", ATTACKS, str(there.workspace), abstract]
         done = subprocess.run(words, capture_output=True, check=True)  # noqa: ASYNC221

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.cli.doctor import doctor
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import EngineDownError, ImageMissingError, LaunchError
+from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
 from bridge.settings.commands import parse_commands
@@ -43,7 +43,7 @@ def test_a_profile_that_can_be_used_is_told_with_what_it_runs(there: Place) -> N
     ("table", "told"),
     [
         ({"executables": ["no-such-tool"]}, "'no-such-tool' is not on this machine"),
-        ({"workspace": "/no/such/place"}, "is not there"),
+        ({"workspace": "/no/such/place"}, "does not exist"),
         ({"write": ["/etc"]}, "a directory of the system"),
         ({"env": [], "secrets": ["SHORT"]}, "cannot be kept out of output"),
     ],
@@ -90,15 +90,14 @@ async def test_doctor_prints_profiles_and_does_not_fail_for_a_broken_one(
 
 def test_the_remedy_for_a_profile_s_image_is_about_that_image(there: Place) -> None:
     profile = there.settings(**CONTAINER).commands["tool"]
-    for code in (ImageMissingError.code, "image_pull_failed"):
-        error = with_profile_remedy(ImageMissingError("no", code=code), profile)
-        assert (type(error), error.code) == (ImageMissingError, code)
+    for code in ("image_missing", "image_pull_failed"):
+        error = with_profile_remedy(SandboxError("no", code=code), profile)
+        assert error.code == code
         assert error.remedy == (
             "Pull or build localhost/none:1 with the engine, or correct commands.tool.image."
         )
-    launch = with_profile_remedy(
-        LaunchError("no", remedy="Run `mcp-code-bridge image build`."), profile
-    )
+    broken = LaunchError("no", remedy="Run `mcp-code-bridge image build`.")
+    launch = with_profile_remedy(broken, profile)
     assert "Name executables that localhost/none:1 has" in launch.remedy
     for other in (EngineDownError("x"), LaunchError("x")):
         assert with_profile_remedy(other, profile) is other
@@ -106,9 +105,7 @@ def test_the_remedy_for_a_profile_s_image_is_about_that_image(there: Place) -> N
 
 async def test_without_an_engine_the_error_is_about_engines(there: Place) -> None:
     none = f"unix://{there.root}/none.sock"
-    settings = there.settings(
-        {"PATH": str(there.root), "DOCKER_HOST": none, "CONTAINER_HOST": none}, **CONTAINER
-    )
-    with raises_code("no_sandbox") as refused:
+    environ = {"PATH": str(there.root), "DOCKER_HOST": none, "CONTAINER_HOST": none}
+    settings = there.settings(environ, **CONTAINER)
+    with raises_code("no_sandbox", match="doctor"):
         await select_for_profile(settings, settings.commands["tool"])
-    assert "doctor" in refused.value.remedy

@@ -22,15 +22,13 @@ MAX_LOGINS = 3
 """One for the server and one for each step of permissions that a scenario has."""
 
 LOGIN_SECONDS = 20.0
-"""For one login; scenarios in which nothing comes back to the browser's place wait as long."""
+"""For one login. Scenarios without an answer to the browser wait as long."""
 
 EXAMPLES: Mapping[str, Json] = {"string": "a", "integer": 1, "number": 1.5, "boolean": True}
 """A value of each simple type."""
 
 
 class Consenting:
-    """A run whose client accepts every question with the defaults that its schema names."""
-
     client = "conformance"
     clock = Clock()
     wants_progress = True
@@ -38,20 +36,15 @@ class Consenting:
     trace = Context()
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Any]) -> dict[str, Json]:
-        """Fill in a form; a model is not asked in any scenario."""
-        return {"action": "accept", "content": _filled(params["requestedSchema"])}
+        return {"action": "accept", "content": _fill_schema(params["requestedSchema"])}
 
-    def note_restart(self, server: str) -> None:
-        """No one looks at it."""
+    def note_restart(self, server: str) -> None: ...
 
-    async def refused(self, server: str, method: Method, why: str) -> None:
-        """Nothing is refused."""
+    async def record_refusal(self, server: str, method: Method, why: str) -> None: ...
 
-    async def report(self, *progress: object) -> None:
-        """No one looks at it."""
+    async def report(self, *progress: object) -> None: ...
 
-    async def log(self, *message: object) -> None:
-        """No one looks at it."""
+    async def log(self, *message: object) -> None: ...
 
 
 async def play(directory: Path, url: str, context: Mapping[str, Any]) -> None:
@@ -95,11 +88,10 @@ def _arguments(tool: Tool, tools: tuple[Tool, ...]) -> dict[str, Json]:
         # The scenario compares what arrived of the other tool's schema.
         [other] = [each for each in tools if each is not tool]
         return {"schema": dict(other.input_schema)}
-    return _filled(tool.input_schema)
+    return _fill_schema(tool.input_schema)
 
 
-def _filled(schema: Mapping[str, Any]) -> dict[str, Json]:
-    """Return a value for each property: its default, or one of its type."""
+def _fill_schema(schema: Mapping[str, Any]) -> dict[str, Json]:
     return {
         name: part.get("default", EXAMPLES.get(part.get("type", ""), {}))
         for name, part in schema.get("properties", {}).items()

@@ -40,7 +40,6 @@ pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 
 async def _suite(directory: Path, *command: str) -> tuple[int, str]:
-    """Run the suite, and return its status and what it said in the end."""
     script = SUITE / json.loads((SUITE / "package.json").read_text())["bin"]["conformance"]
     options = ["-o", str(directory / "out"), "--timeout", str(int(PATIENCE_SECONDS * 1000))]
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -63,10 +62,9 @@ async def _suite(directory: Path, *command: str) -> tuple[int, str]:
 async def test_the_bridge_as_a_server_fails_what_it_is_expected_to_and_nothing_else(
     tmp_path: Path, engine: Engine, suite: str, era: str
 ) -> None:
-    """Over HTTP. What stays in any server's way is what the suite wants of its own fixtures."""
     async with serving(HttpServer(build_server(engine), "127.0.0.1", 0)) as url:
         status, text = await _suite(
-            tmp_path, "server", "--url", f"{url}/mcp", "--suite", suite, *_expected(era)
+            tmp_path, "server", "--url", f"{url}/mcp", "--suite", suite, *_era_options(era)
         )
     assert status == 0, text
 
@@ -87,19 +85,18 @@ async def test_the_bridge_as_a_client_fails_what_it_is_expected_to_and_nothing_e
     async with _player(tmp_path) as place:
         relay = f"{sys.executable} -I -S {HERE / 'relay.py'} {place}"
         status, text = await _suite(
-            tmp_path, "client", "--command", relay, "--suite", suite, *_expected(era)
+            tmp_path, "client", "--command", relay, "--suite", suite, *_era_options(era)
         )
     assert status == 0, text
 
 
-def _expected(era: str) -> list[str]:
+def _era_options(era: str) -> list[str]:
     only = ["--spec-version", era] if era in ERAS else []
     return [*only, "--expected-failures", str(HERE / "expected" / f"{era}.yaml")]
 
 
 @asynccontextmanager
 async def _player(directory: Path) -> AsyncIterator[Path]:
-    """Play the scenarios that `relay.py` hands over; yield the socket where it does."""
     place = directory / "relay"
     turns = anyio.CapacityLimiter(AT_A_TIME)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.rig import (
     ENGINELESS,
-    EngineShelf,
+    EngineSet,
     Rig,
     marks_of,
     open_descriptors,
@@ -28,15 +28,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def engines() -> Iterator[EngineShelf]:
-    """Hold the engines that were brought up, until the end of the session."""
+def engines() -> Iterator[EngineSet]:
     with ExitStack() as stack:
-        yield EngineShelf(stack)
+        yield EngineSet(stack)
 
 
 @pytest.fixture(scope="module")
 async def shared_rig(
-    engine: str, engines: EngineShelf, tmp_path_factory: pytest.TempPathFactory
+    engine: str, engines: EngineSet, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
     """Give a backend on the engine of the tests' parameter, open for all of a module's tests.
 
@@ -51,6 +50,5 @@ async def shared_rig(
 
 @pytest.fixture
 async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    """Give the backend, and see that the test leaves nothing on its engine."""
     yield shared_rig
     assert shared_rig.engine.ours() == []

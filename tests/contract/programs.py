@@ -45,14 +45,12 @@ async def read_exactly(sandbox: Sandbox, size: int) -> bytes:
 
 @asynccontextmanager
 async def ready(rig: Rig, program: str = FOREVER) -> AsyncIterator[Sandbox]:
-    """Launch a program and wait until it says that it runs."""
     async with rig.backend.launch(spec(program)) as sandbox:
         assert await read_exactly(sandbox, 6) == b"ready\n"
         yield sandbox
 
 
 async def echoes(backend: ContainerBackend) -> Sandbox:
-    """Launch once and see that it works."""
     async with backend.launch(spec(ECHO)) as sandbox:
         await sandbox.send(b"x")
         assert await sandbox.receive() == b"x"

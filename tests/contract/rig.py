@@ -28,7 +28,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,7 +67,6 @@ def marks_of(engine: str) -> list[pytest.MarkDecorator]:
 
 
 def on_engines(*names: str) -> pytest.MarkDecorator:
-    """Run a test on engines by their names."""
     return pytest.mark.parametrize("name", [pytest.param(n, marks=marks_of(n)) for n in names])
 
 
@@ -82,36 +81,23 @@ def wanted_engines() -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """One engine as the tests reach it.
-
-    Attributes:
-        name: Its name in the test's id.
-        command: What the backend is told to use.
-        url: Its socket; empty for the fake.
-        environ: The environment the backend is given.
-        applies_limits: Whether memory limits are applied.
-        open_backend: What opens the backend, where the engine's name does not say which it is.
-    """
+    """One engine as the tests reach it; `open_backend` opens one that its name does not tell."""
 
     name: str
-    command: str
-    url: str
-    environ: Mapping[str, str]
-    image: str
+    command: str = ""
+    url: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    image: str = ""
     applies_limits: bool = True
     open_backend: Callable[[], AbstractAsyncContextManager[Backend]] | None = None
 
     @property
     def oom_reports(self) -> tuple[bool | None, ...]:
-        """What may be said of a sandbox that ran out of memory.
-
-        podman 4's monitor misses it on cgroup v1, so it may not know; it may not deny it either.
-        """
+        # podman 4's monitor misses it on cgroup v1.
         return (True,) if self.command == "docker" else (True, None)
 
     @contextmanager
     def outside(self) -> Iterator[docker.APIClient]:
-        """Look at the engine by another connection than the backend's."""
         client = docker.APIClient(base_url=self.url, version="1.41", timeout=60)
         try:
             yield client
@@ -119,7 +105,6 @@ class Engine:
             client.close()
 
     def ours(self) -> list[str]:
-        """Return what this process left on the engine: containers, or groups and bubblewraps."""
         if self.name == "bubblewrap":
             launchers = [pid for pid in processes_below() if is_bubblewrap(pid)]
             return [*map(str, launchers), *map(str, left_groups())]
@@ -138,7 +123,6 @@ class Engine:
         return frozenset(entry.partition("=")[0] for entry in entries)
 
     def kill_from_outside(self, sandbox: Sandbox) -> None:
-        """End a sandbox's first process as if the kernel or a stranger did."""
         if not self.url:
             os.kill(int(sandbox.id), 9)
             return
@@ -146,11 +130,10 @@ class Engine:
             client.kill(sandbox.id, "SIGKILL")
 
     def remove_from_outside(self, sandbox: Sandbox) -> None:
-        """Take a sandbox away behind the backend's back."""
-        if not self.url:
-            os.kill(int(sandbox.id), 9)
-            return
-        self.remove_container(sandbox.id)
+        if self.url:
+            self.remove_container(sandbox.id)
+        else:
+            self.kill_from_outside(sandbox)
 
     def remove_container(self, container: str) -> None:
         with self.outside() as client, suppress(docker.errors.NotFound):
@@ -158,29 +141,32 @@ class Engine:
 
 
 def own_service(engine: Engine, **environ: str) -> Engine:
-    """Make an engine whose backend has to start podman's service itself."""
     kept = {name: value for name, value in engine.environ.items() if name != "CONTAINER_HOST"}
     # Its presence is what tells the backend to leave a listening service alone.
     kept.setdefault("CONTAINERS_CONF", "/etc/containers/containers.conf")
     return replace(engine, environ={**kept, **environ})
 
 
-class EngineShelf:
-    """Brings each engine up once, when first asked for."""
+def extend_configuration(variable: str, path: Path, more: str = "") -> str:
+    """Write a copy of the file that a variable names, with more at its end; return its path."""
+    given = os.environ.get(variable)
+    path.write_text(f"{Path(given).read_text() if given else ''}\n{more}\n")
+    return str(path)
 
+
+class EngineSet:
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._ready: dict[str, Engine | str] = {}
 
     def get(self, name: str) -> Engine:
-        """Return an engine; fail the test if it cannot be had, skip it if it is not wanted."""
         if name not in wanted_engines():
             pytest.skip(f"MCP_BRIDGE_TEST_ENGINES leaves out {name}")
         if name not in self._ready:
             try:
                 self._ready[name] = self._bring_up(name)
             except (OSError, subprocess.SubprocessError, docker.errors.DockerException) as error:
-                self._ready[name] = f"{name} is wanted, and not to be had here: {error}"
+                self._ready[name] = f"{name} is wanted, and not available here: {error}"
         found = self._ready[name]
         if isinstance(found, str):
             pytest.fail(f"{found} (MCP_BRIDGE_TEST_ENGINES limits what is wanted)")
@@ -191,17 +177,10 @@ class EngineShelf:
         # What a host may hold and a sandbox may not.
         environ = {**os.environ, "CANARY_TOKEN": "x", "HTTP_PROXY": "http://user:password@proxy"}
         if name == "fake":
-            return Engine(name=name, command="", url="", environ={}, image="", applies_limits=False)
+            return Engine(name=name, applies_limits=False)
         if name == "bubblewrap":
-            return Engine(
-                name=name,
-                command="",
-                url="",
-                environ=environ,
-                image="",
-                # An ordinary user may have no control group to put it into.
-                applies_limits=os.getuid() == 0,
-            )
+            # An ordinary user may have no control group to put it into.
+            return Engine(name=name, environ=environ, applies_limits=os.getuid() == 0)
         if name == "ssh":
             near, server = self.get("docker"), self._stack.enter_context(ssh_server())
             address = {"DOCKER_HOST": f"ssh://there{near.url.removeprefix('unix://')}"}
@@ -286,7 +265,6 @@ def usable_python(become: list[str], environ: dict[str, str]) -> list[str]:
 
 @contextmanager
 def _rootless_service(image: str) -> Iterator[str]:
-    """Run podman's service as an ordinary user."""
     with ordinary_user() as (become, environ, runtime):
         if become:
             _copy_image(image, become, environ)
@@ -309,7 +287,6 @@ def _directory_of(user: pwd.struct_passwd) -> Iterator[Path]:
 
 
 def _copy_image(image: str, become: list[str], environ: Mapping[str, str]) -> None:
-    """Give the ordinary user the image that root has, unless it has it already."""
     there = subprocess.run(
         [*become, "podman", "image", "exists", image],
         env=environ,
@@ -320,27 +297,18 @@ def _copy_image(image: str, become: list[str], environ: Mapping[str, str]) -> No
     if there.returncode == 0:
         return
     with tempfile.TemporaryFile() as archive:
-        for argv, env in (
-            (["podman", "save", image], dict(os.environ)),
-            ([*become, "podman", "load"], dict(environ)),
-        ):
-            archive.seek(0)
-            subprocess.run(
-                argv,
-                env=env,
-                stdin=archive if "load" in argv else subprocess.DEVNULL,
-                stdout=archive if "save" in argv else subprocess.DEVNULL,
-                check=True,
-                timeout=COMMAND_SECONDS,
-                cwd="/",
-            )
+        save, load = ["podman", "save", image], [*become, "podman", "load"]
+        subprocess.run(save, stdout=archive, check=True, timeout=COMMAND_SECONDS)
+        archive.seek(0)
+        subprocess.run(
+            load, env=environ, stdin=archive, check=True, timeout=COMMAND_SECONDS, cwd="/"
+        )
 
 
 @contextmanager
 def _service(
     become: list[str], environ: Mapping[str, str], directory: Path | None = None
 ) -> Iterator[str]:
-    """Run a podman service for the session and yield its URL."""
     if shutil.which("podman") is None:
         raise OSError("podman is not installed")
     with ExitStack() as stack:
@@ -377,42 +345,33 @@ def listens(path: Path) -> bool:
 
 
 def _services(runtime_dir: Path) -> list[Path]:
-    """Return the directories of services and connections; the profile of system calls is a file."""
+    # The profile of system calls is a file.
     return [each for each in runtime_dir.glob("*-*") if each.is_dir()]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rig:
-    """A backend under test and its engine."""
-
     backend: Backend
     engine: Engine
 
 
 @asynccontextmanager
 async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
-    """Open a backend on an engine and see that it leaves nothing."""
+    backend: AbstractAsyncContextManager[Backend]
     if engine.name == "fake":
-        fake = FakeBackend()
-        async with fake:
-            yield Rig(backend=fake, engine=engine)
-        assert not fake.live
-        return
-    if engine.open_backend is not None:
-        async with engine.open_backend() as made:
-            yield Rig(backend=made, engine=engine)
-        assert engine.ours() == []
-        return
-    if engine.name == "bubblewrap":
-        async with BubblewrapBackend(environ=engine.environ) as process_backend:
-            yield Rig(backend=process_backend, engine=engine)
-        return
-    backend = ContainerBackend(
-        engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ
-    )
-    async with backend:
-        yield Rig(backend=backend, engine=engine)
+        backend = FakeBackend()
+    elif engine.open_backend is not None:
+        backend = engine.open_backend()
+    elif engine.name == "bubblewrap":
+        backend = BubblewrapBackend(environ=engine.environ)
+    else:
+        backend = ContainerBackend(
+            engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ
+        )
+    async with backend as opened:
+        yield Rig(backend=opened, engine=engine)
     assert engine.ours() == []
+    assert not isinstance(backend, FakeBackend) or not backend.live
     assert _services(runtime_dir) == []
 
 
@@ -423,6 +382,4 @@ def is_bubblewrap(pid: int) -> bool:
 
 
 def open_descriptors() -> int:
-    """Count this process's open files, where that can be seen."""
-    here = Path("/proc/self/fd")
-    return len(list(here.iterdir())) if here.exists() else 0
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only their number counts

@@ -10,31 +10,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
 import pytest
 
-from bridge.errors import ImageMissingError
 from bridge.sandbox.ownership import OWNER_LABEL
 from tests.contract.programs import ECHO, echoes, on, spec
-from tests.contract.rig import Engine, EngineShelf
+from tests.contract.rig import Engine, EngineSet
+from tests.raised import raises_code
 from tests.waiting import until
-
-PATIENCE = 90
 
 
 async def test_images_are_reached_over_the_same_connection(
-    real_engine: str, engines: EngineShelf, tmp_path: Path
+    real_engine: str, engines: EngineSet, tmp_path: Path
 ) -> None:
     engine = engines.get(real_engine)
     async with on(replace(engine, image=""), tmp_path) as backend:
-        with anyio.fail_after(PATIENCE):
-            with pytest.raises(ImageMissingError):
-                await echoes(backend)
-            images = await backend.images()
-            assert await images.inspect(engine.image) is not None
-            backend.use_image(engine.image)
+        with raises_code("image_missing"):
             await echoes(backend)
+        images = await backend.images()
+        assert await images.inspect(engine.image) is not None
+        backend.use_image(engine.image)
+        await echoes(backend)
 
 
 DEAD_BRIDGE = """
@@ -60,7 +55,6 @@ anyio.run(main)
 
 @contextmanager
 def dead_bridge(engine: Engine, runtime_dir: Path, program: str) -> Iterator[str]:
-    """Have a bridge start a sandbox and be killed; yield the sandbox's id."""
     bridge = subprocess.Popen(
         [sys.executable, "-c", DEAD_BRIDGE]
         + [engine.command, engine.image, str(runtime_dir), program],
@@ -87,13 +81,12 @@ def exists(engine: Engine, container: str, *, stopped: bool = True) -> bool:
 
 
 async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
-    real_engine: str, engines: EngineShelf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    real_engine: str, engines: EngineSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ours, other people's and a dead bridge's side by side: only the last goes (law 3)."""
     engine = engines.get(real_engine)
     program = "import os\nos.write(1, b'ready')\nwhile True: pass"
     foreign = {"Image": engine.image, "Entrypoint": ["python3"], "Labels": {OWNER_LABEL: "x"}}
-    with engine.outside() as client, anyio.fail_after(PATIENCE):
+    with engine.outside() as client:
         create: Callable[..., dict[str, str]] = client.create_container_from_config
         stranger = create(foreign)["Id"]
         try:

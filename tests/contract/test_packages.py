@@ -12,23 +12,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
 from bridge.model import Directory, RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.sandbox.container.backend import ContainerBackend
-from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.settings import Settings, paths
+from bridge.settings import Settings, state
 from tests.contract.rig import Engine as EngineUnderTest
-from tests.contract.rig import EngineShelf, on_engines
+from tests.contract.rig import EngineSet, on_engines, rig_on
 from tests.engine_rig import ListFinder, engine_on, settings_in
-from tests.packages.rig import Index, allowing, open_directory, wheel
+from tests.packages.rig import Index, allow_from, open_directory, wheel
 
 ENGINES = on_engines("bubblewrap", "podman", "docker")
-
-PATIENCE = 180
 
 LOOK = """
 # /// script
@@ -64,7 +59,6 @@ print(json.dumps(found))
 
 
 def native_wheel(directory: Path) -> None:
-    """Make a wheel of a compiled package that is installed here."""
     distribution = metadata.distribution("rpds-py")
     files = {
         str(file): Path(str(distribution.locate_file(file))).read_bytes()
@@ -80,26 +74,19 @@ def native_wheel(directory: Path) -> None:
 
 @asynccontextmanager
 async def opened(found: EngineUnderTest, settings: Settings) -> AsyncIterator[Engine]:
-    """Open the bridge's engine on an engine of this machine."""
-    backend: BubblewrapBackend | ContainerBackend = (
-        BubblewrapBackend(environ=found.environ)
-        if found.name == "bubblewrap"
-        else ContainerBackend(
-            found.command,
-            image=found.image,
-            runtime_dir=settings.state_dir / "run",
-            environ=found.environ,
-        )
-    )
-    async with engine_on(backend, settings, finder=ListFinder()) as engine:
+    async with (
+        rig_on(found, settings.state_dir / "run") as rig,
+        engine_on(rig.backend, settings, finder=ListFinder()) as engine,
+    ):
         yield engine
 
 
 def settings_with(place: Path, index: Index, settings: Settings) -> Settings:
-    """Allow two packages of the index, and two directories of the host."""
     return replace(
         settings,
-        dependencies=allowing(index.url, "rpds-py", "helper", "third", cache=str(place / "cache")),
+        dependencies=allow_from(
+            index.url, "rpds-py", "helper", "third", cache=str(place / "cache")
+        ),
         directories=tuple(
             Directory(
                 name=each, path=str(place / each), inside=f"/mnt/{each}", writable=each == "out"
@@ -111,12 +98,10 @@ def settings_with(place: Path, index: Index, settings: Settings) -> Settings:
 
 async def run(engine: Engine, code: str, *packages: str, **more: Any) -> RunResult:
     request = RunRequest(code=code, packages=packages, owner="me", **more)
-    with anyio.fail_after(PATIENCE):
-        return await engine.run(request)
+    return await engine.run(request)
 
 
 async def follow_session(engine: Engine) -> None:
-    """Let a session ask for more packages, and look at what it still holds."""
     # A session keeps what its runs asked for, and what it holds when it gets more.
     first = await run(engine, "import rpds; x = [1]", "rpds-py", session="s")
     assert first.status == "success", first.error
@@ -145,7 +130,7 @@ async def follow_session(engine: Engine) -> None:
 @pytest.mark.guarantee("packages", "directories")
 @ENGINES
 async def test_packages_and_directories_are_there_and_nothing_else_is(
-    name: str, engines: EngineShelf, tmp_path: Path
+    name: str, engines: EngineSet, tmp_path: Path
 ) -> None:
     found = engines.get(name)
     with open_directory() as place, Index(place / "links") as index:
@@ -195,19 +180,19 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
                 await run(engine, "# /// script\n# dependencies = 1\n# ///\n")
 
 
-async def test_with_default_settings_programs_may_read_packages_whoever_the_bridge_is(
-    engines: EngineShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_with_default_settings_programs_may_read_packages_whichever_user_the_bridge_is(
+    engines: EngineSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = engines.get("bubblewrap")
     wheel(tmp_path, "helper", "1.0")
     with open_directory() as place, Index(tmp_path) as index:
-        monkeypatch.setattr(paths, "ROOT_PACKAGES_DIR", place / "kept")
+        monkeypatch.setattr(state, "ROOT_PACKAGES_DIR", place / "kept")
         # Whatever root's mask is.
         before = os.umask(0o077)
         try:
             settings = settings_in(tmp_path)
             environ = {**settings.environ, "UV_DEFAULT_INDEX": index.url}
-            dependencies = allowing("", "helper")
+            dependencies = allow_from("", "helper")
             settings = replace(settings, dependencies=dependencies, environ=environ)
             async with opened(found, settings) as engine:
                 result = await run(engine, "import helper; helper.__file__", "helper")

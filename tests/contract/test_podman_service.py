@@ -16,11 +16,11 @@ from bridge.errors import BridgeError
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from tests.contract.programs import ECHO, echoes, on, spec
-from tests.contract.rig import EngineShelf, own_service
+from tests.contract.rig import EngineSet, extend_configuration, own_service
 from tests.raised import raises_code
-from tests.sandbox.process.rig import with_argument
+from tests.sandbox.process.rig import read_all, with_argument
 
-PATIENCE = 90
+pytestmark = pytest.mark.podman
 
 CLEANING_SECONDS = 18
 """Less than podman's patience with its own cleaning up, which is 20 seconds."""
@@ -28,73 +28,54 @@ CLEANING_SECONDS = 18
 
 # The SDK forgets to close a socket that could not connect, and Python says so when it is collected.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.podman
-async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_path: Path) -> None:
+async def test_a_service_that_dies_is_started_again(engines: EngineSet, tmp_path: Path) -> None:
     engine = own_service(engines.get("podman"))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path) as backend:
-            await echoes(backend)
-            async with backend.launch(spec(ECHO)) as sandbox:
-                for pid in with_argument(f"unix://{tmp_path}/podman-"):
-                    os.kill(pid, signal.SIGKILL)
-                with suppress(BridgeError):
-                    while await sandbox.receive():
-                        pass
-            await echoes(backend)
+    async with on(engine, tmp_path) as backend:
+        await echoes(backend)
+        async with backend.launch(spec(ECHO)) as sandbox:
+            for pid in with_argument(f"unix://{tmp_path}/podman-"):
+                os.kill(pid, signal.SIGKILL)
+            with suppress(BridgeError):
+                await read_all(sandbox)
+        await echoes(backend)
     assert engine.ours() == []
     gc.collect()
 
 
-def copy_of_configuration(directory: Path) -> Path:
-    copy = directory / "containers.conf"
-    here = Path(os.environ.get("CONTAINERS_CONF") or "/etc/containers/containers.conf")
-    copy.write_bytes(here.read_bytes() if here.exists() else b"")
-    return copy
-
-
-@pytest.mark.podman
 async def test_a_kill_does_not_wait_for_podmans_cleaning_up(
-    engines: EngineShelf, tmp_path: Path
+    engines: EngineSet, tmp_path: Path
 ) -> None:
-    given = copy_of_configuration(tmp_path)
-    engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(given))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path) as backend:
-            await echoes(backend)
-            async with backend.launch(spec(ECHO)) as sandbox:
-                given.unlink()
-                with anyio.fail_after(CLEANING_SECONDS):
-                    await sandbox.kill()
-                    assert (await sandbox.wait()).signal == signal.SIGKILL
+    given = tmp_path / "containers.conf"
+    conf = extend_configuration("CONTAINERS_CONF", given)
+    engine = own_service(engines.get("podman"), CONTAINERS_CONF=conf)
+    async with on(engine, tmp_path) as backend:
+        await echoes(backend)
+        async with backend.launch(spec(ECHO)) as sandbox:
+            given.unlink()
+            with anyio.fail_after(CLEANING_SECONDS):
+                await sandbox.kill()
+                assert (await sandbox.wait()).signal == signal.SIGKILL
     assert engine.ours() == []
 
 
-@pytest.mark.podman
-async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineShelf, tmp_path: Path) -> None:
-    """Never another in its place (law 4)."""
+async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineSet, tmp_path: Path) -> None:
     engine = own_service(engines.get("podman"))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path, oci_runtime="runc") as backend:
-            assert (await echoes(backend)).isolation.oci_runtime == "runc"
-        async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
-            with raises_code("oci_runtime_broken", match="no-such-runtime"):
-                await echoes(backend)
-            assert (await backend.probe()).error_code == "oci_runtime_broken"
+    async with on(engine, tmp_path, oci_runtime="runc") as backend:
+        assert (await echoes(backend)).isolation.oci_runtime == "runc"
+    async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
+        with raises_code("oci_runtime_broken", match="no-such-runtime"):
+            await echoes(backend)
+        assert (await backend.probe()).error_code == "oci_runtime_broken"
     named = engines.get("podman")
     async with on(named, tmp_path, oci_runtime="runsc") as backend:
-        with anyio.fail_after(PATIENCE), raises_code("oci_runtime_broken", match="runsc"):
+        with raises_code("oci_runtime_broken", match="runsc"):
             await echoes(backend)
 
 
-@pytest.mark.podman
 async def test_a_default_runtime_that_does_not_work_is_explained(
-    engines: EngineShelf, tmp_path: Path
+    engines: EngineSet, tmp_path: Path
 ) -> None:
-    """The remedy's setting then works, with the service that the bridge starts for it.
-
-    The configuration names an executable that starts nothing as `crun`, which is what a crun that
-    refuses the host's cgroups amounts to.
-    """
+    # A crun that refuses the host's cgroups.
     broken = tmp_path / "crun"
     broken.write_text(
         "#!/bin/sh\n"
@@ -109,19 +90,16 @@ async def test_a_default_runtime_that_does_not_work_is_explained(
         f'[engine.runtimes]\ncrun = ["{broken}"]\n'
     )
     engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(conf))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path / "run") as backend:
-            with raises_code("cgroup") as caught:
-                await echoes(backend)
-        assert "MCP_BRIDGE_OCI_RUNTIME=runc" in caught.value.remedy
-        async with on(engine, tmp_path / "run", oci_runtime="runc") as backend:
-            assert (await echoes(backend)).isolation.oci_runtime == "runc"
+    async with on(engine, tmp_path / "run") as backend:
+        with raises_code("cgroup") as caught:
+            await echoes(backend)
+    assert "MCP_BRIDGE_OCI_RUNTIME=runc" in caught.value.remedy
+    async with on(engine, tmp_path / "run", oci_runtime="runc") as backend:
+        assert (await echoes(backend)).isolation.oci_runtime == "runc"
     assert engine.ours() == []
 
 
 class CountingRunner(SystemRunner):
-    """Runs command lines, and remembers them."""
-
     def __init__(self, env: Mapping[str, str]) -> None:
         super().__init__(env=env)
         self.told: list[Sequence[str]] = []
@@ -137,10 +115,7 @@ class CountingRunner(SystemRunner):
         return await super().__call__(argv, timeout=timeout, on_line=on_line)
 
 
-@pytest.mark.podman
-async def test_a_run_on_podman_starts_no_podman_command(
-    engines: EngineShelf, tmp_path: Path
-) -> None:
+async def test_a_run_on_podman_starts_no_podman_command(engines: EngineSet, tmp_path: Path) -> None:
     engine = engines.get("podman")
     # Without the tests' own service, so that the bridge starts one as it does for a user.
     environ = {name: text for name, text in engine.environ.items() if name != "CONTAINER_HOST"}
@@ -153,11 +128,10 @@ async def test_a_run_on_podman_starts_no_podman_command(
         run=runner,
     )
     told: list[int] = []
-    with anyio.fail_after(PATIENCE):
-        async with backend:
-            for _ in range(3):
-                async with backend.launch(spec("pass")) as sandbox:
-                    assert (await sandbox.wait()).exit_code == 0
-                told.append(len(runner.told))
+    async with backend:
+        for _ in range(3):
+            async with backend.launch(spec("pass")) as sandbox:
+                assert (await sandbox.wait()).exit_code == 0
+            told.append(len(runner.told))
     assert len(set(told)) == 1, runner.told
     assert not [argv for argv in runner.told if "machine" in argv]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from bridge.sandbox.container.backend import ContainerBackend
-from tests.contract.programs import ECHO, spec
-from tests.contract.rig import EngineShelf
-
-PATIENCE = 90
+from tests.certificates import certify
+from tests.contract.programs import ECHO, on, read_exactly, spec
+from tests.contract.rig import EngineSet
 
 
 class Relay:
@@ -75,42 +73,30 @@ def _relay(near: socket.socket, far: socket.socket) -> None:
 
 
 @pytest.mark.docker
-async def test_a_remote_engine_works_too(engines: EngineShelf, tmp_path: Path) -> None:
+async def test_a_remote_engine_works_too(engines: EngineSet, tmp_path: Path) -> None:
     engine = engines.get("docker")
     relay = Relay(engine.url.removeprefix("unix://"), _certificates(tmp_path))
     environ = {"DOCKER_HOST": f"tcp://127.0.0.1:{relay.port}", "HOME": str(tmp_path)}
     environ |= {"DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
     data = bytes(range(256)) * 8192
     try:
-        async with ContainerBackend(
-            "docker", image=engine.image, runtime_dir=tmp_path / "run", environ=environ
-        ) as backend:
-            with anyio.fail_after(PATIENCE):
-                async with (
-                    backend.launch(spec(ECHO)) as sandbox,
-                    anyio.create_task_group() as group,
-                ):
-                    group.start_soon(sandbox.send, data)
-                    received = b""
-                    while len(received) < len(data):
-                        received += await sandbox.receive()
-                assert received == data
+        async with on(replace(engine, environ=environ), tmp_path / "run") as backend:
+            async with (
+                backend.launch(spec(ECHO)) as sandbox,
+                anyio.create_task_group() as group,
+            ):
+                group.start_soon(sandbox.send, data)
+                received = await read_exactly(sandbox, len(data))
+            assert received == data
     finally:
         relay.close()
 
 
 def _certificates(directory: Path) -> ssl.SSLContext:
-    """Make a certificate that serves as authority, server and client."""
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-        + ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-        + ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")],
-        check=True,
-        capture_output=True,
-    )
-    (directory / "ca.pem").write_bytes((directory / "cert.pem").read_bytes())
+    certificate, key = certify(directory, "127.0.0.1", "IP:127.0.0.1")
+    certificate.with_name("ca.pem").write_bytes(certificate.read_bytes())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    context.load_cert_chain(certificate, key)
     context.load_verify_locations(directory / "ca.pem")
     context.verify_mode = ssl.CERT_REQUIRED
     return context

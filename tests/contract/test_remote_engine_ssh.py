@@ -19,14 +19,12 @@ from bridge.sandbox.backend import Bind, CommandSpec
 from bridge.sandbox.container import backend as module
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings, load
-from tests.contract.programs import ECHO, read_exactly, spec
-from tests.contract.rig import Engine, EngineShelf
+from tests.contract.programs import ECHO, echoes, on, spec
+from tests.contract.rig import Engine, EngineSet
 from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists
 from tests.ssh_rig import SshServer, ssh_server
 from tests.waiting import until, until_exists
-
-PATIENCE = 90
 
 pytestmark = [
     pytest.mark.ssh,
@@ -43,8 +41,16 @@ def server() -> Iterator[SshServer]:
 
 
 @pytest.fixture
-def docker(engines: EngineShelf) -> Engine:
+def docker(engines: EngineSet) -> Engine:
     return engines.get("docker")
+
+
+@pytest.fixture
+async def far(server: SshServer, docker: Engine, tmp_path: Path) -> AsyncIterator[ContainerBackend]:
+    """Give a backend on docker behind the SSH server."""
+    environ = {**server.environ, "DOCKER_HOST": address(docker)}
+    async with opened(docker, environ, tmp_path) as backend:
+        yield backend
 
 
 def address(engine: Engine) -> str:
@@ -55,18 +61,9 @@ def address(engine: Engine) -> str:
 async def opened(
     engine: Engine, environ: Mapping[str, str], directory: Path
 ) -> AsyncIterator[ContainerBackend]:
-    async with ContainerBackend(
-        engine.command, image=engine.image, runtime_dir=directory / "run", environ=environ
-    ) as backend:
-        with anyio.fail_after(PATIENCE):
-            yield backend
+    async with on(replace(engine, environ=environ), directory / "run") as backend:
+        yield backend
     assert not list((directory / "run").glob("ssh-*"))
-
-
-async def echoed(backend: ContainerBackend) -> None:
-    async with backend.launch(spec(ECHO)) as sandbox:
-        await sandbox.send(b"far away")
-        assert await read_exactly(sandbox, 8) == b"far away"
 
 
 def forwards(directory: Path) -> list[int]:
@@ -84,9 +81,8 @@ def forwards(directory: Path) -> list[int]:
 @pytest.mark.podman
 @pytest.mark.parametrize("named", ["by name", "by default"])
 async def test_podmans_own_connection_is_forwarded(
-    server: SshServer, engines: EngineShelf, tmp_path: Path, named: str
+    server: SshServer, engines: EngineSet, tmp_path: Path, named: str
 ) -> None:
-    """As `podman` itself does: one by default, only where podman is a remote client."""
     podman = engines.get("podman")
     conf = tmp_path / "containers.conf"
     conf.write_text(
@@ -98,59 +94,49 @@ async def test_podmans_own_connection_is_forwarded(
     if named == "by name":
         environ["CONTAINER_CONNECTION"] = "far"
     async with opened(podman, environ, tmp_path) as backend:
-        await echoed(backend)
+        await echoes(backend)
         assert (await backend.probe()).details["found at"].startswith("podman's connection")
 
 
 async def test_one_forward_serves_all_and_is_started_again_when_it_ended(
-    server: SshServer, docker: Engine, tmp_path: Path
+    server: SshServer, far: ContainerBackend, tmp_path: Path
 ) -> None:
-    environ = {**server.environ, "DOCKER_HOST": address(docker)}
-    async with opened(docker, environ, tmp_path) as backend:
-        async with backend.launch(spec(ECHO)), backend.launch(spec(ECHO)):
-            [first] = forwards(tmp_path)
-        os.kill(first, signal.SIGKILL)
-        await until(lambda: not exists(first))
-        await echoed(backend)
-        [second] = forwards(tmp_path)
-        server.cut()
-        await until(lambda: not exists(second))
-        await echoed(backend)
+    async with far.launch(spec(ECHO)), far.launch(spec(ECHO)):
+        [first] = forwards(tmp_path)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: not exists(first))
+    await echoes(far)
+    [second] = forwards(tmp_path)
+    server.cut()
+    await until(lambda: not exists(second))
+    await echoes(far)
+    await far.aclose()
     assert forwards(tmp_path) == []
 
 
 async def test_a_machine_that_is_off_is_a_problem_until_it_is_back(
-    server: SshServer, docker: Engine, tmp_path: Path
+    server: SshServer, far: ContainerBackend, tmp_path: Path
 ) -> None:
-    environ = {**server.environ, "DOCKER_HOST": address(docker)}
-    async with opened(docker, environ, tmp_path) as backend:
-        assert await backend.problem() == ""
-        server.stop()
-        await until(lambda: not forwards(tmp_path))
-        assert "there cannot be reached over SSH" in await backend.problem()
-        server.start()
-        assert await backend.problem() == ""
+    assert await far.problem() == ""
+    server.stop()
+    await until(lambda: not forwards(tmp_path))
+    assert "there cannot be reached over SSH" in await far.problem()
+    server.start()
+    assert await far.problem() == ""
 
 
-async def test_a_host_key_that_changed_is_refused(
-    server: SshServer, docker: Engine, tmp_path: Path
-) -> None:
+async def test_a_host_key_that_changed_is_refused(server: SshServer, far: ContainerBackend) -> None:
     server.stop()
     server.new_host_key()
     server.start()
-    environ = {**server.environ, "DOCKER_HOST": address(docker)}
-    async with opened(docker, environ, tmp_path) as backend:
-        with pytest.raises(EngineDownError, match="another host key") as caught:
-            await echoed(backend)
-    assert "ssh-keygen -R" in caught.value.remedy
+    with pytest.raises(EngineDownError, match=r"another host key.*ssh-keygen -R"):
+        await echoes(far)
 
 
 async def test_what_is_of_this_machine_is_refused(
-    server: SshServer, docker: Engine, tmp_path: Path
+    far: ContainerBackend, docker: Engine, tmp_path: Path
 ) -> None:
-    environ = {**server.environ, "DOCKER_HOST": address(docker)}
-    async with opened(docker, environ, tmp_path) as backend:
-        await refused(backend, docker.image, tmp_path)
+    await check_refusal(far, docker.image, tmp_path)
 
 
 async def test_so_it_is_by_an_engine_whose_containers_see_another_boot(
@@ -163,17 +149,17 @@ async def test_so_it_is_by_an_engine_whose_containers_see_another_boot(
             pass
     monkeypatch.setattr(module, "this_kernel", lambda: HostKernel(boot_id="another"))
     async with opened(docker, environ, tmp_path) as backend:
-        await refused(backend, docker.image, tmp_path)
+        await check_refusal(backend, docker.image, tmp_path)
 
 
-async def refused(backend: ContainerBackend, image: str, directory: Path) -> None:
+async def check_refusal(backend: ContainerBackend, image: str, directory: Path) -> None:
     bind = Bind(source=str(directory), inside="/data/x", writable=True)
     command = CommandSpec(cwd="/workspace", cpu_seconds=5, file_bytes=1 << 20, image=image)
     for refusal in ({"binds": (bind,)}, {"command": command}):
         with pytest.raises(SettingsError, match="runs on another machine"):
             async with backend.launch(replace(spec(ECHO), **refusal)):
                 pass
-    await echoed(backend)
+    await echoes(backend)
 
 
 def settings(server: SshServer, engine: Engine, home: Path, **more: str) -> Settings:
@@ -192,7 +178,6 @@ def settings(server: SshServer, engine: Engine, home: Path, **more: str) -> Sett
 async def test_a_lost_connection_ends_the_run_and_what_ran_there(
     server: SshServer, docker: Engine, tmp_path: Path
 ) -> None:
-    """It says so; neither the program nor its call is repeated; the next run connects again."""
     begun = tmp_path / "begun"
     code = (
         "print('so far', flush=True)\n"

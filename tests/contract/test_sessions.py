@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
 import pytest
 
 from bridge.model import RunResult, SessionState
 from bridge.runs import Engine
-from tests.contract.rig import EngineShelf, on_engines, rig_on
+from tests.contract.rig import EngineSet, on_engines, rig_on
 from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.session_rig import OWNER, run, told
 from tests.waiting import until
@@ -37,16 +36,15 @@ def _state(result: RunResult) -> SessionState:
 @pytest.mark.every_case
 @on_engines("bubblewrap", "podman", "docker")
 async def test_a_session_keeps_its_state_through_a_timeout_and_says_when_a_crash_takes_it(
-    name: str, engines: EngineShelf, tmp_path: Path
+    name: str, engines: EngineSet, tmp_path: Path
 ) -> None:
     settings = replace(settings_in(tmp_path), runtime=name, sessions=1)
     async with rig_on(engines.get(name), tmp_path / "run") as rig:
-        with anyio.fail_after(120):
-            async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
-                await _through_a_timeout(engine)
-                await _through_a_crash(engine)
-            async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
-                await _through_another_bridge(engine)
+        async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
+            await _through_a_timeout(engine)
+            await _through_a_crash(engine)
+        async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
+            await _through_another_bridge(engine)
 
 
 async def _through_a_timeout(engine: Engine) -> None:

@@ -1,6 +1,6 @@
-"""The rules of Kubernetes' Pod Security Standard `restricted`, for pods as the bridge has them.
+"""The rules of Kubernetes' Pod Security Standard `restricted`.
 
-Clusters before 1.23 do not apply it, such as the one of `make test-fleet`.
+Clusters before 1.23, such as the one of `make test-fleet`, do not apply it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 VOLUMES = {
-    "configMap",
-    "csi",
-    "downwardAPI",
-    "emptyDir",
-    "ephemeral",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
+    *("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim"),
+    *("projected", "secret"),
 }
 SECCOMP = {"RuntimeDefault", "Localhost"}
 
@@ -24,7 +18,6 @@ Spec = Mapping[str, Any]
 
 
 def violations(spec: Spec) -> list[str]:
-    """Return what the standard has against a pod, empty if nothing."""
     found = [*_of_pod(spec)]
     for kind in ("initContainers", "containers", "ephemeralContainers"):
         for container in spec.get(kind, ()):

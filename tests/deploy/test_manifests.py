@@ -19,26 +19,24 @@ from tests.deploy.pod_security import violations
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-BRIDGE = {
-    "app.kubernetes.io/name": "mcp-code-bridge",
-    "app.kubernetes.io/component": "bridge",
-}
+BRIDGE = {"app.kubernetes.io/name": "mcp-code-bridge", "app.kubernetes.io/component": "bridge"}
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file."""
     return [found for found in yaml.safe_load_all(path.read_text()) if found]
 
 
 def one(kind: str, path: str) -> dict[str, Any]:
-    """Return the only object of that kind in a file of the base."""
-    (found,) = [d for d in documents(DEPLOY / "base" / path) if d["kind"] == kind]
+    (found,) = [d for d in documents(DEPLOY / path) if d["kind"] == kind]
     return found
+
+
+POD: dict[str, Any] = one("Deployment", "base/deployment.yaml")["spec"]["template"]
+BRIDGE_CONTAINER, GATEWAY = POD["spec"]["containers"]
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("kustomization.yaml")), ids=str)
 def test_a_kustomization_names_files_that_exist_and_forgets_none(path: Path) -> None:
-    """A file that nothing names is applied by no one."""
     (made,) = documents(path)
     for base in made.get("bases", ()):
         assert (path.parent / base / "kustomization.yaml").is_file()
@@ -48,7 +46,6 @@ def test_a_kustomization_names_files_that_exist_and_forgets_none(path: Path) -> 
 
 
 def test_every_object_is_in_the_one_namespace() -> None:
-    """Roles, quotas and policies are of a namespace: one in another would hold for nothing."""
     for path in DEPLOY.rglob("*.yaml"):
         for found in documents(path):
             if found["kind"] not in ("Kustomization", "Namespace", "RuntimeClass"):
@@ -56,15 +53,13 @@ def test_every_object_is_in_the_one_namespace() -> None:
 
 
 def test_the_bridges_pod_keeps_to_the_restricted_standard() -> None:
-    """The namespace enforces it, and would refuse the pod."""
-    labels = one("Namespace", "namespace.yaml")["metadata"]["labels"]
+    labels = one("Namespace", "base/namespace.yaml")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
-    assert violations(one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]) == []
+    assert violations(POD["spec"]) == []
 
 
 def test_the_role_has_what_the_bridge_uses_and_no_more() -> None:
-    """No wildcard, no secrets, no exec, no logs; and only within the namespace."""
-    role = one("Role", "rbac.yaml")
+    role = one("Role", "base/rbac.yaml")
     assert {
         resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]
     } == {
@@ -74,47 +69,39 @@ def test_the_role_has_what_the_bridge_uses_and_no_more() -> None:
     }
     groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
     assert groups == {"", "coordination.k8s.io"}
-    binding = one("RoleBinding", "rbac.yaml")
+    binding = one("RoleBinding", "base/rbac.yaml")
     assert binding["roleRef"]["kind"] == "Role"
     assert [subject["name"] for subject in binding["subjects"]] == ["mcp-code-bridge"]
 
 
 def test_no_pod_has_a_network_but_the_bridge() -> None:
-    """One policy denies all pods both directions; the other opens the bridge's alone."""
     deny, bridge = documents(DEPLOY / "base" / "network-policy.yaml")
     assert deny["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     assert bridge["spec"]["podSelector"] == {"matchLabels": BRIDGE}
-    template = one("Deployment", "deployment.yaml")["spec"]["template"]
-    assert template["metadata"]["labels"] == BRIDGE
+    assert POD["metadata"]["labels"] == BRIDGE
 
 
 def test_the_quota_counts_sandboxes_and_not_the_bridge() -> None:
-    """Its scope is pods with a deadline, which sandboxes have and the bridge's pod has not."""
-    assert one("ResourceQuota", "quota.yaml")["spec"]["scopes"] == ["Terminating"]
-    template = one("Deployment", "deployment.yaml")["spec"]["template"]
-    assert "activeDeadlineSeconds" not in template["spec"]
+    assert one("ResourceQuota", "base/quota.yaml")["spec"]["scopes"] == ["Terminating"]
+    assert "activeDeadlineSeconds" not in POD["spec"]
 
 
 def test_the_bridge_listens_where_only_its_gateway_reaches_it() -> None:
-    """It knows no users of its own: what listens for the network asks for the token."""
-    spec = one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]
-    bridge, gateway = spec["containers"]
-    assert bridge["args"] == ["serve", "--http", "127.0.0.1:8765", "--no-token"]
-    assert "ports" not in bridge
-    assert [port["containerPort"] for port in gateway["ports"]] == [8080, 9090]
+    assert BRIDGE_CONTAINER["args"] == ["serve", "--http", "127.0.0.1:8765", "--no-token"]
+    assert "ports" not in BRIDGE_CONTAINER
+    assert GATEWAY["name"] == "gateway"
+    assert [port["containerPort"] for port in GATEWAY["ports"]] == [8080, 9090]
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("config.toml")), ids=str)
 def test_the_settings_of_the_manifests_are_settings(path: Path, tmp_path: Path) -> None:
-    """The bridge reads the file that the manifests give it; its sandboxes fit the quota."""
     settings = load({}, {"MCP_BRIDGE_CONFIG": str(path), "HOME": str(tmp_path)})
     assert settings.kubernetes.namespace == "mcp-code-bridge"
     assert settings.kubernetes.requests["cpu"]
-    assert "requests.cpu" in one("ResourceQuota", "quota.yaml")["spec"]["hard"]
+    assert "requests.cpu" in one("ResourceQuota", "base/quota.yaml")["spec"]["hard"]
 
 
 def test_the_pods_that_the_bridge_makes_keep_to_the_restricted_standard() -> None:
-    """The namespace that it makes them in would refuse them."""
     template = Template(settings=Kubernetes(), image="python:3.13-slim", owner="bridge")
     made = template.manifest("run-1", Limits(), "used")
     assert violations(made["spec"]) == []
@@ -133,18 +120,12 @@ TOKENS = {
 
 
 def test_the_gateway_compares_tokens_exactly_and_says_whose_they_are(tmp_path: Path) -> None:
-    """With regard to case, as a whole, and with no mark of an expression or of nginx's in them."""
     clients, run = tmp_path / "clients", tmp_path / "run"
     clients.mkdir()
     run.mkdir()
     for name, token in TOKENS.items():
         (clients / name).write_text(token)
-    (gateway,) = (
-        each
-        for each in one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]["containers"]
-        if each["name"] == "gateway"
-    )
-    script = gateway["command"][2].replace("/etc/gateway-clients", str(clients))
+    script = GATEWAY["command"][2].replace("/etc/gateway-clients", str(clients))
     script = script.replace("/run/gateway", str(run)).partition("exec nginx")[0]
     made = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
     lines = [shlex.split(line) for line in (run / "clients.conf").read_text().splitlines()]
@@ -163,15 +144,10 @@ def test_the_gateway_compares_tokens_exactly_and_says_whose_they_are(tmp_path: P
 
 
 def test_the_autoscaler_asks_for_a_number_that_bridges_say() -> None:
-    """Of each pod; another name would never be answered, and no bridge be added."""
-    (scaler,) = [
-        found
-        for found in documents(DEPLOY / "overlays" / "replicated" / "availability.yaml")
-        if found["kind"] == "HorizontalPodAutoscaler"
-    ]
+    scaler = one("HorizontalPodAutoscaler", "overlays/replicated/availability.yaml")
     (metric,) = scaler["spec"]["metrics"]
     assert metric["type"] == "Pods"
-    said = (ROOT / "bridge" / "server" / "replica.py").read_text()
+    said = (ROOT / "bridge" / "server" / "admission.py").read_text()
     prefix, _, name = metric["pods"]["metric"]["name"].partition("bridge_")
     assert prefix == "mcp_code_"
     assert f'"{name}": queue.waiting' in said

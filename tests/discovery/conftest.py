@@ -1,4 +1,4 @@
-"""What most tests of discovery look from."""
+"""The user and the project of most tests of discovery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from bridge.discovery.finder import DiscoveryContext
 
 @pytest.fixture
 def context(tmp_path: Path) -> DiscoveryContext:
-    """A home on Linux with one directory, which is where it is looked from."""
     cwd = tmp_path / "home" / "repo"
     cwd.mkdir(parents=True)
     return DiscoveryContext(

@@ -1,4 +1,4 @@
-"""Files as each client writes them, and where it keeps them."""
+"""The golden inputs of all clients, and their places on a test machine."""
 
 from __future__ import annotations
 
@@ -65,23 +65,14 @@ PLACES: Mapping[str, str | tuple[str, str, str]] = {
     "crush_data": ("home/.local/share/crush", "home/.local/share/crush", "local/crush"),
     "opencode home": "home/.opencode",
 }
-"""Where the test machine has the places of templates, below its root: Linux, macOS, Windows."""
+"""The places of templates below the machine's root: Linux, macOS, Windows."""
 
 STAR = "calendar"
-"""What stands for a star in a template."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A golden input, and where on the machine of the test it stands.
-
-    Attributes:
-        template: The row's own.
-        given: The input, below the test data.
-        at: Where it is put below the test's root, if the template does not say so.
-        per_project: Tells apart two rows that read one file.
-        place_name: The place of `PLACES`, if not the template's.
-    """
+    """A golden input of a template; `at` and `place_name` override its place."""
 
     template: str
     given: str
@@ -124,7 +115,7 @@ GIVEN = {
     "jetbrains": {"{intellij}": "copilot-plugin.json", "": "mcp.json"},
     "kilo": {"kilo.json": "kilo.jsonc", "": "mcp.json"},
 }
-"""Of clients with several inputs: a part of a row's template, and the input that it has."""
+"""The inputs of clients with several ones, by a part of the template."""
 
 
 def _case(row: Location) -> Case:

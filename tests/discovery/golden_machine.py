@@ -1,14 +1,16 @@
-"""A machine for the golden files to stand on, and how what is found there is shown."""
+"""A machine for golden inputs, and the golden form of its servers."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location, Platform
 from bridge.discovery.finder import Discovery, DiscoveryContext
+from bridge.model import ServerSpec
 from tests.discovery.golden_cases import GOLDEN, Case
 
 
@@ -21,7 +23,6 @@ def location_of(case: Case) -> Location:
 
 
 def expected_file(case: Case) -> Path:
-    """The golden output: the same wherever the file stands, but for the scope it is read in."""
     location = location_of(case)
     client, name = case.given.split("/")
     scope = "project" if location.in_project else location.scope
@@ -29,7 +30,7 @@ def expected_file(case: Case) -> Path:
 
 
 def machine(root: Path, platform: Platform) -> DiscoveryContext:
-    """A user with a home, a project and every variable that moves a directory."""
+    """Return a user with a home, a project and every variable that moves a directory."""
     (root / "home" / "shop").mkdir(parents=True)
     (root / "home" / "shop" / ".env").write_text(
         'export FROM_FILE="yes"\n# no\nNOTES_TOKEN=weaker\n'
@@ -39,7 +40,6 @@ def machine(root: Path, platform: Platform) -> DiscoveryContext:
 
 
 def context_of(root: Path, platform: Platform) -> DiscoveryContext:
-    """That machine, once it is there."""
     return DiscoveryContext(
         home=root / "home",
         cwd=root / "home" / "shop",
@@ -81,38 +81,24 @@ def put(root: Path, case: Case, platform: Platform = "linux") -> Path:
     return target
 
 
-def rendered(found: Discovery, root: Path, file: Path) -> object:
-    """All that was found, with the test's own directories taken out."""
-    servers = []
-    for spec in found.servers:
-        only = None if spec.tools.only is None else sorted(spec.tools.only)
-        login = spec.oauth and {
-            "client_id": spec.oauth.client_id,
-            "client_secret": spec.oauth.client_secret,
-            "scopes": list(spec.oauth.scopes),
-            "callback_port": spec.oauth.callback_port,
-        }
-        values = {
-            "name": spec.name,
-            "transport": spec.transport,
-            "found": f"{spec.source.client}, {spec.source.scope}, {spec.source.key}",
-            "path": spec.source.path,
-            "command": spec.command,
-            "args": list(spec.args),
-            "env": dict(spec.env),
-            "cwd": spec.cwd,
-            "url": spec.url,
-            "headers": dict(spec.headers),
-            "description": spec.description,
-            "start_timeout": spec.start_timeout,
-            "call_timeout": spec.call_timeout,
-            "without": sorted(spec.tools.without),
-            "oauth": login,
-        }
-        kept = {key: value for key, value in values.items() if value}
-        servers.append(kept if only is None else {**kept, "only": only})
+SHOWN = {
+    *("name", "transport", "command", "args", "env", "cwd", "url", "headers", "description"),
+    *("start_timeout", "call_timeout", "oauth"),
+}
+
+
+def _shown(spec: ServerSpec) -> dict[str, object]:
+    values = {key: value for key, value in asdict(spec).items() if key in SHOWN and value}
+    values["found"] = f"{spec.source.client}, {spec.source.scope}, {spec.source.key}"
+    values["path"] = spec.source.path
+    if spec.tools.without:
+        values["without"] = sorted(spec.tools.without)
+    return values if spec.tools.only is None else {**values, "only": sorted(spec.tools.only)}
+
+
+def render(found: Discovery, root: Path, file: Path) -> object:
     document = {
-        "servers": servers,
+        "servers": list(map(_shown, found.servers)),
         "skipped": [str(skipped) for skipped in found.skipped],
         "warnings": [str(warning) for warning in found.warnings],
     }

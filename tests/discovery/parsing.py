@@ -17,8 +17,6 @@ from bridge.model import ServerSpec
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a file is, and what variables in it stand for."""
-
     client: str
     scope: str
     path: str
@@ -29,7 +27,7 @@ class Origin:
     read: Callable[[str], str | None] = lambda _: None
     projects: tuple[str, ...] = ()
 
-    def setting(self) -> EntryContext:
+    def entry_context(self) -> EntryContext:
         variables = Variables(
             environ=self.environ,
             home=self.home,
@@ -46,34 +44,21 @@ class Origin:
         )
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a file says, servers and entries that are none apart."""
-
-    parsed: Parsed
-
-    @property
-    def entries(self) -> tuple[ServerSpec | SkippedServer, ...]:
-        return self.parsed.entries
-
+class Found(Parsed):
     @property
     def servers(self) -> tuple[ServerSpec, ...]:
-        return tuple(entry for entry in self.parsed.entries if isinstance(entry, ServerSpec))
+        return tuple(entry for entry in self.entries if isinstance(entry, ServerSpec))
 
     @property
     def skipped(self) -> tuple[SkippedServer, ...]:
-        return tuple(entry for entry in self.parsed.entries if isinstance(entry, SkippedServer))
-
-    @property
-    def warnings(self) -> tuple[ConfigWarning, ...]:
-        return self.parsed.warnings
+        return tuple(entry for entry in self.entries if isinstance(entry, SkippedServer))
 
 
 def parse_config(raw: bytes, origin: Origin, format: Format = "json") -> Found:
-    """What a file's bytes mean."""
     try:
         document = decode(raw, format)
     except MalformedError as error:
         warning = ConfigWarning(path=origin.path, key="", reason=str(error))
-        return Found(Parsed(warnings=(warning,)))
-    return Found(parse_document(document, origin.setting(), origin.projects))
+        return Found(warnings=(warning,))
+    parsed = parse_document(document, origin.entry_context(), origin.projects)
+    return Found(entries=parsed.entries, warnings=parsed.warnings)

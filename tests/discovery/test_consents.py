@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.clients import LOCATIONS
-from bridge.discovery.consents import (
-    APPEARED,
-    MAX_CONSENTS,
-    Consent,
-    ConsentFile,
-    Consents,
-)
+from bridge.discovery.consents import APPEARED, MAX_CONSENTS, Consent, ConsentFile, Consents
 from bridge.discovery.dialect import Location
 from bridge.discovery.documents import MalformedError
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover
@@ -31,7 +25,6 @@ PROJECT_ROWS = [row for row in LOCATIONS if row.in_project and row.dialect.serve
 
 @pytest.fixture
 def cautious(context: DiscoveryContext) -> DiscoveryContext:
-    """As the bridge looks by default, in a repository."""
     (context.cwd / ".git").mkdir()
     return replace(context, project_servers="approved")
 
@@ -44,14 +37,12 @@ def names(found: Discovery) -> list[str]:
     return [spec.name for spec in found.servers]
 
 
-def approving(context: DiscoveryContext, found: Discovery) -> DiscoveryContext:
-    """The same context after a person approved all that was proposed."""
+def approve_all(context: DiscoveryContext, found: Discovery) -> DiscoveryContext:
     given = frozenset(each.definition for each in found.proposed)
     return replace(context, consents=Consents(by_person=given))
 
 
 def after(context: DiscoveryContext, found: Discovery, *, first: bool = False) -> DiscoveryContext:
-    """The same context once what clients approved is remembered."""
     seen = context.consents.seen | set(found.first_seen)
     return replace(context, consents=replace(context.consents, seen=seen, first=first))
 
@@ -69,21 +60,14 @@ def test_no_layout_of_a_project_is_used_before_it_is_approved(
     cautious: DiscoveryContext, row: Location
 ) -> None:
     context = replace(cautious, platform=row.platforms[0])
-    places = path_variables(
-        platform=context.platform,
-        home=context.home,
-        environ=context.environ,
-        system_root=context.system_root,
-        extra=None,
-        project=find_project(context.cwd),
-    )
+    places = path_variables(context, find_project(context.cwd))
     path = fill(row.template, places)[0]
     write(path.with_name(path.name.replace("*", "one")), in_its_spelling(row, "./evil"))
     found = discover(context)
     assert found.servers == ()
     (proposed,) = found.proposed
     assert (proposed.name, proposed.spec.command) == ("same", "./evil")
-    assert names(discover(approving(context, found))) == ["same"]
+    assert names(discover(approve_all(context, found))) == ["same"]
 
 
 @pytest.mark.parametrize(
@@ -103,8 +87,9 @@ def test_a_changed_definition_is_asked_about_again(
     cautious: DiscoveryContext, changed: dict[str, object]
 ) -> None:
     path = write(cautious.cwd / ".mcp.json", entry(env={"TOKEN": "${TOKEN}"}))
-    approved = approving(cautious, discover(cautious))
-    assert names(discover(approved)) == ["tracker"]
+    approved = approve_all(cautious, discover(cautious))
+    renewed = replace(approved, environ={"TOKEN": "another"})
+    assert discover(renewed).servers[0].env == {"TOKEN": "another"}
     write(path, changed)
     found = discover(approved)
     assert [each.reason for each in found.proposed] == [
@@ -113,19 +98,11 @@ def test_a_changed_definition_is_asked_about_again(
     assert found.servers == ()
 
 
-def test_a_renewed_secret_is_not_asked_about_again(cautious: DiscoveryContext) -> None:
-    write(cautious.cwd / ".mcp.json", entry(env={"TOKEN": "${TOKEN}"}))
-    approved = approving(cautious, discover(cautious))
-    renewed = replace(approved, environ={"TOKEN": "another"})
-    assert discover(renewed).servers[0].env == {"TOKEN": "another"}
-
-
 def test_an_approval_holds_for_one_checkout_and_one_file(
     cautious: DiscoveryContext, tmp_path: Path
 ) -> None:
-    """A relative command is another program elsewhere."""
     write(cautious.cwd / ".mcp.json", entry(command="./run.sh"))
-    approved = approving(cautious, discover(cautious))
+    approved = approve_all(cautious, discover(cautious))
     other = cautious.home / "clone"
     (other / ".git").mkdir(parents=True)
     write(other / ".mcp.json", entry(command="./run.sh"))
@@ -145,12 +122,11 @@ def test_what_an_unapproved_definition_names_is_not_opened(cautious: DiscoveryCo
     found = discover(cautious)
     assert found.references == ()
     assert "s3cret" not in repr(found)
-    assert discover(approving(cautious, found)).servers[0].env == {"SECRET": "s3cret"}
+    assert discover(approve_all(cautious, found)).servers[0].env == {"SECRET": "s3cret"}
 
 
 @pytest.mark.parametrize("user_name", ["git", "Git", "g\u0131t", "-git-"])
 def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_name: str) -> None:
-    """Nor one that programs would spell like it."""
     mine = {"mcpServers": {user_name: {"command": "mine"}}}
     write(cautious.home / ".claude.json", mine)
     theirs = {"mcpServers": {"git": {"command": "theirs"}}}
@@ -159,7 +135,7 @@ def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_
         found = discover(replace(cautious, project_servers=allowed))
         commands = [spec.command for spec in found.servers]
         if user_name == "g\u0131t":
-            # Another letter, which is spelled otherwise in programs, too.
+            # Another letter, with another spelling in programs.
             assert "mine" in commands
             continue
         assert commands == ["mine"]
@@ -170,7 +146,6 @@ def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_
 def test_a_variable_that_names_the_project_by_a_link_makes_no_file_of_it_the_user_s(
     cautious: DiscoveryContext,
 ) -> None:
-    """As `$PWD` does in a shell that went there by a link; nor does a link in the project."""
     link = cautious.home / "link"
     link.symlink_to(cautious.cwd)
     write(cautious.cwd / ".codex-home" / "config.toml", '[mcp_servers.evil]\ncommand = "x"\n')
@@ -188,7 +163,6 @@ def test_a_variable_that_names_the_project_by_a_link_makes_no_file_of_it_the_use
 def test_a_home_behind_a_link_is_the_user_s_where_it_is_the_project(
     cautious: DiscoveryContext,
 ) -> None:
-    """As for who keeps the home in a repository; the working directory comes resolved."""
     link = cautious.cwd.parent / "linked-home"
     link.symlink_to(cautious.cwd)
     write(cautious.cwd / ".codex" / "config.toml", '[mcp_servers.mine]\ncommand = "x"\n')
@@ -221,7 +195,7 @@ def test_a_client_s_approval_counts_for_what_it_was_first_seen_with(
 def test_what_appears_while_a_bridge_runs_is_proposed_also_to_the_next(
     cautious: DiscoveryContext,
 ) -> None:
-    """A program may have written it in a run, and the user's client approves all by name."""
+    """A program may have written it, and the user's client approves all servers by name."""
     approve_in_claude(cautious, enableAllProjectMcpServers=True)
     running = after(cautious, discover(cautious))
     write(cautious.cwd / ".mcp.json", entry())
@@ -240,7 +214,6 @@ def test_what_appears_while_a_bridge_runs_is_proposed_also_to_the_next(
 def test_what_was_written_as_the_last_bridge_ended_is_proposed(
     cautious: DiscoveryContext, below: bool
 ) -> None:
-    """No bridge saw it appear, but one had looked before: a program may have written it."""
     approve_in_claude(cautious, enableAllProjectMcpServers=True)
     look_record = after(cautious, discover(cautious), first=True)
     if below:
@@ -256,16 +229,12 @@ def test_what_was_written_as_the_last_bridge_ended_is_proposed(
 def test_a_program_cannot_approve_by_a_clients_file_of_the_project(
     cautious: DiscoveryContext,
 ) -> None:
-    """In a trusted folder Claude Code believes `.claude/settings.local.json`."""
     approve_in_claude(cautious)
     look_record = after(cautious, discover(cautious), first=True)
     write(cautious.cwd / ".mcp.json", entry())
     write(cautious.cwd / ".claude" / "settings.local.json", {"enableAllProjectMcpServers": True})
     assert names(discover(cautious)) == ["tracker"], "as Claude Code does"
     assert discover(look_record).servers == ()
-
-
-# The file of approvals.
 
 
 def consent(number: int = 0, by: str = "person") -> Consent:

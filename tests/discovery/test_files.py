@@ -13,18 +13,13 @@ from bridge.discovery.files import (
     read_regular,
 )
 
-NOBODY = 65534
-"""Root may read everything, so the test borrows the identity of a user who may not."""
-
 
 def test_a_regular_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"12345")
     assert read_regular(file, limit=5) == b"12345"
     assert read_regular(file, limit=4) == "it is larger than 4 bytes"
-
-
-def test_a_file_that_hides_its_size_is_still_bounded() -> None:
+    # The kernel reports a size of 0 for this file.
     assert read_regular(Path("/proc/self/status"), limit=16) == "it is larger than 16 bytes"
 
 
@@ -33,29 +28,17 @@ def test_absence_is_told_apart_from_trouble(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
     for absent in ("none", "file/below", "dangling"):
         assert read_regular(tmp_path / absent, limit=9) is ABSENT
-    assert read_regular(tmp_path, limit=9) == "it is a directory, not a file"
+    assert read_regular(tmp_path, limit=9) == "it is not a regular file"
     assert "character" in str(read_regular(tmp_path / "a\0b", limit=9))
+    assert fingerprint(tmp_path / "a\0b")[1] == -1
     assert "cannot be read" in str(read_regular(tmp_path / ("n" * 300), limit=9))
-
-
-def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
-    """Opening would wait for a writer, for ever."""
-    os.mkfifo(tmp_path / "pipe")
-    assert read_regular(tmp_path / "pipe", limit=9) == "it is not a regular file"
-    assert read_regular(Path("/dev/zero"), limit=9) == "it is not a regular file"
-
-
-def test_a_loop_of_links_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    assert read_regular(tmp_path / "a", limit=9) == "its symbolic links form a loop"
 
 
 def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
     (tmp_path / "f").touch(mode=0)
     me = os.geteuid()
-    if me == 0:
-        os.seteuid(NOBODY)
+    if me == 0:  # Root may read every file.
+        os.seteuid(4242)
     try:
         said = read_regular(tmp_path / "f", limit=9)
     finally:
@@ -67,14 +50,8 @@ def test_a_directory_is_listed_by_name_without_hidden_files(tmp_path: Path) -> N
     for name in ("b.json", "a.json", ".hidden.json", "c.txt", "json"):
         (tmp_path / name).touch()
     assert list_matching(tmp_path, ".json") == ((tmp_path / "a.json", tmp_path / "b.json"), "")
-
-
-def test_a_directory_that_is_not_there_lists_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "loop").symlink_to("loop")
-    assert list_matching(tmp_path / "none", ".json") == ((), "")
-    assert list_matching(tmp_path / "file", ".json") == ((), "")
-    assert list_matching(tmp_path / "loop", ".json") == ((), "its symbolic links form a loop")
+    for absent in ("none", "json"):
+        assert list_matching(tmp_path / absent, ".json") == ((), "")
 
 
 def test_a_crowded_directory_is_cut_with_a_warning(tmp_path: Path) -> None:
@@ -83,26 +60,3 @@ def test_a_crowded_directory_is_cut_with_a_warning(tmp_path: Path) -> None:
     found, said = list_matching(tmp_path, ".json")
     assert len(found) == MAX_FILES_PER_DIRECTORY
     assert said.startswith("only the first")
-
-
-def test_a_fingerprint_changes_with_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "f"
-    seen = [fingerprint(file)]
-    file.write_text("a")
-    os.utime(file, ns=(1, 1))
-    seen.append(fingerprint(file))
-    file.write_text("b")
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
-    file.write_text("bc")
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
-    file.write_text("cb")
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
-    file.unlink()
-    file.mkdir()
-    os.utime(file, ns=(2, 2))
-    seen.append(fingerprint(file))
-    assert len(set(seen)) == len(seen)
-    assert fingerprint(tmp_path / "a\0b")[1] == -1

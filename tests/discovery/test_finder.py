@@ -29,34 +29,9 @@ def names(found: Discovery) -> list[str]:
     return [spec.name for spec in found.servers]
 
 
-def reasons(found: Discovery) -> dict[str, str]:
-    return {skipped.name: skipped.reason for skipped in found.skipped}
-
-
-def test_only_approved_project_servers_are_used_when_asked(context: DiscoveryContext) -> None:
-    write(context.cwd / ".mcp.json", servers(a="c", b="c", d="c"))
-    write(context.cwd / "mcp-servers" / "e.json", {"command": "c"})
-    write(context.home / ".claude.json", servers(user="c"))
-    write(context.home / ".claude" / "settings.json", {"enabledMcpjsonServers": ["a"]})
-    write(context.cwd / ".claude" / "settings.local.json", {"enabledMcpjsonServers": ["b"]})
-    write(context.cwd / ".claude" / "settings.json", {"enableAllProjectMcpServers": True})
-    asked = replace(context, project_servers="approved")
-    found = discover(asked)
-    assert names(found) == ["user", "a"]
-    assert [each.name for each in found.proposed] == ["b", "d", "e"]
-    assert "not approved" in found.proposed[0].reason
-    trusted = {
-        **servers(user="c"),
-        "projects": {str(context.cwd): {"hasTrustDialogAccepted": True}},
-    }
-    write(context.home / ".claude.json", trusted)
-    assert names(discover(asked)) == ["user", "a", "b"]
-
-
 def test_files_of_a_project_are_read_up_to_a_bound_for_all_of_them(
     context: DiscoveryContext,
 ) -> None:
-    """Anybody may have written them, and as values they take thirty times their size."""
     blanks = " " * (MAX_PROJECT_FILE_BYTES - 100)
     for number in range(6):
         text = json.dumps({"command": "c"}) + blanks
@@ -85,26 +60,6 @@ def test_no_file_that_programs_may_write_to_defines_a_server(
     assert "programs may write" in found.warnings[0].reason
 
 
-def test_entries_that_start_the_bridge_are_skipped_unless_allowed(
-    context: DiscoveryContext,
-) -> None:
-    write(
-        context.home / ".claude.json",
-        {
-            "mcpServers": {
-                "bridge": {"command": "${TOOLS:-/opt}/mcp-code-bridge"},
-                "wrapped": {"command": "sh", "args": ["-c", "exec uvx mcp-code-bridge"]},
-                "git": {"command": "mcp-server-git", "args": ["-r", "/x/mcp-code-bridge"]},
-                "web": {"type": "http", "url": "https://h.example/mcp-code-bridge"},
-            }
-        },
-    )
-    found = discover(context)
-    assert names(found) == ["git", "web"]
-    assert reasons(found)["bridge"] == "it would start this bridge again"
-    assert names(discover(replace(context, allow_self=True))) == ["bridge", "wrapped", "git", "web"]
-
-
 def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
     context: DiscoveryContext,
 ) -> None:
@@ -124,7 +79,7 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
     assert said == {
         "big": f"it is larger than {MAX_FILE_BYTES} bytes",
         "comment": said["comment"],
-        "dir": "it is a directory, not a file",
+        "dir": "it is not a regular file",
         "latin": "not valid UTF-8 (byte 13)",
         "list": "the file must hold an object, not a list",
         "loop": "its symbolic links form a loop",
@@ -140,21 +95,6 @@ def test_an_unlistable_directory_is_warned_about(context: DiscoveryContext) -> N
     ]
 
 
-def test_messages_and_contexts_hold_no_secret(context: DiscoveryContext) -> None:
-    entry = {"command": "c", "env": {"T": "${TOKEN}"}, "args": [5]}
-    write(context.home / ".claude.json", {"mcpServers": {"a": entry}})
-    found = discover(context)
-    said = (*map(str, (*found.skipped, *found.warnings)), repr(found.skipped), repr(context))
-    assert "the-secret" not in "".join(said)
-
-
-def test_the_stamp_stays_while_nothing_changes(context: DiscoveryContext) -> None:
-    write(context.home / ".claude.json", servers(a="c"))
-    found = discover(context)
-    assert found.stamp == survey(context).stamp() == discover(context).stamp
-    assert hash(found.stamp) == hash(survey(context).stamp())
-
-
 @pytest.mark.parametrize(
     "at",
     [
@@ -162,6 +102,7 @@ def test_the_stamp_stays_while_nothing_changes(context: DiscoveryContext) -> Non
         *("home/repo/.mcp.json", "home/.mcp.json", "home/repo/mcp-servers/new.json"),
         *("home/repo/.claude/settings.local.json", "home/.claude/settings.json"),
         *("home/extra.json", "system/etc/claude-code/managed-mcp.json"),
+        "system/etc/claude-code/managed-settings.json",
     ],
 )
 def test_the_stamp_follows_files_that_appear_change_and_vanish(
@@ -182,24 +123,9 @@ def test_the_stamp_follows_files_that_appear_change_and_vanish(
     assert survey(context).stamp() == stamps[0]
 
 
-def test_the_stamp_changes_when_the_directory_becomes_part_of_a_repository(
-    context: DiscoveryContext,
-) -> None:
-    below = replace(context, cwd=context.cwd / "src")
-    below.cwd.mkdir()
-    before = survey(below).stamp()
-    (context.cwd / ".git").mkdir()
-    assert survey(below).stamp() != before
-
-
-def test_the_bound_on_files_leaves_room_for_claude_s_state() -> None:
-    assert MAX_FILE_BYTES >= 16 * 1024 * 1024
-
-
 def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others(
     context: DiscoveryContext,
 ) -> None:
-    """Whoever wrote the repository may have written 150,000; the user's own are all there."""
     for file in range(4):
         servers = {f"s{file}_{n}": {"command": "x"} for n in range(MAX_SERVERS // 2 - 1)}
         write(context.cwd / ".amazonq" / "agents" / f"a{file}.json", {"mcpServers": servers})
@@ -213,13 +139,37 @@ def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others
 
 
 def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryContext) -> None:
-    """A foreign client's broken file is not this user's concern with every command."""
     extra = context.home / "extra.json"
     for file in (extra, context.home / ".claude.json"):
         file.write_text("{")
     found = discover(replace(context, extra_config=extra, sources=("-nosuch",)))
+    assert "the-secret" not in repr(context)
     assert {warning.path: warning.own for warning in found.warnings} == {
         "MCP_BRIDGE_SOURCES": True,
         str(extra): True,
         str(context.home / ".claude.json"): False,
     }
+
+
+def test_a_server_is_equal_whatever_other_files_say(context: DiscoveryContext) -> None:
+    write(context.home / ".claude.json", servers(same="x"))
+    (before,) = discover(context).servers
+    other = {"command": "x", "disabledTools": ["t"], "timeout": 9000}
+    write(context.home / ".kiro" / "settings" / "mcp.json", {"mcpServers": {"same": other}})
+    assert discover(context).servers == (before,)
+
+
+def test_a_change_of_a_plugin_or_of_the_company_s_directory_is_noticed(
+    context: DiscoveryContext,
+) -> None:
+    root = context.home / ".claude" / "plugins" / "alpha"
+    write(root / ".mcp.json", servers(one="x"))
+    index = root.with_name("installed_plugins.json")
+    write(index, {"plugins": {"alpha@shop": [{"scope": "user", "installPath": str(root)}]}})
+    write(context.home / ".claude" / "settings.json", {"enabledPlugins": {"alpha@shop": True}})
+    found = discover(context)
+    assert root / ".mcp.json" in found.references
+    write(index, {"plugins": {}})
+    stamps = {found.stamp, survey(context).stamp()}
+    write(context.system_root / "etc" / "claude-code" / "managed-settings.d" / "a.json", {})
+    assert len({*stamps, survey(context).stamp()}) == 3

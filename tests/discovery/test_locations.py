@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, SOURCE_IDS
+from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.dialect import PLATFORMS, Platform
 from bridge.discovery.finder import discover
+from bridge.discovery.user_lists import APPROVAL_FILES
 from tests.discovery.golden_cases import CASES, GOLDEN, Case
-from tests.discovery.golden_machine import expected_file, location_of, machine, put, rendered
+from tests.discovery.golden_machine import expected_file, location_of, machine, put, render
+from tests.golden_texts import assert_golden_text
 
 
 def cases_and_platforms() -> Iterator[tuple[Case, Platform]]:
@@ -35,14 +37,17 @@ def test_a_client_s_file_is_read_as_the_golden_output_says(
         context = replace(context, extra_config=tmp_path / case.place(platform))
     file = put(tmp_path, case, platform)
     found = discover(context)
-    assert rendered(found, tmp_path, file) == json.loads(expected_file(case).read_text())
+    read, golden = render(found, tmp_path, file), expected_file(case)
+    if os.environ.get("UPDATE_FROZEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(json.dumps(read, indent=2, ensure_ascii=False) + "\n")
+    assert read == json.loads(golden.read_text())
     mine = location_of(case)
     sources = [s.source for s in found.servers] + [s.source for s in found.skipped]
     assert any((s.client, s.scope) == (mine.client, mine.scope) for s in sources)
 
 
 def elsewhere() -> Iterator[tuple[Case, str, Platform]]:
-    """Files where another platform would have them."""
     for case in CASES:
         location = location_of(case)
         mine = {case.place(platform): platform for platform in location.platforms}
@@ -61,19 +66,13 @@ def test_no_file_of_another_platform_is_read(platform: Platform, tmp_path: Path)
 
 
 def test_the_table_of_locations_is_as_it_was() -> None:
-    """Strongest first, the user's before a project's; `UPDATE_FROZEN=1` writes the file again.
-
-    The names of sources stand in people's settings.
-    """
+    """Users' settings contain the names of sources. `UPDATE_FROZEN=1` writes the file again."""
     lines = [
         f"{row.id}, {row.client}, {row.scope}: {row.template} "
         f"({row.format}; {', '.join(row.platforms)})\n"
         for row in LOCATIONS
     ]
-    golden = GOLDEN.parent / "locations.txt"
-    if os.environ.get("UPDATE_FROZEN"):
-        golden.write_text("".join(lines))
-    assert "".join(lines) == golden.read_text()
+    assert_golden_text(GOLDEN.parent / "locations.txt", "".join(lines))
 
 
 def test_every_source_has_a_directory_of_golden_inputs() -> None:
@@ -88,8 +87,7 @@ def test_every_golden_output_is_of_an_input() -> None:
 
 def test_templates_use_forward_slashes_and_start_with_a_place() -> None:
     templates = [location.template for location in LOCATIONS]
-    templates += [file.template for file in APPROVAL_FILES]
-    for template in templates:
+    for template in (*templates, *APPROVAL_FILES):
         assert template.startswith("{")
         assert "\\" not in template
 

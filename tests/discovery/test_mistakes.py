@@ -25,9 +25,7 @@ MISTAKES = tomllib.loads((Path(__file__).parents[1] / "testdata" / "mistakes.tom
 
 
 @pytest.mark.parametrize("mistake", MISTAKES["mistake"], ids=lambda each: each["letter"])
-def test_a_file_gives_its_servers_and_says_what_to_write(
-    mistake: Mapping[str, Any], context: DiscoveryContext
-) -> None:
+def test_mistakes(mistake: Mapping[str, Any], context: DiscoveryContext) -> None:
     path = write(context.home / mistake["path"], mistake["text"])
     found = discover(replace(context, cwd=context.home / "repo"))
     said = [f"{each.name}: {each.reason}" for each in found.skipped]
@@ -49,7 +47,7 @@ DIALECTS = {row.client: row.dialect for row in LOCATIONS if row.dialect.server_k
 
 
 def entry_in(dialect: Dialect, spelling: str, attribute: str) -> dict[str, object]:
-    """A server in which one field has a client's spelling, and the others this one's own."""
+    """Return a server with one field in another client's spelling."""
     own_url, own_command = dialect.url_keys[0], dialect.command_keys[0]
     entry: dict[str, object] = {own_command: ["x"] if dialect.command_list else "x"}
     if attribute in ("url_keys", "header_keys", "type_keys"):
@@ -66,7 +64,6 @@ def entry_in(dialect: Dialect, spelling: str, attribute: str) -> dict[str, objec
 def test_every_spelling_is_the_client_s_own_or_named_with_what_to_write(
     client: str, attribute: str
 ) -> None:
-    """One table for all dialects: what one client reads, no other passes over in silence."""
     dialect = DIALECTS[client]
     origin = Origin(client=client, scope="user", path="/f", dialect=dialect, environ={}, home="/h")
     for spelling in SPELLINGS[attribute]:

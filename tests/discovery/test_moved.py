@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -27,17 +26,18 @@ from tests.discovery.golden_cases import CASES, Case
 from tests.discovery.golden_machine import location_of, machine, put
 from tests.discovery.writing import write
 
+MOVED = ".config/mcp-code-bridge/moved"
 IN_TABLES = {
     case.given: case
     for case in CASES
     if "bare" not in case.given and location_of(case).holds != "plugins"
 }
-"""Inputs whose servers have names of their own; a list of plugins only names other files."""
+"""Inputs with tables of servers; a list of plugins only names other files."""
 
 
 def keep(context: DiscoveryContext, original: Path, value: object) -> DiscoveryContext:
-    """Say that entries of a file were moved; return the context in which they are found."""
-    directory = context.home / ".config" / "mcp-code-bridge" / "moved"
+    """Record that entries of a file were moved; return the context that finds them."""
+    directory = context.home / MOVED
     store = write(directory / f"kept{original.suffix}", value)
     entry = MovedEntry(table=("mcpServers",), name="x", index=0)
     file = MovedFile(original=original, store=store, client="x", entries=(entry,))
@@ -45,9 +45,8 @@ def keep(context: DiscoveryContext, original: Path, value: object) -> DiscoveryC
     return replace(context, moved=directory)
 
 
-def unplaced(each: ServerSpec | SkippedServer) -> object:
-    """What was found, but for the file in which it stands now."""
-    # In a list, a place: others may have gone from before it.
+def without_place(each: ServerSpec | SkippedServer) -> object:
+    # The index in a list may differ, since entries before it may be gone.
     key = re.sub(r"\[\d+\]$", "[]", each.source.key)
     source = replace(each.source, path="", moved_from="", key=key)
     if isinstance(each, SkippedServer):
@@ -56,7 +55,7 @@ def unplaced(each: ServerSpec | SkippedServer) -> object:
 
 
 def found_in(found: Discovery) -> list[object]:
-    return [*map(unplaced, found.servers), *map(unplaced, found.skipped)]
+    return [*map(without_place, found.servers), *map(without_place, found.skipped)]
 
 
 @pytest.mark.parametrize("case", IN_TABLES.values(), ids=IN_TABLES)
@@ -122,7 +121,7 @@ def test_inputs_of_the_clients_file_have_their_defaults(context: DiscoveryContex
 
 
 def test_a_change_of_the_moved_servers_changes_the_stamp(context: DiscoveryContext) -> None:
-    context = replace(context, moved=context.home / ".config" / "mcp-code-bridge" / "moved")
+    context = replace(context, moved=context.home / MOVED)
     original = context.home / ".cursor" / "mcp.json"
     stamps = [survey(context).stamp()]
     keep(context, original, {"mcpServers": {}})
@@ -136,18 +135,8 @@ def test_a_change_of_the_moved_servers_changes_the_stamp(context: DiscoveryConte
 @pytest.mark.parametrize(
     "text",
     [
-        "{",
-        "[]",
-        json.dumps({"form": 2, "files": []}),
-        json.dumps({"form": 1, "files": [{"original": "/x"}]}),
-        json.dumps(
-            {
-                "form": 1,
-                "files": [
-                    {"original": "/x", "store": "../y", "client": "c", "at": 0, "entries": []}
-                ],
-            }
-        ),
+        *("{", "[]", '{"form": 2, "files": []}', '{"form": 1, "files": [{"original": "/x"}]}'),
+        '{"form": 1, "files": [{"original": "/x", "store": "../y", "client": "c", "entries": []}]}',
     ],
 )
 def test_a_damaged_manifest_is_a_warning(context: DiscoveryContext, text: str) -> None:
@@ -165,7 +154,7 @@ def test_the_list_of_moved_servers_is_read_again_only_if_it_has_changed_meanwhil
 ) -> None:
     context = machine(tmp_path, "linux")
     original = context.home / ".cursor" / "mcp.json"
-    context = replace(context, moved=context.home / ".config" / "mcp-code-bridge" / "moved")
+    context = replace(context, moved=context.home / MOVED)
     read = []
 
     def read_then_move(directory: Path | None) -> Moved:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.client_dialects import CLAUDE_CODE, CURSOR, GENERIC
+from bridge.discovery.client_dialects import CURSOR, GENERIC
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.parser import (
@@ -37,28 +37,16 @@ def origin(dialect: Dialect = GENERIC, **changes: object) -> Origin:
     return replace(start, **changes)  # type: ignore[arg-type]  # each test's own fields
 
 
-def parsed(document: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
+def parse(document: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
     return parse_config(json.dumps(document).encode(), origin(dialect, **changes))
 
 
-def test_text_that_does_not_decode_is_one_warning() -> None:
-    found = parse_config(b"{ // no\n}", origin(CLAUDE_CODE))
-    assert found.entries == ()
-    assert "comment" in str(found.warnings[0])
-
-
-def test_toml_is_read_when_the_file_is_toml() -> None:
-    raw = b'[mcp_servers.x]\ncommand = "c"\nargs = [1979-05-27]'
-    found = parse_config(raw, origin(), "toml")
-    assert "args[0] must be a string, not a date or time" in found.skipped[0].reason
-
-
 def only(entry: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
-    return parsed({"mcpServers": {"x": entry}}, dialect, **changes)
+    return parse({"mcpServers": {"x": entry}}, dialect, **changes)
 
 
 def test_what_is_said_of_one_file_is_bounded() -> None:
-    """It is logged each time the file is read, and anybody may have written the file."""
+    """Each read logs the warnings, and anyone may have written the file."""
     found = only({"command": "c", "args": [f"${{U{n}}}" for n in range(4000)]})
     assert len(found.warnings) == MAX_WARNINGS_PER_FILE + 1
     assert found.warnings[-1].reason == "3900 more warnings about this file are left out"
@@ -66,7 +54,7 @@ def test_what_is_said_of_one_file_is_bounded() -> None:
 
 def test_what_variables_or_a_description_blow_up_is_bounded() -> None:
     (large,) = only({"command": "c", "args": ["${TOKEN}" * 200_000]}).skipped
-    assert "beyond" in large.reason
+    assert "insert more than" in large.reason
     (spec,) = only({"command": "c", "description": f"  \ud800{'d' * 9999}"}).servers
     assert (spec.description[:2], len(spec.description)) == ("?d", 2000)
 
@@ -81,7 +69,6 @@ def test_what_variables_or_a_description_blow_up_is_bounded() -> None:
     ],
 )
 def test_a_servers_definition_is_as_it_is_written(entry: dict[str, object]) -> None:
-    """Its login is for what the variables made of its address."""
     plain = json.loads(json.dumps(entry).replace("${workspaceFolder}", "/home/me/shop"))
     shop, bank, written = (
         only(given, CURSOR, workspace=place).servers[0]
@@ -95,7 +82,7 @@ def test_a_servers_definition_is_as_it_is_written(entry: dict[str, object]) -> N
 
 def test_no_more_servers_are_read_than_a_file_may_define() -> None:
     servers = {f"s{n}": {"command": "c"} for n in range(MAX_SERVERS + 5)}
-    found = parsed({"mcpServers": servers})
+    found = parse({"mcpServers": servers})
     assert len(found.servers) == MAX_SERVERS
     assert "only the first" in found.warnings[0].reason
 
@@ -110,7 +97,7 @@ def test_no_message_repeats_a_secret() -> None:
             "e": {"command": "c", "args": ["--token", f"${{NOPE}}{SECRET}"]},
         }
     }
-    found = parsed(document)
+    found = parse(document)
     assert len(found.skipped) == 4
     assert SECRET not in repr((found.skipped, found.warnings))
     assert SECRET not in "".join(map(str, (*found.skipped, *found.warnings)))
@@ -151,7 +138,7 @@ DOCUMENTS = st.one_of(
 @settings(deadline=None)
 @given(document=DOCUMENTS, dialect=st.sampled_from(DIALECTS))
 def test_no_json_makes_parsing_raise(document: object, dialect: Dialect) -> None:
-    found = parsed(document, dialect)
+    found = parse(document, dialect)
     for spec in found.servers:
         assert spec.command or spec.url
         assert all(isinstance(arg, str) for arg in spec.args)
@@ -162,7 +149,8 @@ def test_no_json_makes_parsing_raise(document: object, dialect: Dialect) -> None
 @settings(deadline=None)
 @given(
     raw=st.binary(max_size=200)
-    | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")),
+    | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace"))
+    | st.text(alphabet="ab:-[]{}&*!?|>'\"#%@,\n ~1.", max_size=80).map(str.encode),
     format=st.sampled_from(FORMATS),
 )
 def test_no_bytes_make_parsing_raise(raw: bytes, format: Format) -> None:

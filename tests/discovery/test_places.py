@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bridge.discovery.locations import Places, fill, find_project, path_variables
+from bridge.discovery.locations import (
+    DiscoveryContext,
+    Places,
+    fill,
+    find_project,
+    path_variables,
+)
 
 
 def places(home: Path, cwd: Path, **changes: object) -> Places:
-    given: dict[str, object] = {
-        "platform": "linux",
-        "home": home,
-        "environ": {},
-        "system_root": Path("/"),
-        "extra": None,
-        "project": find_project(cwd),
-        **changes,
-    }
-    return path_variables(**given)  # type: ignore[arg-type]  # the test's own fields
+    start = DiscoveryContext(home=home, cwd=cwd, platform="linux", environ={})
+    context = replace(start, **changes)  # type: ignore[arg-type]  # the test's own fields
+    return path_variables(context, find_project(cwd))
 
 
 def made(path: Path) -> Path:
@@ -28,21 +28,21 @@ def made(path: Path) -> Path:
     return path
 
 
-def test_below_home_project_files_count_up_to_home(tmp_path: Path) -> None:
-    home, cwd = tmp_path / "home", made(tmp_path / "home" / "a" / "repo" / "src")
-    made(home / "a" / "repo" / ".git")
-    assert places(home, cwd)["upwards"] == (cwd, cwd.parent, home / "a", home)
-
-
-def test_outside_home_project_files_count_up_to_the_repository_s_root(tmp_path: Path) -> None:
-    cwd = made(tmp_path / "srv" / "repo" / "src")
-    made(tmp_path / "srv" / "repo" / ".git")
-    assert places(tmp_path / "home", cwd)["upwards"] == (cwd, cwd.parent)
-
-
-def test_outside_home_and_repository_only_the_directory_itself_counts(tmp_path: Path) -> None:
-    cwd = made(tmp_path / "srv" / "x")
-    assert places(tmp_path / "home", cwd)["upwards"] == (cwd,)
+@pytest.mark.parametrize(
+    ("cwd", "repository", "upwards"),
+    [
+        ("home/a/repo/src", "home/a/repo", ["home/a/repo/src", "home/a/repo", "home/a", "home"]),
+        ("srv/repo/src", "srv/repo", ["srv/repo/src", "srv/repo"]),
+        ("srv/x", "", ["srv/x"]),
+    ],
+)
+def test_project_files_count_up_to_home_or_to_a_repository_outside_it(
+    tmp_path: Path, cwd: str, repository: str, upwards: list[str]
+) -> None:
+    here = made(tmp_path / cwd)
+    if repository:
+        made(tmp_path / repository / ".git")
+    assert places(tmp_path / "home", here)["upwards"] == tuple(tmp_path / each for each in upwards)
     assert places(tmp_path / "home", Path("/"))["upwards"] == (Path("/"),)
 
 
@@ -80,7 +80,7 @@ def test_a_worktree_is_known_by_its_main_repository(tmp_path: Path) -> None:
 
 
 def test_nothing_is_a_worktree_of_a_repository_that_does_not_know_of_it(tmp_path: Path) -> None:
-    """An archive can hold any `.git`, and so claim a project whose servers the user approved."""
+    """An archive can contain any `.git`, and so claim to be a project with approved servers."""
     entry = made(tmp_path / "main" / ".git" / "worktrees" / "wt")
     made(tmp_path / "wt")
     (tmp_path / "wt" / ".git").write_text(f"gitdir: {entry}\n")
@@ -99,7 +99,7 @@ def test_nothing_is_a_worktree_of_a_repository_that_does_not_know_of_it(tmp_path
 def test_what_another_user_puts_above_the_working_directory_is_no_repository(
     tmp_path: Path,
 ) -> None:
-    """Anybody can make a `.git` in `/tmp`, and with it a project of all that lies below."""
+    """Anyone can create `/tmp/.git`, and with it a project of everything below."""
     repository, cwd = made(tmp_path / ".git"), made(tmp_path / "mine" / "work")
     assert find_project(cwd).root == tmp_path
     os.chown(repository, 4242, -1)
@@ -114,9 +114,7 @@ def test_other_git_files_leave_the_root_as_it_is(tmp_path: Path) -> None:
     for text in ("gitdir: ../.git/modules/sub\n", "something else", "gitdir: a\0b"):
         (tmp_path / ".git").write_text(text)
         assert find_project(tmp_path).keys == (str(tmp_path),)
-
-
-def test_a_git_entry_of_another_kind_is_no_repository(tmp_path: Path) -> None:
+    (tmp_path / ".git").unlink()
     (tmp_path / ".git").symlink_to(".git")
     assert find_project(tmp_path).root is None
 
@@ -127,7 +125,7 @@ def test_the_extra_file_may_start_from_home_or_the_working_directory(tmp_path: P
         ("s.json", tmp_path / "s.json"),
         ("/abs/s.json", Path("/abs/s.json")),
     ):
-        found = places(tmp_path / "h", tmp_path, extra=Path(given))
+        found = places(tmp_path / "h", tmp_path, extra_config=Path(given))
         assert fill("{extra}", found) == (path,)
     assert fill("{extra}", places(tmp_path, tmp_path)) == ()
 
@@ -143,13 +141,9 @@ def test_a_template_may_be_a_plain_path(tmp_path: Path) -> None:
 
 
 def test_clients_that_look_upwards_stop_at_the_repository_s_root(tmp_path: Path) -> None:
-    """What lies above belongs to others; outside a repository that is everything above."""
-    cwd = tmp_path / "repo" / "a" / "b"
-    cwd.mkdir(parents=True)
-    assert places(tmp_path, cwd)["within"] == (cwd,)
-    assert places(tmp_path, cwd)["workspace"] == (cwd,)
-    (tmp_path / "repo" / ".git").mkdir()
-    root = tmp_path / "repo"
+    root, cwd = tmp_path / "repo", made(tmp_path / "repo" / "a" / "b")
+    assert places(tmp_path, cwd)["within"] == places(tmp_path, cwd)["workspace"] == (cwd,)
+    made(root / ".git")
     assert places(tmp_path, cwd)["within"] == (cwd, root / "a", root)
     assert places(tmp_path, cwd)["workspace"] == (cwd, root)
 

@@ -22,23 +22,10 @@ TABLE = [
     and row.holds == "servers"
     and row.dialect.server_keys
 ]
-"""Beside Claude Code's managed file it has no other servers: `test_forbidden.py`. Fallbacks,
-plugins and extensions have tests of their own."""
+"""All rows but fallbacks, plugins and extensions, and the managed file, which excludes all others.
+"""
 
 STEP = 12
-"""Rows taken away at once; `.claude.json` is two of the first of them."""
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> DiscoveryContext:
-    return DiscoveryContext(
-        home=tmp_path / "home",
-        cwd=tmp_path,
-        platform="linux",
-        environ={},
-        system_root=tmp_path,
-        project_servers="all",
-    )
 
 
 def servers(**commands: str) -> dict[str, object]:
@@ -46,7 +33,7 @@ def servers(**commands: str) -> dict[str, object]:
 
 
 def in_its_spelling(location: Location, command: str) -> str:
-    """A file of this row with one server called "same"; YAML is read as JSON is written."""
+    """Return a file of this row with one server "same"; its YAML is JSON."""
     dialect = location.dialect
     if location.format == "toml":
         return f'[mcp_servers.same]\ncommand = "{command}"'
@@ -61,7 +48,6 @@ def in_its_spelling(location: Location, command: str) -> str:
 
 
 def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryContext) -> None:
-    """The order of the table is the documented precedence, on every platform."""
     for platform in ("linux", "darwin", "win32"):
         base = replace(
             context,
@@ -78,14 +64,7 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
             extra_config=Path("~/extra.json"),
         )
         base.cwd.mkdir(parents=True)
-        places = path_variables(
-            platform=base.platform,
-            home=base.home,
-            environ=base.environ,
-            system_root=base.system_root,
-            extra=base.extra_config,
-            project=find_project(base.cwd),
-        )
+        places = path_variables(base, find_project(base.cwd))
         table = [row for row in TABLE if platform in row.platforms]
         expected = []
         state: dict[str, object] = {}
@@ -108,7 +87,7 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
             ]
             for skipped in found.skipped:
                 assert skipped.reason.startswith(f"shadowed by {expected[0][1]} (")
-            # Far fewer steps than rows: each look says the order of all that are left.
+            # Each search shows the whole order, so several rows can go at once.
             for _, gone in expected[:STEP]:
                 path = Path(gone)
                 if path.name == ".claude.json" and "projects" in state:

@@ -1,28 +1,26 @@
-"""Documents in clients' dialects, and what they mean: servers, entries that are none, warnings.
+"""Documents in clients' dialects, and their servers, skipped entries and warnings.
 
-readings.txt has each document with its reading; `UPDATE_FROZEN=1` writes the readings again. A
-document stands behind the name of its dialect; a line that begins with "?" has other fields of
-where it is.
+readings.txt has documents behind their dialect; lines with "?" have other fields of `Origin`.
+`UPDATE_FROZEN=1` writes the outcomes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from bridge.discovery import client_dialects
 from bridge.model import ServerSpec
 from tests.discovery.parsing import Found, Origin, parse_config
+from tests.golden_texts import assert_outcomes
 
 GOLDEN = Path(__file__).with_name("readings.txt")
 ENVIRON = {"TOKEN": "the-secret", "NUL": "a\0b", "EMPTY": ""}
 
 
-def reading(lines: list[str]) -> Found:
-    """Return what a document means."""
+def read(lines: list[str]) -> Found:
     dialect, _, document = lines[-1].partition(" ")
     given = {
         "path": "servers.json",
@@ -53,7 +51,6 @@ def told(found: Found) -> Iterator[str]:
 
 
 def _fields(spec: ServerSpec) -> Iterator[tuple[str, object]]:
-    """Yield the fields that do not have their defaults."""
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
         default = field.default
@@ -63,17 +60,13 @@ def _fields(spec: ServerSpec) -> Iterator[tuple[str, object]]:
             yield field.name, dataclasses.asdict(value) if field.name == "oauth" else value
 
 
+def outcomes(lines: list[str]) -> list[str]:
+    found = read([line for line in lines if not line.startswith("#")])
+    assert "the-secret" not in "".join(map(str, found.warnings))
+    said = list(told(found))
+    assert "".join(said).isprintable()
+    return said
+
+
 def test_what_a_document_means_in_its_dialect() -> None:
-    written = []
-    for block in GOLDEN.read_text().strip().split("\n\n"):
-        lines = [line for line in block.splitlines() if not line.startswith("->")]
-        found = reading([line for line in lines if not line.startswith("#")])
-        for warning in found.warnings:
-            assert "the-secret" not in str(warning)
-        said = [f"-> {line}" for line in told(found)] or ["-> nothing"]
-        written.append("\n".join([*lines, *said]))
-    text = "\n\n".join(written) + "\n"
-    assert text.replace("\n", " ").isprintable()
-    if os.environ.get("UPDATE_FROZEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    assert_outcomes(GOLDEN, outcomes)

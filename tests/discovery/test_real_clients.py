@@ -1,7 +1,7 @@
-"""What real clients list, and what is found in the same files: by name, and what is started there.
+"""Compares the servers that real clients list with those of discovery, by name and command.
 
-Each stands on a machine of its own, with servers in every scope, some of them off or odd. No name
-is in two scopes: there the order differs on purpose, as no project takes the name of a user's.
+Each client has its own machine, with servers in every scope. No name is in two scopes: no project
+takes the name of a user's server, unlike in clients.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -28,30 +29,30 @@ from tests.discovery.writing import write
 pytestmark = pytest.mark.node
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-"""With the Node of the virtual environment first."""
+"""The virtual environment's Node comes first."""
 
 OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
-"""Some clients ask their makers first."""
+"""Some clients contact their makers first."""
 
 FILES = Path(__file__).parents[1] / "testdata" / "real_clients"
 SECONDS = 120
-"""After that a client hangs."""
 
 Listed = set[tuple[str, str]]
-"""Names, and command lines or addresses."""
+
+Read = Iterator[tuple[str, str]]
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def _started(spec: ServerSpec) -> str:
+def _command_line(spec: ServerSpec) -> str:
     return spec.url or " ".join([spec.command, *spec.args])
 
 
 def _started_as(spec: ServerSpec) -> str:
-    return f"{spec.transport} {_started(spec)}"
+    return f"{spec.transport} {_command_line(spec)}"
 
 
-def _printed(command: Sequence[str], project: Path, environ: Mapping[str, str]) -> str:
+def _print(command: Sequence[str], project: Path, environ: Mapping[str, str]) -> str:
     done = subprocess.run(
         command,
         cwd=project,
@@ -68,47 +69,41 @@ def _printed(command: Sequence[str], project: Path, environ: Mapping[str, str]) 
 
 @dataclass(frozen=True)
 class Listing:
-    """How a client lists its servers.
-
-    Attributes:
-        source: The client's name in `MCP_BRIDGE_SOURCES`.
-        program: With the arguments that list.
-        packages: Where it is installed.
-        read: Returns the servers in what it printed, without those that it says are off.
-        shown: What it says of a server beside the name.
-        ask: Lets it list in a project, with some variables.
-    """
+    """A client, the command that lists its servers, and the parser of the output."""
 
     source: str
     program: tuple[str, ...]
     packages: Path
-    read: Callable[[str], Iterator[tuple[str, str]]]
-    shown: Callable[[ServerSpec], str] = _started
-    ask: Callable[[Sequence[str], Path, Mapping[str, str]], str] = _printed
+    read: Callable[[str], Read]
+    shown: Callable[[ServerSpec], str] = _command_line
+    ask: Callable[[Sequence[str], Path, Mapping[str, str]], str] = _print
 
 
-def read_claude_code(printed: str) -> Iterator[tuple[str, str]]:
+def _start(entry: Mapping[str, Any], command: str = "command", url: str = "url") -> str:
+    return entry.get(url) or " ".join([entry[command], *entry.get("args", ())])
+
+
+def read_claude_code(printed: str) -> Read:
     line = re.compile(r"^(\S+): (.+?)(?: \(\w+\))? - (\S)", re.MULTILINE)
     for name, target, state in line.findall(printed):
         if state != "⊘":
             yield name, target.strip()
 
 
-def read_codex(printed: str) -> Iterator[tuple[str, str]]:
+def read_codex(printed: str) -> Read:
     for each in json.loads(printed[printed.index("[\n") :]):
-        how = each["transport"]
         if each["enabled"]:
-            yield each["name"], how.get("url") or " ".join([how["command"], *how["args"]])
+            yield each["name"], _start(each["transport"])
 
 
-def read_google(printed: str) -> Iterator[tuple[str, str]]:
+def read_google(printed: str) -> Read:
     line = re.compile(r"^(\S) (\S+)(?: \(from [^)]*\))?: (.+?) +\((\w+)\) - (.*)$", re.MULTILINE)
     for _, name, target, _, state in line.findall(printed):
         if state != "Blocked":
             yield name, target.strip()
 
 
-def read_opencode(printed: str) -> Iterator[tuple[str, str]]:
+def read_opencode(printed: str) -> Read:
     for block in re.split(r"^●", printed, flags=re.MULTILINE)[1:]:
         lines = [line.strip("│└ ").strip() for line in block.splitlines()]
         _, name, state = lines[0].split(maxsplit=2)
@@ -116,48 +111,46 @@ def read_opencode(printed: str) -> Iterator[tuple[str, str]]:
             yield name, [line for line in lines[1:] if line and "server(s)" not in line][-1]
 
 
-def read_copilot(printed: str) -> Iterator[tuple[str, str]]:
+def read_copilot(printed: str) -> Read:
     for name, entry in json.loads(printed[printed.index("{") :])["mcpServers"].items():
         if entry["enabled"]:
-            yield name, entry.get("url") or " ".join([entry["command"], *entry["args"]])
+            yield name, _start(entry)
 
 
-def read_amp(printed: str) -> Iterator[tuple[str, str]]:
+def read_amp(printed: str) -> Read:
     for each in json.loads(printed[printed.index("[\n") :]):
-        spec = each["spec"]
-        if not spec.get("disabled"):
-            yield each["name"], spec.get("url") or " ".join([spec["command"], *spec["args"]])
+        if not each["spec"].get("disabled"):
+            yield each["name"], _start(each["spec"])
 
 
-def read_droid(printed: str) -> Iterator[tuple[str, str]]:
+def read_droid(printed: str) -> Read:
     for name, kind, state in re.findall(r"^  (\S+)  (\S+)  (\w+)", printed, re.MULTILINE):
         if state != "disabled":
             yield name, kind
 
 
-def read_goose(printed: str) -> Iterator[tuple[str, str]]:
+def read_goose(printed: str) -> Read:
     settings = yaml.safe_load(printed.partition("goose Configuration:\n")[2])
     for name, each in settings["extensions"].items():
         if each["enabled"] and each["type"] in {"stdio", "streamable_http"}:
-            yield name, each.get("uri") or " ".join([each["cmd"], *each["args"]])
+            yield name, _start(each, "cmd", "uri")
 
 
-def read_cline(printed: str) -> Iterator[tuple[str, str]]:
+def read_cline(printed: str) -> Read:
     for each in json.loads(printed):
         if not each["disabled"]:
             yield each["name"], each["transportType"].replace("streamableHttp", "http")
 
 
-def read_kimi(printed: str) -> Iterator[tuple[str, str]]:
+def read_kimi(printed: str) -> Read:
     for each in json.loads(printed):
         how = each["config"]
         if how.get("enabled", True):
-            started = how.get("url") or " ".join([how["command"], *how.get("args", ())])
-            yield each["name"], f"{how['transport']} {started}"
+            yield each["name"], f"{how['transport']} {_start(how)}"
 
 
 KIND = attrgetter("transport")
-"""Of clients that say no more."""
+"""The text of clients that only show the transport."""
 
 FEW = TESTS / "node"
 LISTINGS = (
@@ -176,7 +169,6 @@ LISTINGS = (
 
 
 def prepare(each: Listing, home: Path, project: Path) -> None:
-    """Write a client's files into a home and a project."""
     for name, place in (("home", home), ("project", project)):
         for file in (FILES / each.source / name).rglob("*"):
             if file.is_file():
@@ -185,8 +177,7 @@ def prepare(each: Listing, home: Path, project: Path) -> None:
                 write(place / relative, text.replace("@PROJECT@", str(project)))
 
 
-def listed(each: Listing, home: Path, project: Path) -> Listed:
-    """Return what the client lists."""
+def list_servers(each: Listing, home: Path, project: Path) -> Listed:
     program, *arguments = each.program
     path = each.packages / "node_modules" / ".bin" / program
     assert path.exists(), f"{program} is missing; `make test` or `make test-all` installs it"
@@ -198,7 +189,6 @@ def listed(each: Listing, home: Path, project: Path) -> Listed:
 
 
 def found(each: Listing, home: Path, project: Path) -> Listed:
-    """Return what is found in its files."""
     context = DiscoveryContext(
         home=home,
         cwd=project,
@@ -223,7 +213,6 @@ EACH = pytest.mark.parametrize(
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home with a repository, `shop`."""
     write(tmp_path / "home" / "shop" / ".git" / "HEAD", "ref: refs/heads/main\n")
     for name in ("objects", "refs"):
         (tmp_path / "home" / "shop" / ".git" / name).mkdir()
@@ -236,14 +225,13 @@ def test_what_a_client_lists_is_what_is_found(each: Listing, home: Path) -> None
     prepare(each, home, project)
     ours = found(each, home, project)
     assert len(ours) >= 3
-    assert listed(each, home, project) == ours
+    assert list_servers(each, home, project) == ours
 
 
 @pytest.mark.full
 @EACH
 def test_they_look_alike_in_the_directories_above(each: Listing, home: Path) -> None:
-    """Below the directory with the project's file, which is below the repository's root."""
     project = home / "shop" / "part" / "below"
     project.mkdir(parents=True)
     prepare(each, home, project.parent)
-    assert listed(each, home, project) == found(each, home, project)
+    assert list_servers(each, home, project) == found(each, home, project)

@@ -1,15 +1,15 @@
-"""Files of a machine, and what a search makes of them: which servers are used, and why others not.
+"""Files of a machine, and which servers a search uses or skips, and why.
 
-searches.txt has each machine with its result; `UPDATE_FROZEN=1` writes the results again. A line
-that begins with "?" has fields of the context, one with "+" a directory, and the others are files.
+searches.txt has the machines: lines with "?" have fields of the context, those with "+" a
+directory, and others a file. `UPDATE_FROZEN=1` writes the outcomes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover
 from bridge.model import ServerSpec
 from tests.discovery.writing import write
+from tests.golden_texts import assert_outcomes
 
 pytestmark = pytest.mark.guarantee(
     "forbidden-servers", "names-of-the-user", "project-servers", "working-directory"
@@ -25,8 +26,8 @@ pytestmark = pytest.mark.guarantee(
 GOLDEN = Path(__file__).with_name("searches.txt")
 
 
-def prepared(lines: list[str], root: Path) -> DiscoveryContext:
-    """Write a machine's files; return what it is looked from."""
+def prepare(lines: list[str], root: Path) -> DiscoveryContext:
+    """Write a machine's files; return its context."""
     context = DiscoveryContext(
         home=root / "home",
         cwd=root / "home" / "repo",
@@ -51,7 +52,7 @@ def prepared(lines: list[str], root: Path) -> DiscoveryContext:
 
 def told(found: Discovery) -> Iterator[str]:
     for spec in found.servers:
-        yield f"{spec.name}: {_started(spec)} ({spec.source.client}, {spec.source.scope})"
+        yield f"{spec.name}: {_command_line(spec)} ({spec.source.client}, {spec.source.scope})"
         yield from (f"{spec.name} too: {each.path} ({each.key})" for each in spec.also)
         yield from (f"{spec.name} differs: {each}" for each in spec.differences)
     yield from (f"skipped: {each}" for each in found.skipped)
@@ -60,21 +61,18 @@ def told(found: Discovery) -> Iterator[str]:
     yield from (f"limit: {source} {seconds:g} s" for source, seconds in found.own_limits.items())
 
 
-def _started(spec: ServerSpec) -> str:
+def _command_line(spec: ServerSpec) -> str:
     words = " ".join([spec.url or spec.command, *spec.args])
     return f"{words} with {json.dumps(spec.env)}" if spec.env else words
 
 
 def test_what_a_search_finds_on_each_machine(tmp_path: Path) -> None:
-    written = []
-    for number, block in enumerate(GOLDEN.read_text().strip().split("\n\n")):
-        about, *lines = block.splitlines()
-        lines = [line for line in lines if not line.startswith("->")]
-        root = tmp_path / str(number)
-        found = discover(prepared(lines, root))
-        said = [f"-> {line.replace(str(root), '@ROOT')}" for line in told(found)]
-        written.append("\n".join([about, *lines, *(said or ["-> nothing"])]))
-    text = "\n\n".join(written) + "\n"
-    if os.environ.get("UPDATE_FROZEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    roots = (tmp_path / str(number) for number in count())
+
+    def outcomes(lines: list[str]) -> list[str]:
+        root = next(roots)
+        return [
+            line.replace(str(root), "@ROOT") for line in told(discover(prepare(lines[1:], root)))
+        ]
+
+    assert_outcomes(GOLDEN, outcomes)

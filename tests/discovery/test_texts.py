@@ -1,20 +1,22 @@
-"""Single texts: what they decode to, what their variables become, and what they start.
+"""Single texts: their decoding, expansion and detection as the bridge.
 
-texts.txt has each text, as JSON behind what is done with it, and the outcome; `UPDATE_FROZEN=1`
-writes the outcomes again.
+texts.txt has the texts as JSON; `UPDATE_FROZEN=1` writes the outcomes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from bridge.discovery.documents import MalformedError, decode, parse_env_file
 from bridge.discovery.self_reference import starts_bridge
-from bridge.discovery.variables import UnusableError, Variables, expand
+from bridge.discovery.variables import Variables, expand
+from tests.golden_texts import assert_outcomes
 
 GOLDEN = Path(__file__).with_name("texts.txt")
 FILES = {"/conf/key.txt": "key\n", "/home/me/k": "home key", "/abs": "absolute"}
@@ -29,7 +31,6 @@ VARIABLES = Variables(
 
 
 def outcome(what: str, kind: Any, text: Any) -> Iterator[str]:
-    """Yield the lines of what comes of a text."""
     try:
         match what:
             case "decode":
@@ -43,18 +44,30 @@ def outcome(what: str, kind: Any, text: Any) -> Iterator[str]:
                 yield json.dumps(parse_env_file(text))
             case _:
                 yield f"the bridge: {starts_bridge(text[0], text[1:])}"
-    except (MalformedError, UnusableError) as error:
+    except MalformedError as error:
         yield f"error: {error}"
 
 
+def outcomes(lines: list[str]) -> Iterator[str]:
+    what, kind, text = lines[-1].split(" ", 2)
+    return outcome(what, json.loads(kind), json.loads(text))
+
+
 def test_what_comes_of_each_text() -> None:
-    written = []
-    for block in GOLDEN.read_text().strip().split("\n\n"):
-        case = block.partition("\n->")[0]
-        what, kind, text = case.splitlines()[-1].split(" ", 2)
-        lines = [f"-> {line}" for line in outcome(what, json.loads(kind), json.loads(text))]
-        written.append("\n".join([case, *lines]))
-    found = "\n\n".join(written) + "\n"
-    if os.environ.get("UPDATE_FROZEN"):
-        GOLDEN.write_text(found)
-    assert found == GOLDEN.read_text()
+    assert_outcomes(GOLDEN, outcomes)
+
+
+def test_launchers_are_looked_through_only_so_deep() -> None:
+    assert starts_bridge("nohup", ["nohup"] * 5 + ["mcp-code-bridge"])
+    assert not starts_bridge("nohup", ["nohup"] * 5000 + ["mcp-code-bridge"])
+
+
+WORDS = st.sampled_from(
+    ["env", "-S", "sh", "-c", "python", "-m", "uv", "run", "--", "-X", "A=1", "bridge", "'", "\n"]
+) | st.text(max_size=8)
+
+
+@settings(deadline=None)
+@given(st.lists(WORDS, min_size=1, max_size=8))
+def test_no_command_line_makes_the_check_raise(argv: list[str]) -> None:
+    assert starts_bridge(argv[0], argv[1:]) in (True, False)

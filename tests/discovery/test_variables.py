@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.discovery.dialect import Syntax
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.variables import (
     MAX_INSERTED_CHARS,
-    UnusableError,
     Variables,
     expand,
     input_variable,
     missing_inputs,
 )
+from tests.discovery.test_texts import VARIABLES
 
 ENVIRON = {"A": "va", "EMPTY": "", "NESTED": "${A}", "_x9": "ok"}
 
 
 def test_what_variables_and_files_bring_in_is_bounded_over_all_texts() -> None:
-    """A small file may name a large one in every field, and many times in each."""
+    """A small file may name a large one many times in every field."""
     part = "x" * (MAX_INSERTED_CHARS // 4)
     variables = Variables(environ={"A": part}, read=lambda _: part)
     assert len(expand("{file:f}{env:A}", variables, "opencode").text) == MAX_INSERTED_CHARS // 2
     expand("${A}${A}", variables)
-    with pytest.raises(UnusableError, match="beyond"):
+    with pytest.raises(MalformedError, match="insert more than"):
         expand("$A", variables, "shell")
 
 
@@ -43,25 +46,13 @@ def test_text_without_references_is_left_alone_and_nothing_raises(text: str) -> 
         assert found.text == text
 
 
-def variables() -> Variables:
-    files = {"/conf/key.txt": "key\n", "/home/me/k": "home key", "/abs": "absolute"}
-    return Variables(
-        environ={"A": "va", "EMPTY": "", "MCP_BRIDGE_INPUT_API_KEY_2": "given"},
-        home="/home/me",
-        workspace="/home/me/shop",
-        directory="/conf",
-        inputs={"api-key/2": None, "region": "eu", "blank": ""},
-        read=files.get,
-    )
-
-
 def test_an_input_has_the_environment_s_value_else_its_default_else_none() -> None:
-    """Defined by docs/discovery.md, since VS Code asks its user."""
-    assert expand("${input:api-key/2}", variables(), "vscode").text == "given"
-    assert expand("${input:region}${input:blank}", variables(), "vscode").text == "eu"
+    variables = replace(VARIABLES, environ={"MCP_BRIDGE_INPUT_API_KEY_2": "given"})
+    assert expand("${input:api-key/2}", variables, "vscode").text == "given"
+    assert expand("${input:region}${input:blank}", variables, "vscode").text == "eu"
     written = {"url": "${input:region}${input:other}", "args": ["${input:more}${input:other}"]}
-    assert missing_inputs(written, variables(), "vscode") == ("other", "more")
-    assert missing_inputs(written, variables(), "cursor") == ()
+    assert missing_inputs(written, variables, "vscode") == ("other", "more")
+    assert missing_inputs(written, variables, "cursor") == ()
     assert input_variable("api-key/2") == "MCP_BRIDGE_INPUT_API_KEY_2"
 
 
@@ -69,11 +60,10 @@ def test_an_input_has_the_environment_s_value_else_its_default_else_none() -> No
 @pytest.mark.parametrize("piece", ["${env:", "${A:-", "{file:", "${{ secrets.", "${{  ", "$", "${"])
 def test_no_syntax_takes_longer_than_its_text(syntax: Syntax, piece: str) -> None:
     text = piece * 50_000
-    assert expand(text, variables(), syntax).text == text
-    assert expand(text + "}", variables(), "claude").text
+    assert expand(text, VARIABLES, syntax).text == text
+    assert expand(text + "}", VARIABLES, "claude").text
 
 
 def test_no_value_shows_in_a_repr() -> None:
-    """Values are where people keep secrets."""
-    assert "va" not in repr(variables())
-    assert "va" not in repr(expand("${A}", variables()))
+    assert "va" not in repr(VARIABLES)
+    assert "va" not in repr(expand("${A}", VARIABLES))

@@ -15,33 +15,23 @@ import pytest
 from bridge.discovery.files import is_absent
 from bridge.discovery.finder import DiscoveryContext, Stamp, survey
 from bridge.discovery.watch import Watch, watched_paths
+from tests.discovery.writing import write
 
 LONG_AGO = 1_000_000_000
-"""Seconds; what changed then has settled."""
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> DiscoveryContext:
-    """A user with one configuration file, whose project is a repository."""
-    home = tmp_path / "home"
-    project = home / "work" / "project"
+def context(context: DiscoveryContext, tmp_path: Path) -> DiscoveryContext:
+    project = context.home / "work" / "project"
     (project / ".git").mkdir(parents=True)
     (project / "part").mkdir()
-    (home / ".config" / "mcp" / "servers").mkdir(parents=True)
-    (home / ".claude.json").write_text("{}")
-    context = DiscoveryContext(
-        home=home,
-        cwd=project / "part",
-        platform="linux",
-        environ={},
-        system_root=tmp_path / "system",
-    )
+    (context.home / ".config" / "mcp" / "servers").mkdir(parents=True)
+    (context.home / ".claude.json").write_text("{}")
     settle(tmp_path)
-    return context
+    return replace(context, cwd=project / "part")
 
 
 def settle(root: Path) -> None:
-    """Let everything have changed long ago."""
     for directory, _, names in os.walk(root):
         for path in (directory, *(os.path.join(directory, name) for name in names)):  # noqa: PTH118
             if not Path(path).is_symlink():
@@ -49,7 +39,6 @@ def settle(root: Path) -> None:
 
 
 def test_nothing_is_surveyed_while_nothing_changes(context: DiscoveryContext) -> None:
-    """Once, at the start."""
     watch = Watch(context)
     stamps = {watch.stamp() for _ in range(5)}
     assert watch.surveys == 1
@@ -57,7 +46,7 @@ def test_nothing_is_surveyed_while_nothing_changes(context: DiscoveryContext) ->
 
 
 def test_what_changed_just_now_is_surveyed_again(context: DiscoveryContext) -> None:
-    """A second change within the same tick of the file system's clock would not show."""
+    """A second change within one tick of the file system's clock would not show."""
     (context.home / ".claude.json").write_text('{"a": 1}')
     watch = Watch(context)
     watch.stamp()
@@ -66,7 +55,6 @@ def test_what_changed_just_now_is_surveyed_again(context: DiscoveryContext) -> N
 
 
 def _change_other_files(context: DiscoveryContext) -> None:
-    """Change what is of no configuration, beside where one would be."""
     for place in (
         *(context.home, context.home / ".config", context.cwd, context.cwd.parent),
         *(context.cwd.parent / ".git", context.home.parent),
@@ -77,7 +65,7 @@ def _change_other_files(context: DiscoveryContext) -> None:
 
 
 def test_other_files_beside_a_configuration_cost_no_survey(context: DiscoveryContext) -> None:
-    """Clients keep their histories in the home directory, and a project changes all day."""
+    """Clients keep their histories in the home directory."""
     watch = Watch(context)
     before = watch.stamp()
     for _ in range(3):
@@ -86,22 +74,8 @@ def test_other_files_beside_a_configuration_cost_no_survey(context: DiscoveryCon
     assert watch.surveys == 1
 
 
-def _add_to_directory(context: DiscoveryContext) -> None:
-    (context.home / ".config" / "mcp" / "servers" / "a.json").write_text("{}")
-
-
-def _add_in_project(context: DiscoveryContext) -> None:
-    (context.cwd / ".mcp.json").write_text("{}")
-
-
 def _install_extension(context: DiscoveryContext) -> None:
-    extension = context.home / ".gemini" / "extensions" / "maps"
-    extension.mkdir(parents=True)
-    (extension / "gemini-extension.json").write_text("{}")
-
-
-def _change(context: DiscoveryContext) -> None:
-    (context.home / ".claude.json").write_text('{"mcpServers": {}}')
+    write(context.home / ".gemini" / "extensions" / "maps" / "gemini-extension.json", "{}")
 
 
 def _rewrite_with_the_same_time_and_size(context: DiscoveryContext) -> None:
@@ -109,25 +83,20 @@ def _rewrite_with_the_same_time_and_size(context: DiscoveryContext) -> None:
     os.utime(context.home / ".claude.json", (LONG_AGO, LONG_AGO))
 
 
-def _lose_repository(context: DiscoveryContext) -> None:
-    shutil.rmtree(context.cwd.parent / ".git")
-
-
 @pytest.mark.parametrize(
     "act",
     [
-        _add_to_directory,
-        _add_in_project,
+        lambda context: write(context.home / ".config" / "mcp" / "servers" / "a.json", "{}"),
+        lambda context: write(context.cwd / ".mcp.json", "{}"),
+        lambda context: write(context.home / ".claude.json", '{"mcpServers": {}}'),
+        lambda context: shutil.rmtree(context.cwd.parent / ".git"),
         _install_extension,
-        _change,
         _rewrite_with_the_same_time_and_size,
-        _lose_repository,
     ],
 )
 def test_every_change_that_the_survey_sees_is_seen(
-    context: DiscoveryContext, act: Callable[[DiscoveryContext], None]
+    context: DiscoveryContext, act: Callable[[DiscoveryContext], object]
 ) -> None:
-    """In a file, of a file, or of a directory that was not there."""
     watch = Watch(context)
     before = watch.stamp()
     act(context)
@@ -137,7 +106,6 @@ def test_every_change_that_the_survey_sees_is_seen(
 
 
 def test_one_more_extension_beside_another_is_seen(context: DiscoveryContext) -> None:
-    """And so is a change of either."""
     _install_extension(context)
     extensions = context.home / ".gemini" / "extensions"
     settle(context.home)
@@ -156,7 +124,6 @@ def test_one_more_extension_beside_another_is_seen(context: DiscoveryContext) ->
 
 @pytest.mark.parametrize("seed", range(20))
 def test_it_is_the_same_whatever_comes_and_goes(context: DiscoveryContext, seed: int) -> None:
-    """Files, directories and links, in a place that counts, on the way to one, and beside it."""
     random = Random(seed)
     places = [
         *(context.home / name for name in (".cursor", ".cursor/mcp.json", "MCPs", "MCPs/a.json")),
@@ -182,12 +149,11 @@ def test_it_is_the_same_whatever_comes_and_goes(context: DiscoveryContext, seed:
 
 
 def _known(stamp: Stamp) -> list[object]:
-    """Return a stamp in which it does not matter why a file is not there."""
+    """Return a stamp without the reason why a file is missing."""
     return [each if isinstance(each, str) or not is_absent(each) else each[0] for each in stamp]
 
 
 def test_other_rights_of_a_directory_are_looked_into(context: DiscoveryContext) -> None:
-    """They may open to us what was closed, and are no content, whose time therefore stays."""
     watch = Watch(context)
     watch.stamp()
     (context.home / ".config" / "mcp" / "servers").chmod(0o700)
@@ -196,7 +162,6 @@ def test_other_rights_of_a_directory_are_looked_into(context: DiscoveryContext) 
 
 
 def test_a_file_that_a_configuration_names_is_followed(context: DiscoveryContext) -> None:
-    """`Discovery.references`: they are known only once the configuration is read."""
     named = context.home / "server.env"
     named.write_text("A=1")
     settle(context.home)
@@ -230,19 +195,10 @@ def test_every_place_where_a_file_may_appear_is_watched_or_the_nearest_that_exis
 
 
 def test_what_a_link_leads_to_is_watched_too(context: DiscoveryContext, tmp_path: Path) -> None:
-    """Who keeps configurations in a repository links to them, and edits them there."""
     dotfiles = tmp_path / "dotfiles"
-    dotfiles.mkdir()
-    (dotfiles / "mcp.json").write_text("{}")
     (context.home / ".cursor").mkdir()
-    (context.home / ".cursor" / "mcp.json").symlink_to(dotfiles / "mcp.json")
+    (context.home / ".cursor" / "mcp.json").symlink_to(write(dotfiles / "mcp.json", "{}"))
     named = tmp_path / "named"
     named.mkdir()
     found = watched_paths(context, (named / "server.env",))
     assert {dotfiles, named, context.home / ".cursor"} <= set(found)
-
-
-def test_a_source_that_is_off_is_not_watched(context: DiscoveryContext) -> None:
-    (context.home / ".cursor").mkdir()
-    off = replace(context, sources=("-cursor",))
-    assert context.home / ".cursor" not in watched_paths(off)

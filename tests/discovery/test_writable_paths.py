@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ from bridge.model import Directory, ServerSpec, Source
 from bridge.upstream.launch import plan_launch, server_environment
 from tests.discovery.golden_cases import CASES
 from tests.discovery.golden_machine import machine, put
+from tests.discovery.writing import write
 
 pytestmark = pytest.mark.guarantee("other-users", "written-configuration")
 
@@ -27,13 +27,13 @@ LINES = Path(__file__).parents[1] / "testdata" / "server_lines"
 
 
 def lines(name: str) -> list[str]:
-    """The command lines of a file; its README says how they are written."""
+    """Return the command lines of a file, in the format of its README."""
     return (LINES / f"{name}.txt").read_text().splitlines()[1:]
 
 
 @pytest.fixture
 def given(tmp_path: Path) -> Path:
-    """A directory that programs may write to; with a script and a data directory in it."""
+    """A directory that programs may write to, with a script and a data directory."""
     given, other = tmp_path / "given", tmp_path / "other"
     (given / "data").mkdir(parents=True)
     other.mkdir()
@@ -53,7 +53,6 @@ def given(tmp_path: Path) -> Path:
 
 
 def server(line: str, given: Path, scope: str = "user") -> ServerSpec:
-    """The server of a command line."""
     places = {"S": given, "L": given.parent / "link", "UP": given.parent}
     places["O"] = given.parent / "other"
     line = re.sub(r"(?<![A-Za-z_])(S|L|UP|O)(?![A-Za-z_])", lambda at: str(places[at[0]]), line)
@@ -74,7 +73,7 @@ def server(line: str, given: Path, scope: str = "user") -> ServerSpec:
     )
 
 
-def judged(
+def judge(
     spec: ServerSpec,
     given: Path,
     *,
@@ -82,7 +81,6 @@ def judged(
     used_by: str = "",
     variables: Mapping[str, str] = {},
 ) -> tuple[ServerSpec | None, str]:
-    """The server as it is started, or None and the reason."""
     share = Directory(name="share", path=str(given), inside="/mnt/share", writable=True)
     share = replace(share, used_by=frozenset([used_by]))
     environ = {"HOME": str(given.parent), "PATH": os.environ["PATH"], **(variables or {})}
@@ -93,21 +91,15 @@ def judged(
 
 @pytest.mark.parametrize("name", ["code", "code_inside"])
 def test_a_server_whose_code_programs_may_change_is_not_used(given: Path, name: str) -> None:
-    kept = [
-        line
-        for line in lines(name)
-        if judged(server(line, given), given, inside=name.endswith("inside"))[0]
-    ]
-    assert kept == []
+    inside = name.endswith("inside")
+    assert [x for x in lines(name) if judge(server(x, given), given, inside=inside)[0]] == []
 
 
 @pytest.mark.parametrize("name", ["data", "data_inside"])
 def test_a_server_that_only_works_on_what_programs_write_is_used(given: Path, name: str) -> None:
-    judgements = {
-        line: judged(server(line, given), given, inside=name.endswith("inside"))[1]
-        for line in lines(name)
-    }
-    assert {line: reason for line, reason in judgements.items() if reason} == {}
+    inside = name.endswith("inside")
+    reasons = {x: judge(server(x, given), given, inside=inside)[1] for x in lines(name)}
+    assert {line: reason for line, reason in reasons.items() if reason} == {}
 
 
 def test_of_the_golden_configurations_only_servers_with_code_in_the_project_are_left_out(
@@ -146,25 +138,25 @@ def test_the_reason_names_the_part_and_the_line_that_allows_it(
     given: Path, line: str, part: str
 ) -> None:
     spec = server(line, given)
-    _, reason = judged(spec, given)
+    _, reason = judge(spec, given)
     assert f"where {part} leads" in reason
     assert 'add `used_by = ["one"]` to [directories.share] in config.toml' in reason
-    kept, _ = judged(spec, given, used_by="one")
+    kept, _ = judge(spec, given, used_by="one")
     assert kept is not None
     assert kept.changes == {}
-    assert judged(spec, given, used_by="two")[0] is None
+    assert judge(spec, given, used_by="two")[0] is None
 
 
 def test_an_inherited_variable_counts_for_the_programs_that_read_it(given: Path) -> None:
     variables = {"PYTHONPATH": f"/opt:{given}/src", "npm_config_local_prefix": str(given)}
     for line in ("npx -y server", "node O/x.js", "docker run -i mcp/time", "some-server"):
-        assert judged(server(line, given), given, variables=variables)[0], line
+        assert judge(server(line, given), given, variables=variables)[0], line
     for line in ("python3 -m server", "uvx server", 'sh -c "exec python3 O/x.py"'):
-        _, reason = judged(server(line, given), given, variables=variables)
+        _, reason = judge(server(line, given), given, variables=variables)
         assert "the inherited variable PYTHONPATH leads" in reason
     script = given.parent / "other" / "server"
     script.write_text("#!/usr/bin/env python3\n")
-    assert judged(server("O/server", given), given, variables=variables)[0] is None
+    assert judge(server("O/server", given), given, variables=variables)[0] is None
 
 
 async def test_a_command_is_searched_for_without_directories_that_programs_may_write_to(
@@ -176,13 +168,13 @@ async def test_a_command_is_searched_for_without_directories_that_programs_may_w
         (place / "server").write_text("#!/bin/sh\n")
         (place / "server").chmod(0o755)
     environ = {"PATH": f"{programs}:{own}:/bin", "VIRTUAL_ENV": str(given / ".venv")}
-    kept, reason = judged(server("server --flag", given), given, variables=environ)
+    kept, reason = judge(server("server --flag", given), given, variables=environ)
     assert kept, reason
     launch = await plan_launch(kept, {}, given)
     assert launch.argv == [str(own / "server"), "--flag"]
     started_with = server_environment(environ, kept)
     assert (started_with["PATH"], started_with["VIRTUAL_ENV"]) == (f"{own}:/bin", "")
-    _, reason = judged(server("server", given), given, variables={"PATH": str(programs)})
+    _, reason = judge(server("server", given), given, variables={"PATH": str(programs)})
     assert "its command leads" in reason
 
 
@@ -190,25 +182,22 @@ async def test_a_command_is_searched_for_without_directories_that_programs_may_w
 async def test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write(
     given: Path, scope: str, tmp_path: Path
 ) -> None:
-    """`npx` and `python -m` would, but are kept from it when they are started."""
-    kept, _ = judged(server("npx -y server", given, scope), given, inside=True)
+    kept, _ = judge(server("npx -y server", given, scope), given, inside=True)
     assert kept
     assert (await plan_launch(kept, {}, tmp_path / "empty")).cwd == str(tmp_path / "empty")
-    module, _ = judged(server("python3 -m server_git", given, scope), given, inside=True)
+    module, _ = judge(server("python3 -m server_git", given, scope), given, inside=True)
     assert module
     assert module.apart
     (given / "server_git").mkdir()
-    assert judged(server("python3 -m server_git", given, scope), given, inside=True)[0] is None
+    assert judge(server("python3 -m server_git", given, scope), given, inside=True)[0] is None
 
 
 def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
     context: DiscoveryContext, given: Path
 ) -> None:
     (given / "variables").write_text("NODE_OPTIONS=--require /tmp/evil.js\n")
-    place = context.home / ".cursor" / "mcp.json"
-    place.parent.mkdir(parents=True)
     entry = {"command": "node", "envFile": str(given / "variables")}
-    place.write_text(json.dumps({"mcpServers": {"one": entry}}))
+    write(context.home / ".cursor" / "mcp.json", {"mcpServers": {"one": entry}})
     assert any(spec.env for spec in discover(context).servers)
     discovery = discover(replace(context, exposed=(given,)))
     assert not any(spec.env for spec in discovery.servers)
@@ -218,11 +207,10 @@ def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
 def test_a_configuration_that_other_users_may_change_is_not_used(
     context: DiscoveryContext,
 ) -> None:
-    context.home.mkdir(exist_ok=True)
     entry = {"mcpServers": {"one": {"command": "python3"}}}
-    (context.home / ".claude.json").write_text(json.dumps(entry))
+    file = write(context.home / ".claude.json", entry)
     assert discover(context).servers
-    (context.home / ".claude.json").chmod(0o666)
+    file.chmod(0o666)
     discovery = discover(context)
     assert discovery.servers == ()
     assert any("every user can write to it" in warning.reason for warning in discovery.warnings)
@@ -237,7 +225,7 @@ def test_a_definition_costs_no_more_memory_than_its_length(
     spec = replace(server("bash", given), args=arguments, env={"A": "a" * 100_000})
     tracemalloc.start()
     try:
-        judged(spec, given)
+        judge(spec, given)
         assert tracemalloc.get_traced_memory()[1] < 200_000_000
     finally:
         tracemalloc.stop()

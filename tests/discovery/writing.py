@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write(path: Path, value: object) -> Path:
-    """Write a file, directories included; what is no text as JSON."""
+    """Write a file and its directories; a value other than text becomes JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(value if isinstance(value, str) else json.dumps(value))
     return path

@@ -1,17 +1,16 @@
-"""Examples in a document, run as they stand there.
+"""Runs the examples in a document.
 
-A comment before a fenced block says what it is:
+A comment before a fenced block has its name and kind:
 
     <!-- example NAME policy -->            the settings file from here on
     <!-- example NAME run answers=call -->  a program; `mode=plan` and `retry` as in run_python
-    <!-- example NAME apply answers=apply -->  the plan of the run before is applied
+    <!-- example NAME apply answers=apply -->  applies the previous plan
     <!-- example NAME command -->           a command line
-    <!-- example NAME question -->          what the person was asked last
-    <!-- example NAME output -->            what the last run, plan or command answered
-    <!-- example NAME calls server -->      which calls a server got so far
+    <!-- example NAME question -->          the last question to the user
+    <!-- example NAME output -->            the output of the last run, plan or command
+    <!-- example NAME calls server -->      the calls to a server so far
 
-The blocks of one name are one story, in their order. `question`, `output` and `calls` are compared
-with what happens, or rewritten if UPDATE_EXAMPLES is set.
+The blocks of a name run in order. UPDATE_EXAMPLES rewrites `question`, `output` and `calls`.
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ PAGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One block of a document.
-
-    Attributes:
-        start, end: Where its text is in the document.
-    """
+    """One block of a document; `start` and `end` delimit its text."""
 
     name: str
     kind: str
@@ -86,11 +81,7 @@ def blocks(document: str) -> Iterator[Block]:
 
 @dataclass
 class Story:
-    """What happens in the examples of one name.
-
-    Attributes:
-        answers: What the person is going to answer.
-    """
+    """A run of the examples of one name, with the user's coming answers."""
 
     home: Path
     client: Any = None
@@ -101,14 +92,14 @@ class Story:
     plan_id: str = ""
 
     async def elicit(self, context: Any, params: Any) -> ElicitResult:
-        """Answer as the example says; decline once it says nothing more."""
+        """Answer as the example says, then decline."""
         self.question = params.message
         if not self.answers:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content={"decision": self.answers.pop(0)})
 
     async def tell(self, block: Block) -> str | None:
-        """Do what a block says; return what it should say if it is one that is compared."""
+        """Execute a block; return the expected text of one that is compared."""
         if block.kind in _COMPARED:
             return self._shown(block)
         options = block.options
@@ -125,7 +116,7 @@ class Story:
             mode = {"mode": options["mode"]} if "mode" in options else {}
             retry = {"retry_of": self.run_id} if "retry" in options else {}
             await self._call({"code": block.text, **mode, **retry})
-        assert not self.answers, f"nobody asked for {self.answers}: {self.output}"
+        assert not self.answers, f"no question came for {self.answers}: {self.output}"
         return None
 
     def _shown(self, block: Block) -> str:
@@ -174,7 +165,6 @@ def normal(text: str, home: Path) -> str:
 
 
 def environ(home: Path) -> dict[str, str]:
-    """Return the environment of somebody whose home directory this is."""
     return {
         **os.environ,
         "HOME": str(home),

@@ -1,4 +1,4 @@
-"""Each line of "Coming from another bridge" is executed."""
+"""Executes each line of "Coming from another bridge"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ OLDER = {
     *("MCP_BRIDGE_RUNTIME_IDLE_TIMEOUT", "MCP_BRIDGE_ALLOW_SELF_SERVER", "MCP_BRIDGE_STATE_DIR"),
     *("MCP_BRIDGE_OUTPUT_MODE", "MCP_BRIDGE_LOG_LEVEL", "MCP_SERVERS_CONFIG"),
 }
-"""All variables of the first bridges."""
 
 
 def _rows(heading: str) -> Iterator[list[str]]:
@@ -64,7 +63,6 @@ async def test_a_program_is_answered_as_its_line_says(tmp_path: Path, what: str)
     ],
 )
 def test_a_value_of_an_older_variable_starts_a_run(tmp_path: Path, variable: str) -> None:
-    """On the command line, in bubblewrap or what it names; with a warning if the page says so."""
     (tmp_path / "servers.json").write_text('{"mcpServers": {}}')
     value, here = VARIABLES[variable]
     done = subprocess.run(

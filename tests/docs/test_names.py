@@ -1,4 +1,4 @@
-"""The names of modules that documents and docstrings mention."""
+"""The modules that documents and docstrings mention exist."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FILES = sorted(
         ROOT / "Makefile",
     ]
 )
-EXAMPLES = {"docs/skills.md", "bridge/skills/files.py", "CHANGELOG.md"}
-"""Where names of files are a user's, or those of earlier versions."""
+EXAMPLES = {"docs/skills.md", "bridge/saved_functions/files.py", "CHANGELOG.md"}
+"""Files that mention a user's files, or those of earlier versions."""
 
 _FILE = re.compile(r"`([\w/]+\.py)`")
 _MODULE = re.compile(r"`(bridge(?:\.[a-z_]\w*)+)")
@@ -36,7 +36,6 @@ def test_every_module_that_is_mentioned_exists() -> None:
 
 
 def _is_file(name: str, folder: Path) -> bool:
-    """Return whether a file is beside the one that mentions it, or at its place in the tree."""
     if "NAME" in name:
         return True
     if any((place / name).is_file() for place in (folder, ROOT, ROOT / "bridge")):
@@ -48,7 +47,6 @@ def _is_file(name: str, folder: Path) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """Return whether this is a module, or something defined in one."""
     path = ROOT.joinpath(*name.split("."))
     return any(
         one.with_suffix(".py").is_file() or (one / "__init__.py").is_file()

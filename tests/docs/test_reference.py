@@ -32,7 +32,6 @@ def test_there_are_no_other_generated_pages() -> None:
 
 
 def test_no_item_is_without_an_explanation() -> None:
-    """Not even in its last cell, where errors have advice; a model needs none on `limit`."""
     bare = [
         line
         for name, text in reference.pages().items()
@@ -44,7 +43,7 @@ def test_no_item_is_without_an_explanation() -> None:
 
 
 def test_each_global_of_a_program_is_explained() -> None:
-    """In a process of its own: what a program gets takes the place of the SDK's `mcp`."""
+    """Runs in a process of its own, since a program's `mcp` replaces the SDK's."""
     code = (
         f"from {mcp_api.__name__} import GLOBAL_HELPERS, build;"
         f"from {wire.__name__} import Run; server = dict(name='a-b', alias='a_b', tools=[]);"

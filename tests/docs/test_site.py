@@ -34,7 +34,7 @@ def test_a_page_loads_nothing_from_the_network(built: Path) -> None:
 
 @pytest.mark.full
 def test_a_page_on_disk_finds_pages_by_their_words(built: Path, tmp_path: Path) -> None:
-    """Browsers refuse to start a worker, or to fetch an index, for a page on disk."""
+    """Browsers start no worker and fetch no index for a page on disk."""
     chromium = ("chromium", "--headless", "--no-sandbox", f"--user-data-dir={tmp_path}")
     page = f"{(built / 'docs' / 'install.html').as_uri()}?q=landlock"
     command = [*chromium, "--virtual-time-budget=20000", "--dump-dom", page]
@@ -44,7 +44,6 @@ def test_a_page_on_disk_finds_pages_by_their_words(built: Path, tmp_path: Path) 
 
 
 def test_markdown_is_read_as_git_hosts_read_it(built: Path) -> None:
-    """Fences and lists that only some readers of Markdown recognise stay visible as marks."""
     paragraph = re.compile(r"<p>(.*?)</p>", re.DOTALL)
     mark = re.compile(r"^(?:```|- |\* |\d+\. |\|).*", re.MULTILINE)
     left = [
@@ -76,8 +75,8 @@ def test_the_readme_is_read_in_five_minutes() -> None:
     assert len(README.read_text("utf-8").splitlines()) <= 100
 
 
-def _measured(row: str, column: int) -> list[float]:
-    """Return one column's numbers of a row of the published table, a number for each engine."""
+def _numbers(row: str, column: int) -> list[float]:
+    """Return a column of a row in the published table, a number for each engine."""
     lines = (site.ROOT / "docs" / "performance.md").read_text("utf-8").splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith(f"| {row}"))
     cells = [line.split("|") for line in lines[first : first + 3]]
@@ -86,8 +85,11 @@ def _measured(row: str, column: int) -> list[float]:
 
 def test_the_readme_has_the_costs_that_were_measured() -> None:
     readme = " ".join(README.read_text("utf-8").split())
-    run, call = _measured("run_python(1+1) through client", 4), _measured("tool call from", 6)
-    memory = _measured("idle with 4 warm sandboxes: memory", 4)
+    run, call = (
+        _numbers("run_python(1+1) through client", 4),
+        _numbers("tool call from", 6),
+    )
+    memory = _numbers("idle with 4 warm sandboxes: memory", 4)
     assert f"takes {min(run):.1f} to {max(run):.1f} ms from the client and back" in readme
     assert f"takes {min(call):.1f} to {max(call):.1f} times as long" in readme
     assert f"with four sandboxes ready {min(memory):.0f} to {max(memory):.0f} MB" in readme

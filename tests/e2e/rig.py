@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 600.0
 RUN_LABEL = "org.mcp-code-bridge.run"
 """On every container that the bridge makes."""
 OWNER_LABEL = "org.mcp-code-bridge.owner"
-"""Likewise, with the process id of the bridge that made it."""
+"""The label with the process id of the bridge that made the container."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ ON_AN_ENGINE = [
 WITHOUT_ONE = [
     (["run"], 2, "Name a FILE"),
     (["run", "/no/such/file"], 2, "cannot be read"),
-    (["run", "-c", "1", "--servers", "nobody"], 2, "no server 'nobody'"),
+    (["run", "-c", "1", "--servers", "absent"], 2, "no server 'absent'"),
     (["run", "-c", "1", "--timeout", "soon"], 2, "Input should be a valid number"),
     (["run", "-c", "1", "--memory", "lots"], 2, "--memory: 'lots' is not a size"),
     (["run", "-c", "1", "--runtime", "warp-drive"], 2, "is not auto, podman, docker"),
@@ -66,7 +66,6 @@ def test_what_cannot_be_meant_is_refused_with_its_exit_status(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Scripts rely on that too. Within this process: to start one takes a second each time."""
     monkeypatch.chdir(user.project)
     for name, value in user.environ().items():
         monkeypatch.setenv(name, value)
@@ -100,7 +99,7 @@ def test_run_json_prints_the_structured_result(user: User) -> None:
         ["1"],
         {"a": 2},
     )
-    refused = json.loads(user.command("run", "--json", "-c", "1", "--servers", "nobody").stdout)
+    refused = json.loads(user.command("run", "--json", "-c", "1", "--servers", "absent").stdout)
     assert (refused["status"], refused["reason"]) == ("validation_error", "validation")
 
 

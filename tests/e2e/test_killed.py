@@ -75,7 +75,6 @@ async def _run(client: Client, code: str) -> dict[str, object]:
 async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
     user: User, tmp_path: Path
 ) -> None:
-    """By its name; of the run that was under way nothing is kept, and nothing continues."""
     started = tmp_path / "started"
     state = user.home / "state"
     hold_on = HOLD_ON.format(started=str(started))

@@ -46,7 +46,6 @@ async def value(client: Client, code: str, **more: Any) -> Any:
 
 @pytest.mark.slow
 async def test_a_replica_says_what_it_is_and_what_is_missing(tmp_path: Path) -> None:
-    """Without authentication, whatever the request's `Host` is; and nothing secret."""
     async with fleet(tmp_path, "a") as made, httpx2.AsyncClient() as web:
         bridge = made.bridges["a"]
         alive = await web.get(f"{bridge.url}/healthz", headers={"host": "10.0.0.1:8000"})
@@ -68,7 +67,6 @@ async def test_a_replica_says_what_it_is_and_what_is_missing(tmp_path: Path) -> 
 
 
 async def test_a_drain_lets_runs_end_and_begins_none(tmp_path: Path) -> None:
-    """Not ready at once; a new session is sent elsewhere, a new run gets a typed error."""
     begun, go = tmp_path / "begun", tmp_path / "go"
     results: list[Any] = []
 
@@ -96,7 +94,7 @@ async def test_a_drain_lets_runs_end_and_begins_none(tmp_path: Path) -> None:
                 assert (page.status_code, "retry-after" in page.headers) == (421, False)
                 refused = await client.call_tool("run_python", {"code": "1"})
                 assert "replica 'a' of the bridge is ending" in text_of(refused)
-                assert "Make the request again" in text_of(refused)
+                assert "Repeat the request" in text_of(refused)
                 go.touch()
             await until(lambda: bridge.ended)
             assert bridge.process.returncode == 128 + signal.SIGTERM
@@ -133,7 +131,6 @@ async def cut(client: Client, told: list[str], arguments: dict[str, Any]) -> Non
 
 @pytest.mark.slow
 async def test_runs_that_outlast_the_deadline_end_as_runs(tmp_path: Path) -> None:
-    """Their client gets a result that says so; the audit log has one end; a session's is kept."""
     begun, never = tmp_path / "begun", tmp_path / "never"
     told: list[str] = []
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -166,7 +163,6 @@ async def test_runs_that_outlast_the_deadline_end_as_runs(tmp_path: Path) -> Non
 
 
 async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Path) -> None:
-    """An MCP session and a run that waits; nothing is begun again in silence."""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with fleet(tmp_path, "a", "b") as made, httpx2.AsyncClient(headers=HEADERS) as web:
             one, other = made.bridges["a"], made.bridges["b"]
@@ -201,7 +197,6 @@ async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Pat
 async def test_a_rolling_update_loses_no_session_between_runs(
     tmp_path: Path, each_database: str
 ) -> None:
-    """Both replicas are replaced while sessions go on through a balancer."""
     names = ("a", "b")
     with anyio.fail_after(PATIENCE_SECONDS):
         async with fleet(tmp_path, *names) as made, balanced(made) as url:
@@ -277,6 +272,5 @@ async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
 async def test_replicas_that_are_killed_for_long_leave_one_end_for_each_run(
     tmp_path: Path, postgresql: Server
 ) -> None:
-    """Five hundred runs, on a PostgreSQL server; each replica has its own state directory."""
     with anyio.fail_after(10 * PATIENCE_SECONDS):
         await killed_under_load(tmp_path, 500, 4.0)

@@ -65,7 +65,6 @@ def _run(become: list[str], code: str, *options: str) -> dict[str, Any]:
 def test_limits_that_the_engine_does_not_apply_are_applied_inside_and_said_so(
     become: list[str], home: Path
 ) -> None:
-    """Rootless podman on cgroup v1 applies none; with delegation on v2 it applies all."""
     result = _run(become, "x = b'a' * 10**9")
     assert (result["status"], result["reason"]) == ("error", "oom")
     isolation = result["isolation"]

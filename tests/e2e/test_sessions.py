@@ -64,7 +64,6 @@ AFTER = "print('é漢\U0001f600ß')"
 @pytest.mark.slow
 @pytest.mark.every_case
 async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None:
-    """A program cannot harm the next one, and text passes though the bridge has no locale."""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") as client:
             for code, status, reason in ENDS:

@@ -23,8 +23,8 @@ import anyio
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.context import GateContext
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.services import GateContext
 from bridge.model import Tool
 
 
@@ -63,7 +63,7 @@ async def _calls(directory: Path, what: str) -> None:
     audit = RunAudit(AuditLog(directory), "r1")
     oversight = GateContext(audit=audit, define=server.define)
     gate = Gate(Grant(servers=None, calls=100_000), server.call, oversight)
-    await audit.began({"code": "sha256:c"})
+    await audit.record_start({"code": "sha256:c"})
     if what != "fill":
         for number in range(2):
             await gate.call("shop", "write", {"number": number})

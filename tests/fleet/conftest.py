@@ -10,14 +10,17 @@ import pytest
 
 from scripts.fleet.cluster import Cluster
 from scripts.fleet.running import running_cluster
+from tests.contract.conftest import rig
 from tests.contract.rig import Rig, open_descriptors, rig_on
 from tests.fleet.deploy_rig import give_images
-from tests.fleet.engine import ClusterEngine, engine_on
+from tests.fleet.engine import engine_on
 from tests.fleet.rig import BRIDGE, NAMESPACE, prepare_namespace
+from tests.sandbox.kubernetes.contract.conftest import OneEngine
+
+__all__ = ["rig"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all tests of this directory, which the usual selection leaves out."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -26,7 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Give a cluster of two nodes that have the runtime image, and the namespace for pods."""
     with running_cluster() as started:
         prepare_namespace(started)
         yield started
@@ -34,50 +36,27 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def kubeconfig(cluster: Cluster) -> Path:
-    """Give the kubeconfig of the service account that `deploy/` makes for the bridge."""
     return cluster.service_account_kubeconfig(NAMESPACE, BRIDGE)
 
 
 @pytest.fixture(scope="session")
 def deploy_images(cluster: Cluster) -> None:
-    """Give all nodes the images of the bridge and of its gateway."""
     give_images(cluster)
-
-
-class OneEngine:
-    """Stands where the contract suite looks engines up by their names."""
-
-    def __init__(self, engine: ClusterEngine) -> None:
-        self._engine = engine
-
-    def get(self, name: str) -> ClusterEngine:
-        """Return the cluster, whatever the name."""
-        return self._engine
 
 
 @pytest.fixture(scope="session")
 def engine() -> str:
-    """Give the contract suite's name of the engine."""
     return "kubernetes"
 
 
 @pytest.fixture(scope="session")
 def engines(cluster: Cluster, kubeconfig: Path) -> OneEngine:
-    """Give the cluster as the only engine."""
     return OneEngine(engine_on(cluster, kubeconfig))
 
 
 @pytest.fixture(scope="module")
 async def shared_rig(engines: OneEngine, tmp_path_factory: Any) -> AsyncIterator[Rig]:
-    """Give a backend on the cluster, open for all of a module's tests."""
     before = open_descriptors()
     async with rig_on(engines.get(""), tmp_path_factory.mktemp("rig") / "run") as made:
         yield made
     assert open_descriptors() <= before, "sockets or pipes were left open"
-
-
-@pytest.fixture
-async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    """Give the backend, and see that the test leaves nothing on the cluster."""
-    yield shared_rig
-    assert shared_rig.engine.ours() == []

@@ -80,32 +80,24 @@ KUSTOMIZATION = {
 
 @dataclass
 class Deployed:
-    """An overlay that is applied."""
-
     cluster: Cluster
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
-        """Run kubectl in the namespace."""
         return self.cluster.kubectl("--namespace", NAMESPACE, *words, stdin=stdin)
 
     def bridges(self) -> list[dict[str, Any]]:
-        """Return the bridges' pods that are not being deleted."""
         found = (pod for pod in pods(self.cluster) if _is_bridge(pod))
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def sandboxes(self) -> list[dict[str, Any]]:
-        """Return the other pods."""
         return [pod for pod in pods(self.cluster) if not _is_bridge(pod)]
 
     def addresses(self) -> list[str]:
-        """Return where the Service sends clients: its pods that are ready."""
         path = f"/api/v1/namespaces/{NAMESPACE}/endpoints/{BRIDGE}"
         subsets = json.loads(self.cluster.request("GET", path)).get("subsets", ())
         return [str(one["ip"]) for each in subsets for one in each.get("addresses", ())]
 
     def until_ready(self, count: int) -> list[str]:
-        """Wait until there are just so many bridges, all ready; return their addresses."""
-
         def so_many() -> bool:
             return len(self.addresses()) == count == len(self.bridges())
 
@@ -136,7 +128,6 @@ def _objects(
 
 
 def give_images(cluster: Cluster) -> None:
-    """Give all nodes the images of the bridge and of its gateway."""
     layers = (Path(path) for path in os.environ["MCP_FLEET_DEPLOYED"].split())
     archives = write_images(prepared("MCP_FLEET_DIRECTORY"), *layers)
     for node in cluster.nodes:
@@ -176,7 +167,6 @@ def applied(
 
 @asynccontextmanager
 async def client_of(address: str, token: str = TOKEN) -> AsyncIterator[Client]:
-    """Connect to a bridge through its gateway."""
     headers = {"authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http:
         transport = streamable_http_client(f"http://{address}:8080/mcp", http_client=http)
@@ -185,7 +175,6 @@ async def client_of(address: str, token: str = TOKEN) -> AsyncIterator[Client]:
 
 
 async def run(client: Client, code: str, **more: Any) -> dict[str, Any]:
-    """Run a program that must succeed; return its record."""
     arguments = {"code": code, "servers": ["keeper"], **more}
     record = document_of(await client.call_tool("run_python", arguments))
     assert record["status"] == "success", record
@@ -193,7 +182,6 @@ async def run(client: Client, code: str, **more: Any) -> dict[str, Any]:
 
 
 async def value(client: Client, code: str, **more: Any) -> Any:
-    """Run a program that must succeed; return its value."""
     return (await run(client, code, **more)).get("result")
 
 

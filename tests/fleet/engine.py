@@ -23,8 +23,6 @@ TABLE = Kubernetes(namespace=NAMESPACE, image=RUNTIME_IMAGE, pull_policy="Never"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEngine(Engine):
-    """A cluster in an engine's place."""
-
     cluster: Cluster
 
     @property
@@ -33,7 +31,6 @@ class ClusterEngine(Engine):
         return (True, None)
 
     def ours(self) -> list[str]:
-        """Return the pods that are left, those being deleted not counted."""
         return [
             str(pod["metadata"]["name"])
             for pod in pods(self.cluster)
@@ -41,25 +38,21 @@ class ClusterEngine(Engine):
         ]
 
     def image_environment(self) -> frozenset[str]:
-        """Return the names that the image itself sets."""
         found = configuration(changes("slim", image_key("slim")))
         return frozenset(entry.partition("=")[0] for entry in found["Env"])
 
     def kill_from_outside(self, sandbox: Sandbox) -> None:
-        """Kill a pod's process on its node, as the kernel does."""
         node, container = container_of(self.cluster, sandbox.id)
         ctr = ("ctr", "--address", str(node.socket), "--namespace", "k8s.io")
         subprocess.run([*ctr, "tasks", "kill", "--signal", "SIGKILL", container], check=True)
 
     def remove_from_outside(self, sandbox: Sandbox) -> None:
-        """Delete a pod, as an administrator does."""
         self.cluster.kubectl(
             "--namespace", NAMESPACE, "delete", "pod", "--now", "--wait=false", sandbox.id
         )
 
 
 def container_of(cluster: Cluster, name: str) -> tuple[Node, str]:
-    """Return the node of a pod and the id of its container there."""
     (pod,) = [found for found in pods(cluster) if found["metadata"]["name"] == name]
     (node,) = [node for node in cluster.nodes if node.name == pod["spec"]["nodeName"]]
     (status,) = pod["status"]["containerStatuses"]
@@ -67,22 +60,17 @@ def container_of(cluster: Cluster, name: str) -> tuple[Node, str]:
 
 
 def environment(kubeconfig: Path) -> Mapping[str, str]:
-    """Return the environment of a bridge that reaches the cluster as its own account."""
     return {**os.environ, "KUBECONFIG": str(kubeconfig), "CANARY_TOKEN": "x"}
 
 
 def backend_on(kubeconfig: Path, **changed: object) -> KubernetesBackend:
-    """Return a backend on the cluster, with settings of its own."""
     table = replace(TABLE, **changed)  # type: ignore[arg-type]  # the fields of the table
     return KubernetesBackend(table, image=table.image, environ=environment(kubeconfig))
 
 
 def engine_on(cluster: Cluster, kubeconfig: Path) -> ClusterEngine:
-    """Return the cluster as an engine."""
     return ClusterEngine(
         name="kubernetes",
-        command="",
-        url="",
         environ=environment(kubeconfig),
         image=RUNTIME_IMAGE,
         open_backend=lambda: backend_on(kubeconfig),

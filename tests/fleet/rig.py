@@ -41,7 +41,6 @@ AS_OF_1_20 = {
 
 
 def prepare_namespace(cluster: Cluster) -> None:
-    """Make the namespace and the bridge's account in it, from the files of `deploy/`."""
     for name in ("namespace.yaml", "rbac.yaml"):
         cluster.kubectl("apply", "-f", DEPLOY / "base" / name)
     # Pods are refused until a controller has made the namespace's default account.
@@ -54,10 +53,7 @@ def settings_in(
 ) -> Settings:
     """Return the settings of a bridge on the cluster, with nothing of this machine's user.
 
-    Args:
-        warm: Sandboxes that wait, attached.
-        waiting: Pods that wait, for any bridge of the service.
-        flags: Further settings.
+    `warm` sandboxes wait attached, and `waiting` pods wait for any bridge of the service.
     """
     home.mkdir(parents=True, exist_ok=True)
     config = home / "config.toml"
@@ -86,7 +82,6 @@ def _is_there(cluster: Cluster, path: str) -> bool:
 def wait_until(
     is_so: Callable[[], bool], what: str, seconds: float = PATIENCE, *, every: float = 0.1
 ) -> None:
-    """Wait until something outside of this process is so; fail the test if it never is."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"in {seconds:.0f} s it did not become true that {what}"
@@ -94,18 +89,15 @@ def wait_until(
 
 
 def pods(cluster: Cluster, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
-    """Return the pods of a namespace."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     return list(json.loads(cluster.request("GET", path))["items"])
 
 
 def pod_names(cluster: Cluster) -> list[str]:
-    """Return the names of the pods of the bridge's namespace."""
     return [str(pod["metadata"]["name"]) for pod in pods(cluster)]
 
 
 def built(cluster: Cluster, overlay: str) -> list[dict[str, Any]]:
-    """Return the objects of an overlay of `deploy/`."""
     text = cluster.kubectl("kustomize", DEPLOY / "overlays" / overlay)
     return [*yaml.safe_load_all(text)]
 

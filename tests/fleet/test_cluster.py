@@ -37,7 +37,6 @@ from tests.fleet.rig import BRIDGE, NAMESPACE
 def test_the_bridges_account_has_the_rights_that_it_needs_and_no_other(
     cluster: Cluster, verb: str, resource: str, allowed: bool
 ) -> None:
-    """The server's own authoriser says so, for the account of deploy/."""
     name, _, part = resource.partition("/")
     kind, _, group = name.partition(".")
     account = f"system:serviceaccount:{NAMESPACE}:{BRIDGE}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import anyio
 import httpx2
 import pytest
 
@@ -42,7 +41,6 @@ HELLO = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 def single(
     cluster: Cluster, deploy_images: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
-    """Apply the overlay `single`, with a volume for its claim; give it once it is ready."""
     place = tmp_path_factory.mktemp("volume")
     cluster.kubectl("apply", "-f", "-", stdin=VOLUME % place)
     with applied(cluster, "single", tmp_path_factory.mktemp("single")) as deployed:
@@ -54,18 +52,16 @@ def single(
 async def test_a_client_runs_a_program_that_calls_a_server_of_the_bridges_pod(
     single: Deployed,
 ) -> None:
-    """Through the gateway, with a token of each client; in pods that belong to the bridge's."""
     (bridge,) = single.bridges()
     (address,) = single.addresses()
     name = str(bridge["metadata"]["name"])
-    with anyio.fail_after(PATIENCE):
-        for token in (TOKEN, OTHER_TOKEN):
-            wait_until(lambda: bool(single.sandboxes()), "a sandbox waits", PATIENCE)
-            before = _uids(single)
-            async with client_of(address, token) as client:
-                assert await value(client, "await mcp_keeper.keep(id='one')\n6 * 7") == 42
-            # Each is used once: the one of this run goes.
-            wait_until(lambda: before - _uids(single) != set(), "its pod is gone", PATIENCE)  # noqa: B023
+    for token in (TOKEN, OTHER_TOKEN):
+        wait_until(lambda: bool(single.sandboxes()), "a sandbox waits", PATIENCE)
+        before = _uids(single)
+        async with client_of(address, token) as client:
+            assert await value(client, "await mcp_keeper.keep(id='one')\n6 * 7") == 42
+        # Each is used once: the one of this run goes.
+        wait_until(lambda: before - _uids(single) != set(), "its pod is gone", PATIENCE)  # noqa: B023
     assert single.kubectl("exec", name, "-c", "bridge", "--", "cat", "/tmp/kept") == "one\none\n"
     wait_until(lambda: bool(single.sandboxes()), "a sandbox waits", PATIENCE)
     assert _owners(single) == {bridge["metadata"]["uid"]}
@@ -76,10 +72,9 @@ def _uids(deployed: Deployed) -> set[str]:
 
 
 @pytest.mark.parametrize("credential", ["", "Bearer", "Bearer wrong", "Basic YWxpY2U6"])
-async def test_the_gateway_lets_nobody_in_without_a_token(
+async def test_the_gateway_lets_no_one_in_without_a_token(
     single: Deployed, credential: str
 ) -> None:
-    """Whatever is asked for; and beside it, only the numbers and the readiness are to be had."""
     (address,) = single.addresses()
     headers = {"authorization": credential} if credential else {}
     async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as web:
@@ -93,16 +88,14 @@ async def test_the_gateway_lets_nobody_in_without_a_token(
 
 
 async def test_a_session_outlives_the_pod_that_had_it(single: Deployed) -> None:
-    """The state is on the volume; what the pod had in the cluster goes with it."""
     (old,) = single.bridges()
-    with anyio.fail_after(PATIENCE):
-        async with client_of(single.addresses()[0]) as client:
-            session = (await run(client, "x = 40", session="work"))["session"]["id"]
-        single.kubectl("delete", "pod", str(old["metadata"]["name"]))
-        wait_until(lambda: bool(single.bridges()), "there is another pod", PATIENCE)
-        (address,) = single.until_ready(1)
-        async with client_of(address) as client:
-            assert await value(client, "x + 2", session=session) == 42
+    async with client_of(single.addresses()[0]) as client:
+        session = (await run(client, "x = 40", session="work"))["session"]["id"]
+    single.kubectl("delete", "pod", str(old["metadata"]["name"]))
+    wait_until(lambda: bool(single.bridges()), "there is another pod", PATIENCE)
+    (address,) = single.until_ready(1)
+    async with client_of(address) as client:
+        assert await value(client, "x + 2", session=session) == 42
     gone = old["metadata"]["uid"]
     wait_until(lambda: gone not in _owners(single), "the old one's sandboxes are gone", PATIENCE)
 

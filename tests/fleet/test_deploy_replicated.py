@@ -48,7 +48,6 @@ def replicated(
     postgresql_server: Server,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Deployed]:
-    """Apply the overlay `replicated`; give it once its autoscaler has made two bridges."""
     with postgresql_server.connected() as connection:
         connection.execute("CREATE DATABASE deployed")
     directory = tmp_path_factory.mktemp("replicated")
@@ -63,52 +62,45 @@ def replicated(
 
 
 def name_at(deployed: Deployed, address: str) -> str:
-    """Return the name of the bridge's pod with that address."""
     (found,) = [pod for pod in deployed.bridges() if pod["status"].get("podIP") == address]
     return str(found["metadata"]["name"])
 
 
 def in_pod(deployed: Deployed, name: str, *words: str) -> str:
-    """Run a command beside a bridge."""
     return deployed.kubectl("exec", name, "-c", "bridge", "--", *words)
 
 
 def has_begun(deployed: Deployed, name: str) -> bool:
-    """Return whether a run of `HOLD` waits there."""
     return "begun" in in_pod(deployed, name, "ls", "/tmp")
 
 
 @asynccontextmanager
 async def client(deployed: Deployed, turn: int = 0) -> AsyncIterator[Any]:
-    """Connect to one of those that the Service sends clients to."""
     addresses = await anyio.to_thread.run_sync(deployed.addresses)
     async with client_of(addresses[turn % len(addresses)]) as connected:
         yield connected
 
 
-async def waited(is_so: Any, what: str) -> None:
+async def wait_in_thread(is_so: Any, what: str) -> None:
     """Wait in a thread, so that clients go on."""
     await anyio.to_thread.run_sync(lambda: wait_until(is_so, what, PATIENCE))
 
 
 async def readiness(address: str) -> dict[str, Any]:
-    """Return what a bridge says of itself, whether the Service has it or not."""
     async with httpx2.AsyncClient() as web:
         answer = await web.get(f"http://{address}:9090/readyz")
     return {"status": answer.status_code, **answer.json()}
 
 
 async def test_a_rolling_update_loses_no_run_and_no_session(replicated: Deployed) -> None:
-    """A run under way ends whole, others begin all the time, and a session continues elsewhere."""
     first = replicated.until_ready(2)
     name, whole, numbers = name_at(replicated, first[0]), list[Any](), list[Any]()
     over = anyio.Event()
 
     async def hold() -> None:
         async with client_of(first[0]) as connected:
-            await (
-                connected.list_tools()
-            )  # which it does after a result otherwise, of a bridge that ended
+            # The client does this after a result otherwise, of a bridge that ended.
+            await connected.list_tools()
             whole.append(await value(connected, HOLD, timeout=HOLD_SECONDS))
 
     async def go_on() -> None:
@@ -117,37 +109,35 @@ async def test_a_rolling_update_loses_no_run_and_no_session(replicated: Deployed
                 await connected.list_tools()
                 numbers.append(await value(connected, f"{len(numbers)}"))
 
-    with anyio.fail_after(PATIENCE):
-        async with client_of(first[0]) as connected:
-            session = (await run(connected, "seen = [0]", session="work"))["session"]["id"]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(hold)
-            await waited(lambda: has_begun(replicated, name), "the run is under way")
-            tasks.start_soon(go_on)
-            await anyio.to_thread.run_sync(
-                replicated.kubectl, "rollout", "restart", f"deployment/{BRIDGE}"
-            )
-            while "draining" not in (told := await readiness(first[0]))["missing"]:  # noqa: ASYNC110
-                await anyio.sleep(0.2)
-            assert (told["status"], told["ready"]) == (503, False)
-            assert first[0] not in replicated.addresses()
-            await anyio.to_thread.run_sync(in_pod, replicated, name, "touch", "/tmp/go")
-            await waited(lambda: not {*first} & {*replicated.addresses()}, "both were replaced")
-            over.set()
-        assert whole == ["whole"]
-        assert numbers == [*range(len(numbers))] != []
-        for turn, address in enumerate(replicated.until_ready(2), 1):
-            async with client_of(address) as connected:
-                seen = await value(connected, f"seen.append({turn}); seen", session=session)
-            assert seen == [*range(turn + 1)]
+    async with client_of(first[0]) as connected:
+        session = (await run(connected, "seen = [0]", session="work"))["session"]["id"]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hold)
+        await wait_in_thread(lambda: has_begun(replicated, name), "the run is under way")
+        tasks.start_soon(go_on)
+        await anyio.to_thread.run_sync(
+            replicated.kubectl, "rollout", "restart", f"deployment/{BRIDGE}"
+        )
+        while "draining" not in (told := await readiness(first[0]))["missing"]:  # noqa: ASYNC110
+            await anyio.sleep(0.2)
+        assert (told["status"], told["ready"]) == (503, False)
+        assert first[0] not in replicated.addresses()
+        await anyio.to_thread.run_sync(in_pod, replicated, name, "touch", "/tmp/go")
+        await wait_in_thread(lambda: not {*first} & {*replicated.addresses()}, "both were replaced")
+        over.set()
+    assert whole == ["whole"]
+    assert numbers == [*range(len(numbers))] != []
+    for turn, address in enumerate(replicated.until_ready(2), 1):
+        async with client_of(address) as connected:
+            seen = await value(connected, f"seen.append({turn}); seen", session=session)
+        assert seen == [*range(turn + 1)]
 
 
 def test_an_eviction_leaves_one_that_is_ready(replicated: Deployed) -> None:
-    """The disruption budget holds the second one back until the first is replaced."""
     replicated.until_ready(2)
     path = f"/apis/policy/v1beta1/namespaces/{NAMESPACE}/poddisruptionbudgets/{BRIDGE}"
 
-    def allowed() -> int:
+    def how_many_may_go() -> int:
         status = json.loads(replicated.cluster.request("GET", path))["status"]
         return int(status["disruptionsAllowed"])
 
@@ -157,10 +147,10 @@ def test_an_eviction_leaves_one_that_is_ready(replicated: Deployed) -> None:
         pod = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}"
         replicated.cluster.request("POST", f"{pod}/eviction", asked)
 
-    wait_until(lambda: allowed() == 1, "one may be evicted", PATIENCE)
+    wait_until(lambda: how_many_may_go() == 1, "one may be evicted", PATIENCE)
     one, other = (str(pod["metadata"]["name"]) for pod in replicated.bridges())
     evict(one)
     with pytest.raises(urllib.error.HTTPError) as refused:
         evict(other)
     assert refused.value.code == 429
-    wait_until(lambda: allowed() == 1, "the other one may be evicted", PATIENCE)
+    wait_until(lambda: how_many_may_go() == 1, "the other one may be evicted", PATIENCE)

@@ -20,8 +20,6 @@ import pytest
 
 from bridge.errors import (
     BridgeError,
-    ClusterRefusedError,
-    QuotaError,
     SandboxLostError,
 )
 from bridge.sandbox.backend import Sandbox
@@ -32,13 +30,11 @@ from tests.fleet.rig import NAMESPACE, pod_names, pods, wait_until
 from tests.raised import raises_code
 from tests.sandbox.process.rig import read_all
 
-PATIENCE = 120.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(cluster: Cluster) -> Iterator[None]:
-    """See that the cluster is whole again, and has no pod."""
     yield
     wait_until(lambda: pod_names(cluster) == [], "no pod is left")
 
@@ -47,7 +43,6 @@ def nothing_is_left(cluster: Cluster) -> Iterator[None]:
 async def running(
     kubeconfig: Path, program: str = FOREVER, **settings: Any
 ) -> AsyncIterator[Sandbox]:
-    """Give a sandbox in which a program runs."""
     async with (
         backend_on(kubeconfig, **settings) as backend,
         backend.launch(spec(program)) as sandbox,
@@ -57,7 +52,6 @@ async def running(
 
 
 def node_of(cluster: Cluster, sandbox: Sandbox) -> Node:
-    """Return the node that a sandbox is on."""
     (name,) = [
         pod["spec"]["nodeName"] for pod in pods(cluster) if pod["metadata"]["name"] == sandbox.id
     ]
@@ -65,112 +59,90 @@ def node_of(cluster: Cluster, sandbox: Sandbox) -> Node:
 
 
 async def off_loop(call: Callable[..., object], *arguments: object) -> None:
-    """Do something to the cluster without stopping the event loop."""
     await anyio.to_thread.run_sync(call, *arguments)
 
 
 async def launch_fails(kubeconfig: Path, **settings: Any) -> BridgeError:
-    """Return the error of a launch."""
-    with anyio.fail_after(PATIENCE):
-        async with backend_on(kubeconfig, **settings) as backend:
-            with pytest.raises(BridgeError) as caught:
-                async with backend.launch(spec(ECHO)):
-                    pass
+    async with backend_on(kubeconfig, **settings) as backend:
+        with pytest.raises(BridgeError) as caught:
+            async with backend.launch(spec(ECHO)):
+                pass
     return caught.value
-
-
-# --- a pod or its node goes ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("program", [FOREVER, BUSY], ids=["asleep", "busy"])
 async def test_a_pod_past_its_deadline_is_told_as_that(
     cluster: Cluster, kubeconfig: Path, program: str
 ) -> None:
-    """The kubelet ends it, whatever the bridge does."""
-    with anyio.fail_after(PATIENCE):
-        async with running(kubeconfig, program) as sandbox:
-            shorter = json.dumps({"spec": {"activeDeadlineSeconds": 1}})
-            patch = ("--namespace", NAMESPACE, "patch", "pod", sandbox.id, "--patch", shorter)
-            await off_loop(cluster.kubectl, *patch)
-            with raises_code("pod_deadline"):
-                await read_all(sandbox)
+    async with running(kubeconfig, program) as sandbox:
+        shorter = json.dumps({"spec": {"activeDeadlineSeconds": 1}})
+        patch = ("--namespace", NAMESPACE, "patch", "pod", sandbox.id, "--patch", shorter)
+        await off_loop(cluster.kubectl, *patch)
+        with raises_code("pod_deadline"):
+            await read_all(sandbox)
 
 
 async def test_a_killed_kubelet_ends_the_stream_at_once_and_later_runs_go_elsewhere(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
-    """Its connections break; the other node takes what comes."""
-    with anyio.fail_after(PATIENCE):
-        async with running(kubeconfig) as sandbox:
-            node = node_of(cluster, sandbox)
-            cluster.kill(f"kubelet-{node.name}")
-            try:
-                with pytest.raises(SandboxLostError):
-                    await read_all(sandbox)
-                await off_loop(cluster.wait_for_nodes, len(cluster.nodes) - 1)
-                async with running(kubeconfig) as other:
-                    assert node_of(cluster, other) != node
-            finally:
-                await off_loop(cluster.start_kubelet, node)
-                await off_loop(cluster.wait_for_nodes, len(cluster.nodes))
+    async with running(kubeconfig) as sandbox:
+        node = node_of(cluster, sandbox)
+        cluster.kill(f"kubelet-{node.name}")
+        try:
+            with pytest.raises(SandboxLostError):
+                await read_all(sandbox)
+            await off_loop(cluster.wait_for_nodes, len(cluster.nodes) - 1)
+            async with running(kubeconfig) as other:
+                assert node_of(cluster, other) != node
+        finally:
+            await off_loop(cluster.start_kubelet, node)
+            await off_loop(cluster.wait_for_nodes, len(cluster.nodes))
 
 
 async def test_a_node_that_is_gone_leaves_no_pod_once_it_is_back(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
-    """Its pods are deleted in the cluster, and end on the node when it can be told."""
-    with anyio.fail_after(PATIENCE):
-        async with running(kubeconfig, BUSY) as sandbox:
-            node = node_of(cluster, sandbox)
-            cluster.kill(f"kubelet-{node.name}")
-            cluster.kill(f"containerd-{node.name}")
-            try:
-                with pytest.raises(SandboxLostError):
-                    await read_all(sandbox)
-            finally:
-                await off_loop(cluster.start_containerd, node)
-                await off_loop(cluster.start_kubelet, node)
-                await off_loop(cluster.wait_for_nodes, len(cluster.nodes))
-
-
-# --- the API server -----------------------------------------------------------------------------
+    async with running(kubeconfig, BUSY) as sandbox:
+        node = node_of(cluster, sandbox)
+        cluster.kill(f"kubelet-{node.name}")
+        cluster.kill(f"containerd-{node.name}")
+        try:
+            with pytest.raises(SandboxLostError):
+                await read_all(sandbox)
+        finally:
+            await off_loop(cluster.start_containerd, node)
+            await off_loop(cluster.start_kubelet, node)
+            await off_loop(cluster.wait_for_nodes, len(cluster.nodes))
 
 
 async def test_an_api_server_that_is_restarted_ends_streams_and_serves_the_same_backend_again(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
-    """Streams go through it. The backend that lost one works on without being opened again."""
-    with anyio.fail_after(PATIENCE):
-        async with backend_on(kubeconfig) as backend:
-            async with backend.launch(spec(FOREVER)) as sandbox:
-                assert await read_exactly(sandbox, 6) == b"ready\n"
-                cluster.kill("kube-apiserver")
-                try:
-                    with pytest.raises(SandboxLostError):
-                        await read_all(sandbox)
-                    with raises_code("cluster_down"):
-                        async with backend.launch(spec(ECHO)):
-                            pass
-                finally:
-                    await off_loop(cluster.start_api_server)
-            async with backend.launch(spec(ECHO)) as again:
-                await again.send(b"x")
-                assert await again.receive() == b"x"
+    async with backend_on(kubeconfig) as backend:
+        async with backend.launch(spec(FOREVER)) as sandbox:
+            assert await read_exactly(sandbox, 6) == b"ready\n"
+            cluster.kill("kube-apiserver")
+            try:
+                with pytest.raises(SandboxLostError):
+                    await read_all(sandbox)
+                with raises_code("cluster_down"):
+                    async with backend.launch(spec(ECHO)):
+                        pass
+            finally:
+                await off_loop(cluster.start_api_server)
+        async with backend.launch(spec(ECHO)) as again:
+            await again.send(b"x")
+            assert await again.receive() == b"x"
 
 
 async def test_an_account_without_rights_is_refused_with_what_it_needs(cluster: Cluster) -> None:
-    """RBAC's own answer, with the remedy."""
     error = await launch_fails(cluster.service_account_kubeconfig(NAMESPACE, "default"))
-    assert isinstance(error, ClusterRefusedError)
+    assert error.code == "cluster_refused"
     assert "pods/attach" in error.remedy
-
-
-# --- what cannot start --------------------------------------------------------------------------
 
 
 @contextmanager
 def quota(cluster: Cluster, **hard: str) -> Iterator[None]:
-    """Give the namespace a quota, and wait until it is in force."""
     path = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
     metadata = {"name": "tight", "namespace": NAMESPACE}
     wanted = {"metadata": metadata, "spec": {"scopes": ["Terminating"], "hard": hard}}
@@ -188,9 +160,8 @@ def quota(cluster: Cluster, **hard: str) -> Iterator[None]:
 
 
 async def test_a_quota_that_is_used_up_is_told_as_that(cluster: Cluster, kubeconfig: Path) -> None:
-    """The scope that deploy/ uses counts sandboxes."""
     with quota(cluster, pods="0"):
-        assert isinstance(await launch_fails(kubeconfig), QuotaError)
+        assert (await launch_fails(kubeconfig)).code == "quota"
 
 
 @pytest.mark.parametrize(
@@ -209,7 +180,6 @@ async def test_a_pod_that_no_node_can_start_is_told_as_that(
 
 
 async def test_a_runtime_class_reaches_the_node(cluster: Cluster, kubeconfig: Path) -> None:
-    """One that nodes have is used; one that the cluster lacks is refused."""
     made = {
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
@@ -217,16 +187,13 @@ async def test_a_runtime_class_reaches_the_node(cluster: Cluster, kubeconfig: Pa
         "handler": "second",
     }
     cluster.request("POST", "/apis/node.k8s.io/v1/runtimeclasses", made)
-    with anyio.fail_after(PATIENCE):
-        async with running(kubeconfig, runtime_class="second") as sandbox:
-            (pod,) = pods(cluster)
-            assert pod["spec"]["runtimeClassName"] == "second"
-            await sandbox.kill()
+    async with running(kubeconfig, runtime_class="second") as sandbox:
+        (pod,) = pods(cluster)
+        assert pod["spec"]["runtimeClassName"] == "second"
+        await sandbox.kill()
     error = await launch_fails(kubeconfig, runtime_class="no-such-class")
     assert "no-such-class" in str(error)
 
-
-# --- the bridge goes ----------------------------------------------------------------------------
 
 DYING = """
 import anyio, os, sys
@@ -247,7 +214,6 @@ anyio.run(main)
 
 @contextmanager
 def other_bridge(kubeconfig: Path) -> Iterator[None]:
-    """Run another bridge with two sandboxes, and kill it at the end."""
     argv = [sys.executable, "-c", DYING, str(kubeconfig)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT) as dying:
         assert dying.stdout is not None
@@ -261,12 +227,10 @@ def other_bridge(kubeconfig: Path) -> Iterator[None]:
 async def test_a_bridge_that_is_killed_leaves_no_pod_after_the_sweep_of_another(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
-    """Neither one that waits for input nor one that computes, once its lease has run out."""
     with other_bridge(kubeconfig):
         assert len(pods(cluster)) == 2
-    with anyio.fail_after(PATIENCE):
-        async with backend_on(kubeconfig) as backend:
-            assert await backend.reap() == 0
-            while pods(cluster):
-                await backend.reap()
-                await anyio.sleep(1)
+    async with backend_on(kubeconfig) as backend:
+        assert await backend.reap() == 0
+        while pods(cluster):
+            await backend.reap()
+            await anyio.sleep(1)

@@ -15,7 +15,6 @@ from tests.fleet.rig import AS_OF_1_20, OVERLAYS, built
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_api_server_takes_every_object_of_an_overlay(cluster: Cluster, overlay: str) -> None:
-    """It validates each as if it were to be made: unknown fields and bad values are refused."""
     objects = built(cluster, overlay)
     assert {"Namespace", "Deployment", "Role", "NetworkPolicy", "ResourceQuota"} <= {
         found["kind"] for found in objects
@@ -42,7 +41,6 @@ def test_the_pods_of_an_overlay_keep_to_the_restricted_standard(
 
 
 def test_a_field_that_does_not_exist_is_refused(cluster: Cluster) -> None:
-    """The validation that the other tests rely on takes place."""
     wrong: dict[str, Any] = next(o for o in built(cluster, "single") if o["kind"] == "Deployment")
     wrong["spec"]["template"]["spec"]["runAsRoot"] = False
     with pytest.raises(RuntimeError, match="runAsRoot"):

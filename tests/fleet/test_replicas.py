@@ -27,7 +27,6 @@ PATIENCE = 1800.0
 async def test_five_hundred_runs_that_write_end_once_while_replicas_are_killed(
     cluster: Cluster, kubeconfig: Path, postgresql: Server, tmp_path: Path
 ) -> None:
-    """No write is made twice, each run has one end, and no pod is left."""
     settings = settings_in(tmp_path, kubeconfig)
     names = ("KUBECONFIG", "MCP_BRIDGE_CONFIG")
     environ = {name: settings.environ[name] for name in names}

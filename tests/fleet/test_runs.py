@@ -16,12 +16,9 @@ from tests.engine_rig import ListFinder, workshop
 from tests.fleet.rig import pod_names, pods, settings_in, wait_until
 from tests.waiting import until, until_exists
 
-PATIENCE = 240.0
-
 
 @pytest.fixture
 async def engine(cluster: Cluster, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Engine]:
-    """Give an engine on the cluster, which keeps no sandbox waiting; it leaves no pod."""
     settings = settings_in(tmp_path, kubeconfig, warm=0)
     async with open_engine(settings, finder=ListFinder(workshop())) as opened:
         yield opened
@@ -30,7 +27,6 @@ async def engine(cluster: Cluster, kubeconfig: Path, tmp_path: Path) -> AsyncIte
 
 @contextmanager
 def killed(cluster: Cluster, node: Node) -> Iterator[None]:
-    """Kill a node's kubelet; start it again at the end."""
     cluster.kill(f"kubelet-{node.name}")
     try:
         yield
@@ -63,14 +59,13 @@ async def test_a_run_whose_node_falls_silent_ends_as_lost_and_is_not_made_again(
     async def run() -> None:
         ended.append(await engine.run(request))
 
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await until_exists(called)
-            (pod,) = pods(cluster)
-            node = next(n for n in cluster.nodes if n.name == pod["spec"]["nodeName"])
-            with failure(cluster, node):
-                await until(lambda: bool(ended))
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await until_exists(called)
+        (pod,) = pods(cluster)
+        node = next(n for n in cluster.nodes if n.name == pod["spec"]["nodeName"])
+        with failure(cluster, node):
+            await until(lambda: bool(ended))
     (result,) = ended
     assert (result.status, result.reason) == ("error", "engine"), result
     assert "lost" in result.error

@@ -53,17 +53,17 @@ MEASURED = {"usage", "isolation", "codeMs", "callsMs", "waitingMs", "durationMs"
 """Fields of the record with measurements, some absent if 0, or with facts of the machine."""
 
 
-def masked(value: Any, home: Path) -> Any:
-    """Return a part of a result without ids, times and paths of one run."""
+def mask(value: Any, home: Path) -> Any:
+    """Return a part of a result without IDs, times and paths."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key not in MEASURED}
-        return {key: masked(item, home) for key, item in kept.items()}
+        return {key: mask(item, home) for key, item in kept.items()}
     if isinstance(value, list):
-        return [masked(item, home) for item in value]
+        return [mask(item, home) for item in value]
     if isinstance(value, str):
         value = value.replace(str(home), "HOME")
-        for pattern, mask in MASKS.items():
-            value = re.sub(pattern, mask, value)
+        for pattern, replacement in MASKS.items():
+            value = re.sub(pattern, replacement, value)
         if len(value) > MAX_SHOWN:
             digest = hashlib.sha256(value.encode()).hexdigest()
             value = f"{value[:200]} ... {len(value)} characters, sha256 {digest}"
@@ -71,7 +71,7 @@ def masked(value: Any, home: Path) -> Any:
 
 
 def write_configuration(home: Path) -> Path:
-    """Write a repository, and a configuration of three servers; return the repository."""
+    """Write a repository and a configuration of three servers; return the repository."""
     project = home / "project"
     project.mkdir()
     (home / "run").mkdir(mode=0o700)
@@ -90,23 +90,21 @@ def write_configuration(home: Path) -> Path:
 
 
 async def call(client: Client, case: dict[str, Any], home: Path) -> dict[str, Any]:
-    """Return what the client gets for a case."""
     given = {key: value for key, value in case.items() if key not in ("name", "tool")}
     if "code" in given:
         given["code"] = given["code"].replace("REPOSITORY", repr(str(home / "project")))
     try:
         result = await client.call_tool(case.get("tool", "run_python"), given)
     except MCPError as error:
-        return {"refused": masked(str(error), home)}
+        return {"refused": mask(str(error), home)}
     record = (result.meta or {}).get(RECORD_KEY, result.structured_content)
     kinds = [block.type for block in result.content]
     text = "".join(getattr(block, "text", "") for block in result.content)
     got = {"text": text, "kinds": kinds, "record": record}
-    return {key: masked(value, home) for key, value in got.items()}
+    return {key: mask(value, home) for key, value in got.items()}
 
 
 async def all_runs(home: Path) -> dict[str, Any]:
-    """Return the results of all cases, in their order, and write them if they are updated."""
     environ = {
         **os.environ,
         "HOME": str(home),
@@ -133,7 +131,7 @@ async def all_runs(home: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 async def runs() -> AsyncIterator[dict[str, Any]]:
-    """The results of all cases, in their order, by one bridge on bubblewrap."""
+    """The results of all cases from one bridge on bubblewrap."""
     # Of one length, since results count bytes.
     with tempfile.TemporaryDirectory(prefix="mcb-frozen-", dir="/tmp") as directory:
         yield await all_runs(Path(directory))

@@ -1,7 +1,7 @@
-"""An event loop whose time passes only when nothing else is left to do.
+"""An event loop whose clock advances only when no task can run.
 
-Timeouts then cost a test no time, and the order of events is the same at every run. A test that
-waits with `idle` continues when every task waits for something; time stands still until then.
+Timeouts then take no time, and the order of events is deterministic. `idle` returns when every task
+waits; the clock does not advance before.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ import anyio
 T = TypeVar("T")
 
 STUCK_SECONDS = 30.0
-"""Real seconds without any event, after which nothing will ever happen."""
+"""Real seconds without an event until a test fails."""
 
 _TICK = 1e-6
 """Added to each jump, so that rounding leaves no timer just short of its time."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Asked for events when the loop has nothing ready: then it is idle, or time may jump."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
@@ -45,8 +43,6 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The loop."""
-
     def __init__(self) -> None:
         self._now = 0.0
         self._idle: asyncio.Future[None] | None = None

@@ -1,29 +1,29 @@
-"""What a hostile guest may write: frames, things that are nearly frames, and bytes."""
+"""A hostile guest's output: frames, damaged frames and bytes."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from bridge.guest.protocol.wire import (
-    MAX_ID,
-    Call,
-    Cancel,
-    Done,
-    Exited,
-    File,
-    GuestFrame,
-    Hello,
-    Output,
-    encode,
+from bridge.guest.protocol import wire
+from bridge.guest.protocol.wire import GuestFrame, encode
+
+FUZZING = settings.get_current_profile_name() == "fuzz"
+
+searched = settings(
+    deadline=None,
+    derandomize=not FUZZING,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+"""The same hundred examples in each run, or many random ones in `make fuzz`."""
 
 texts = st.text(max_size=20) | st.sampled_from(("\ud800", '",[{\\', "\\\\", "\n", "\x00", "é😀"))
 raw = st.binary(max_size=20) | st.sampled_from((b"\n", b"+1\n", b'\n{"type":"call"'))
-whole = st.integers(-MAX_ID + 1, MAX_ID - 1)
-ids = st.integers(0, MAX_ID - 1)
+whole = st.integers(-wire.MAX_ID + 1, wire.MAX_ID - 1)
+ids = st.integers(0, wire.MAX_ID - 1)
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -37,13 +37,13 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 objects = st.dictionaries(texts, json_values, max_size=4)
 
 guest_frames: st.SearchStrategy[GuestFrame] = st.one_of(
-    st.builds(Hello, digest=texts, python=texts, protocol=whole, facts=objects),
-    st.builds(Call, id=ids, method=texts, params=objects),
-    st.builds(Cancel, id=ids),
-    st.builds(Output, stream=st.sampled_from(("stdout", "stderr")), data=raw, skipped=whole),
-    st.builds(File, name=texts, data=raw, size=whole, more=st.booleans(), problem=texts),
+    st.builds(wire.Hello, digest=texts, python=texts, protocol=whole, facts=objects),
+    st.builds(wire.Call, id=ids, method=texts, params=objects),
+    st.builds(wire.Cancel, id=ids),
+    st.builds(wire.Output, stream=st.sampled_from(("stdout", "stderr")), data=raw, skipped=whole),
+    st.builds(wire.File, name=texts, data=raw, size=whole, more=st.booleans(), problem=texts),
     st.builds(
-        Done,
+        wire.Done,
         outcome=st.sampled_from(("ok", "exception", "exit")),
         exit_code=whole,
         error=texts,
@@ -53,7 +53,7 @@ guest_frames: st.SearchStrategy[GuestFrame] = st.one_of(
         result_repr=texts,
     ),
     st.builds(
-        Exited,
+        wire.Exited,
         code=st.none() | whole,
         signal=st.none() | whole,
         timed_out=st.booleans(),

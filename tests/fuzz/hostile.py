@@ -1,7 +1,7 @@
-"""A hostile guest and a difficult server, driven by a script, around a real program's host side.
+"""A scripted hostile guest and a difficult server around the real host side of a program.
 
-What is real: the channel, the dispatcher, `Program` and `GuestRequests`, the gate. What is not:
-the sandbox, whose bytes the script makes up, and the pool of servers behind the gate.
+The channel, the dispatcher, `Program`, `GuestRequests` and the gate are real. The sandbox and the
+pool of servers are fakes.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 
-from bridge.discovery.finder import Discovery
-from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
+from bridge.errors import BridgeError, ChannelClosedError, ToolCallError, UpstreamError
 from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.protocol.wire import Reply, Stop, decode_host_frame
+from bridge.inventory.guide import GuestGuide
+from bridge.inventory.servers import Servers
+from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
-from bridge.model.outcome import caught
+from bridge.model.results import catch
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import Facts, Program
+from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
-from bridge.servers.guide import GuestGuide
-from bridge.servers.servers import Servers
-from bridge.servers.tool_cache import ToolCache
 from bridge.settings import load
 from bridge.store import Store
 from bridge.upstream.pool import Pool
+from tests.engine_rig import ListFinder
 from tests.fuzz.clock import loop
 
 GRANT = Grant(servers=frozenset(("alpha",)), calls=12)
@@ -55,66 +56,45 @@ ANSWERS: Sequence[Mapping[str, Json]] = (
     {"isError": True, "content": [{"type": "text", "text": "x" * 50_000}]},
     {},
 )
-"""What servers have answered, or could."""
 
 
-class _Finder:
-    """Finds two servers, of which the run is given one."""
-
-    def stamp(self) -> object:
-        return 0
-
-    def find(self) -> Discovery:
-        source = Source(client="t", scope="user", path="/t", key="")
-        servers = tuple(
-            ServerSpec(name=name, transport="stdio", source=source, command="none")
-            for name in ("alpha", "beta")
-        )
-        return Discovery(servers=servers, skipped=(), warnings=(), stamp=())
+def _server(name: str) -> ServerSpec:
+    source = Source(client="t", scope="user", path="/t", key="")
+    return ServerSpec(name=name, transport="stdio", source=source, command="none")
 
 
 class DifficultPool(Pool):
-    """Answers as the tool's name says, and keeps account."""
+    """A pool whose tools behave as their names say, and which counts calls."""
 
     def __init__(self) -> None:
         super().__init__((), log_dir=Path("/nonexistent"), environ={})
         self.asked: list[str] = []
-        self.under_way = 0
+        self.running = 0
         self.most = 0
         self.release = anyio.Event()
 
     async def tools(self, server: str, **how: bool) -> tuple[Tool, ...]:
         await anyio.lowlevel.checkpoint()
-        raise ServerLostError("gone", server=server)
+        raise UpstreamError("gone", server=server, code="server_lost")
 
     async def call_tool(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        *,
-        timeout: float | None = None,
+        self, server: str, tool: str, arguments: Mapping[str, Json], **options: Any
     ) -> dict[str, Json]:
         self.asked.append(server)
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
+        self.running += 1
+        self.most = max(self.most, self.running)
         try:
-            return await self._answer(server, tool, arguments)
+            await anyio.lowlevel.checkpoint()
+            if tool == "hang":
+                await anyio.sleep_forever()
+            if tool == "late":
+                await self.release.wait()
+            if tool == "stubborn":
+                # Cancellation takes effect late, as during a write to a server.
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(1)
         finally:
-            self.under_way -= 1
-
-    async def _answer(
-        self, server: str, tool: str, arguments: Mapping[str, Json]
-    ) -> dict[str, Json]:
-        await anyio.lowlevel.checkpoint()
-        if tool == "hang":
-            await anyio.sleep_forever()
-        if tool == "late":
-            await self.release.wait()
-        if tool == "stubborn":
-            # It cannot be interrupted at once, as when it writes a message to a server.
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(1)
+            self.running -= 1
         if tool == "fail":
             raise ToolCallError("no " * 3000, server=server, rpc_code=-1, data=[math.nan])
         if tool == "defect":
@@ -151,7 +131,7 @@ class HostileSandbox:
             if self.broken:
                 raise ChannelClosedError("broken")
             self.sent += part
-            # What fits into a pipe is taken from who writes, whether or not anybody reads it.
+            # A pipe accepts the first bytes, whether or not they are read.
             while not self.reads and not self.broken:
                 await self._changed.wait()
             await anyio.lowlevel.checkpoint()
@@ -190,13 +170,9 @@ class HostileSandbox:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One thing that happens.
+    """One event: the guest's bytes, the sandbox's flags, the passed seconds, a cancellation.
 
-    Attributes:
-        says: Bytes from the guest; empty for none.
-        flags: How the sandbox behaves from now on.
-        passes: Seconds that pass.
-        settles: Whether everything comes to rest before the next step.
+    `settles`: all tasks wait before the next step.
     """
 
     says: bytes = b""
@@ -208,41 +184,30 @@ class Step:
     settles: bool = True
 
 
-@dataclass(kw_only=True)
-class Aftermath:
-    """What is left to look at once a run has ended."""
-
-    outcome: RunResult | BridgeError | None
-    facts: Facts | None
-    sent: bytes
-    asked: Sequence[str]
-    counted: int
-    most: int
-    under_way: int
-    tasks_left: Sequence[str]
-
-
 class Play:
     """One run, from the script's first step to the run's end."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
-        self._facts: Facts | None = None
-        self._outcome: RunResult | BridgeError | None = None
+        self.facts: Facts | None = None
+        self.outcome: RunResult | BridgeError | None = None
+        self.pool, self.sandbox = DifficultPool(), HostileSandbox()
+        self.calls = 0
+        self.tasks_left: list[str] = []
 
-    async def play(self) -> Aftermath:
-        pool, sandbox = DifficultPool(), HostileSandbox()
+    async def play(self) -> Play:
+        pool, sandbox = self.pool, self.sandbox
         settings = load({}, {"HOME": "/nonexistent"})
-        servers = Servers(_Finder(), pool, ToolCache(Store(Path("/nonexistent"))))
-        async with servers:
+        finder = ListFinder(_server("alpha"), _server("beta"))
+        async with Servers(finder, pool, ToolCache(Store(Path("/nonexistent")))) as servers:
             gate = Gate(GRANT, pool.call_tool)
             questions = GuestRequests(servers, GuestGuide(servers, settings), gate)
-            session = GuestSession(
+            session = ReadySandbox(
                 sandbox=sandbox, channel=Channel(sandbox), facts={}, isolation=sandbox.isolation
             )
             await loop().idle()
             before = {task.id for task in anyio.get_running_tasks()}
-            # What the engine does once, for whichever run is the first, is not that run's.
+            # The engine does this once, before its first run.
             await servers.load_unknown(())
             while not {task.id for task in anyio.get_running_tasks()} <= before:
                 await anyio.lowlevel.checkpoint()  # in a thread: no time passes meanwhile
@@ -251,32 +216,19 @@ class Play:
                 for step in self._steps:
                     await self._perform(step, sandbox, pool, tasks.cancel_scope)
             await loop().idle()
-            return Aftermath(
-                outcome=self._outcome,
-                facts=self._facts,
-                sent=bytes(sandbox.sent),
-                asked=pool.asked,
-                counted=gate.calls,
-                most=pool.most,
-                under_way=pool.under_way,
-                tasks_left=[
-                    str(task) for task in anyio.get_running_tasks() if task.id not in before
-                ],
-            )
+            self.calls = gate.calls
+            tasks_now = anyio.get_running_tasks()
+            self.tasks_left = [str(task) for task in tasks_now if task.id not in before]
+            return self
 
     async def _run(self, program: Program) -> None:
-        self._outcome = await caught(self._result(program))
+        self.outcome = await catch(self._result(program))
 
     async def _result(self, program: Program) -> RunResult:
-        self._facts = await program.finish()
-        verdict = classify(self._facts.ending, LIMITS)
-        return RunResult(
-            run_id="",
-            status=verdict.status,
-            summary=verdict.summary,
-            reason=verdict.reason,
-            timeout_seconds=LIMITS.timeout,
-        )
+        self.facts = await program.finish()
+        verdict = classify(self.facts.ending, LIMITS)
+        how = {"status": verdict.status, "summary": verdict.summary, "reason": verdict.reason}
+        return RunResult(run_id="", timeout_seconds=LIMITS.timeout, **how)  # type: ignore[arg-type]
 
     async def _perform(
         self, step: Step, sandbox: HostileSandbox, pool: DifficultPool, run: anyio.CancelScope

@@ -13,24 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.errors import BridgeError
-from bridge.guest.protocol.wire import (
-    Call,
-    Cancel,
-    Done,
-    Exited,
-    GuestFrame,
-    LineDecoder,
-    Output,
-    WireError,
-    decode_guest_frame,
-    encode,
-)
+from bridge.guest.protocol import wire
+from bridge.guest.protocol.wire import Call, Cancel, Done, Exited, encode
 from bridge.model import RunResult
 from bridge.rpc.dispatcher import Dispatcher, DispatchLimits
 from tests.fuzz.clock import loop, run
-from tests.fuzz.frames import lines
+from tests.fuzz.frames import lines, searched
 from tests.fuzz.hostile import GRANT, LIMITS, Play, Step, replies
-from tests.fuzz.search import searched
 
 ids = st.integers(0, 5)
 tools = st.sampled_from(
@@ -38,44 +27,28 @@ tools = st.sampled_from(
 )
 servers = st.sampled_from(("alpha", "alpha", "mcp_alpha", "beta", "gamma", "", None))
 
+arguments = st.fixed_dictionaries({"n": st.integers(0, 20)})
+tool_params = {"server": servers, "tool": tools, "arguments": arguments, "raw": st.booleans()}
 tool_calls = st.builds(
-    lambda number, server, tool, n, raw: Call(
-        id=number,
-        method="call_tool",
-        params={"server": server, "tool": tool, "arguments": {"n": n}, "raw": raw},
-    ),
-    ids,
-    servers,
-    tools,
-    st.integers(0, 20),
-    st.booleans(),
+    Call, id=ids, method=st.just("call_tool"), params=st.fixed_dictionaries(tool_params)
+)
+METHODS = ("list_servers", "list_tools", "query_tool_docs", "search_tool_docs", "__init__", "")
+PARAMS: tuple[dict[str, Any], ...] = (
+    *({}, {"server": "alpha"}, {"server": "beta", "detail": 1}),
+    *({"query": "x", "limit": True}, {"query": "x"}, {"arguments": []}),
 )
 other_calls = st.builds(
-    lambda number, method, params: Call(id=number, method=method, params=params),
-    ids,
-    st.sampled_from(
-        ("list_servers", "list_tools", "query_tool_docs", "search_tool_docs", "__init__", "")
-    ),
-    st.sampled_from(
-        (
-            {},
-            {"server": "alpha"},
-            {"server": "beta", "detail": 1},
-            {"query": "x", "limit": True},
-            {"query": "x"},
-            {"arguments": []},
-        )
-    ),
+    Call, id=ids, method=st.sampled_from(METHODS), params=st.sampled_from(PARAMS)
 )
-frames: st.SearchStrategy[GuestFrame] = st.one_of(
+frames: st.SearchStrategy[wire.GuestFrame] = st.one_of(
     tool_calls,
     tool_calls,
     tool_calls,
     other_calls,
     st.builds(Cancel, id=ids),
-    st.builds(Output, stream=st.just("stdout"), data=st.just("é".encode() * 900), skipped=ids),
+    st.builds(wire.Output, stream=st.just("stdout"), data=st.just("é".encode() * 900), skipped=ids),
 )
-endings: st.SearchStrategy[GuestFrame] = st.one_of(
+endings: st.SearchStrategy[wire.GuestFrame] = st.one_of(
     st.builds(Done, outcome=st.sampled_from(("ok", "exception"))),
     st.builds(Exited, code=st.sampled_from((None, 0, 3)), signal=st.sampled_from((None, 9, 99))),
 )
@@ -89,7 +62,7 @@ steps = st.one_of(
     st.builds(Step, releases=st.just(True), settles=st.booleans()),
     st.builds(Step, passes=st.sampled_from((0.5, 3.0))),
 )
-"""What continues for as long as a run does."""
+"""Steps after which the run continues."""
 
 last_steps = st.one_of(
     st.builds(Step, says=endings.map(encode), settles=st.booleans()),
@@ -102,19 +75,19 @@ last_steps = st.one_of(
     st.builds(Step, cancels=st.just(True), settles=st.booleans()),
     st.builds(Step, passes=st.just(LIMITS.timeout + 3)),
 )
-"""What may end one."""
+"""Steps that may end the run."""
 
 scripts = st.tuples(st.lists(steps, max_size=12), st.lists(last_steps | steps, max_size=5)).map(
     lambda parts: [*parts[0], *parts[1]]
 )
 
 
-def _asked(script: Sequence[Step]) -> Counter[int]:
+def _count_calls(script: Sequence[Step]) -> Counter[int]:
     found: Counter[int] = Counter()
-    for line in LineDecoder().feed(b"".join(step.says for step in script)):
+    for line in wire.LineDecoder().feed(b"".join(step.says for step in script)):
         try:
-            frame = decode_guest_frame(line)
-        except WireError:
+            frame = wire.decode_guest_frame(line)
+        except wire.WireError:
             continue
         if isinstance(frame, Call):
             found[frame.id] += 1
@@ -150,26 +123,24 @@ CANCELLED_BETWEEN_CALLS = [
 @example(CANCELLED_BETWEEN_CALLS)
 @given(scripts)
 def test_a_run_with_a_hostile_guest_ends_and_leaves_nothing(script: list[Step]) -> None:
-    """It ends with a result or an error of the bridge's own, by its deadline, and all its calls."""
     after = run(Play(script).play)
 
     if after.outcome is None:
         assert any(step.cancels for step in script)
     else:
         assert isinstance(after.outcome, (RunResult, BridgeError))
-    assert (after.under_way, after.tasks_left) == (0, [])
+    pool = after.pool
+    assert (pool.running, after.tasks_left) == (0, [])
+    assert pool.most <= LIMITS.concurrent_calls
+    assert set(pool.asked) <= (GRANT.servers or set())
+    assert len(pool.asked) == after.calls <= GRANT.calls
 
-    assert after.most <= LIMITS.concurrent_calls
-    assert set(after.asked) <= (GRANT.servers or set())
-    assert len(after.asked) == after.counted <= GRANT.calls
-
-    answered, _ = replies(after.sent)
-    asked = _asked(script)
+    answered, _ = replies(bytes(after.sandbox.sent))
+    asked = _count_calls(script)
     assert all(answered[number] <= asked[number] for number in answered)
 
     if after.facts is not None:
-        # Each gap is announced in a line of text beside what is kept, and a byte that is no text
-        # is shown as a character of three.
+        # A line of text announces each gap, and an undecodable byte becomes three.
         assert all(
             len(text.encode()) <= 3 * LIMITS.output_bytes + 16 * 60
             for text in (after.facts.left.stdout, after.facts.left.stderr)
@@ -186,7 +157,7 @@ DISPATCH = DispatchLimits(concurrent=2, reply_bytes=1000, pending=4, pending_cos
 
 
 class _Host:
-    """Serves calls that wait until they are let go, and notes what is sent."""
+    """Serves calls that wait for `release`, and counts the replies."""
 
     def __init__(self) -> None:
         self.release = anyio.Event()
@@ -218,7 +189,7 @@ async def _dispatch(script: Sequence[tuple[str, int, int]]) -> None:
                     try:
                         await dispatcher.accept(Call(id=number, method="", params={}), cost)
                         accepted[number] += 1
-                    except WireError:
+                    except wire.WireError:
                         assert dispatcher.under_way > 0
             elif move == "cancel":
                 dispatcher.cancel(number)

@@ -36,7 +36,7 @@ TELEGRAM_BOT_TOKEN=123456789:AAH{TOKEN} | DISCORD_TOKEN=MTIz.{TOKEN}.{TOKEN}
 SUPABASE_SERVICE_ROLE_KEY=sbp_{TOKEN} | FIGMA_API_KEY=figd_{"aB3d" * 9}
 AIRTABLE_API_KEY=pat{TOKEN} | DD_API_KEY={HEX} | DD_APP_KEY={HEX} | QDRANT_API_KEY={TOKEN}
 DIRENV_DIFF=eJzUkl-PmkAUxb_LfUan_i== | __MISE_DIFF=eAFrXpyfk9KwOC-1vGFJ
-X_SIGNATURE={TOKEN} | SENTRY_DSN=x9+q/2-mm!kk
+X_SIGNATURE={TOKEN} | SENTRY_DSN=x9+q/2-mm!kk | ANYTHING=xoxb-12345-12345- | ANYTHING={TOKEN}
 """
 
 PUBLIC = f"""
@@ -68,11 +68,11 @@ PROXY_BYPASS=localhost,10.0.0.1 | NO_PROXY_BYPASS=intranet.corp.9 | COMPASS=nort
 LOG_LEVEL=debug | NODE_ENV=production | GIT_COMMIT={HEX} | IMAGE_DIGEST={HEX}
 MODEL=gpt-4o-2024-08-06 | EMBEDDING_MODEL=text-embedding-3-large
 KEYBOARD_LAYOUT=de-latin1-nodeadkeys | DIRENV_FILE=/home/ann/src/.envrc
-MONKEY=banana-split-42 | TURKEY=istanbul-2024
+MONKEY=banana-split-42 | TURKEY=istanbul-2024 | DB_PASSWORD=pw1 | TOKEN=https://h.example/token
+TOKEN=true | TOKEN=20240912 | DATABASE_ID={HEX} | TENANT=550e8400-e29b-41d4-a716-446655440000
 """
 
 
 def lines(table: str) -> list[tuple[str, str]]:
-    """Return the names and values in one of the tables."""
     found = (row.partition("=") for line in table.split("\n") if line for row in line.split(" | "))
     return [(name, value) for name, _, value in found]

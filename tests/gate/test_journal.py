@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
-from bridge.gate.journal import (
-    JournalEntry,
-    Journals,
-    Replay,
-    RunJournal,
-    key_of,
-)
-from bridge.gate.outcomes import Outcome
+from bridge.errors import InvalidRequestError, RefusedError, UnknownError
+from bridge.gate.decision import CallFacts, Outcome
+from bridge.gate.journal import JournalEntry, Journals, Replay, RunJournal, key_of
 from bridge.model import Effect, Json, RetriedReads
 from tests.raised import raises_code
 
@@ -31,6 +24,10 @@ def answer(text: str = "done") -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}]}
 
 
+def call(tool: str, arguments: dict[str, Json], server: str = "s") -> CallFacts:
+    return CallFacts(server=server, tool=tool, arguments=arguments)
+
+
 def put(
     journal: RunJournal,
     tool: str,
@@ -39,13 +36,9 @@ def put(
     outcome: Outcome = "ok",
     effect: Effect = "write",
 ) -> JournalEntry:
-    """Record a call and what became of it."""
-    entry = journal.sent("s", tool, arguments, effect, 1)
+    entry = journal.sent(call(tool, arguments), effect, 1)
     journal.settle(entry, outcome, result)
     return entry
-
-
-# --- which calls are like each other
 
 
 @pytest.mark.parametrize(
@@ -64,10 +57,9 @@ def put(
         ({"a": float("nan")}, {"a": float("nan")}, True),
     ],
 )
-def test_arguments_are_alike_as_a_server_would_see_them(
+def test_equal_arguments_share_a_key(
     one: dict[str, Json], other: dict[str, Json], alike: bool
 ) -> None:
-    """As JSON without the order of its keys."""
     assert (key_of("s", "t", one) == key_of("s", "t", other)) is alike
 
 
@@ -76,33 +68,13 @@ def test_a_tools_name_does_not_run_into_its_servers() -> None:
     assert len(keys) == 3
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-ARGUMENTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
+def test_arguments_in_a_refusal_are_cut() -> None:
+    journal, long = RunJournal(), call("t", {"text": "x" * 100_000})
+    journal.sent(long, "write")
+    with raises_code("outcome_unknown") as caught:
+        Replay(journal).answer(long, "write")
+    assert len(str(caught.value)) < 1100
 
-
-def turned(value: Json) -> Json:
-    """Return the same with the keys of every object the other way round."""
-    if isinstance(value, dict):
-        return {key: turned(value[key]) for key in reversed(list(value))}
-    return [turned(item) for item in value] if isinstance(value, list) else value
-
-
-@given(one=ARGUMENTS, other=ARGUMENTS)
-def test_keys_are_equal_exactly_for_the_same_json(one: Any, other: Any) -> None:
-    def plain(value: Json) -> str:
-        return json.dumps(value, sort_keys=True)
-
-    assert key_of("s", "t", one) == key_of("s", "t", turned(one))
-    assert (key_of("s", "t", one) == key_of("s", "t", other)) is (plain(one) == plain(other))
-
-
-# --- matching, beside a reference that does it the long way
 
 Wish = tuple[str, int, Effect]
 """Tool, arguments, and what it does."""
@@ -139,7 +111,7 @@ class Reference:
             return "refuse"
         return "make"
 
-    def unused(self) -> list[Sent]:
+    def list_unused(self) -> list[Sent]:
         left = Counter(self.asked)
         found: list[Sent] = []
         for one in self.sent:
@@ -158,11 +130,11 @@ OUTCOMES = st.sampled_from(["ok", "ok", "ok", "tool-error", "refused", "not-sent
 PROGRAM = st.lists(st.tuples(WISHES, OUTCOMES), max_size=12)
 
 
-def replayed(replay: Replay, wish: Wish) -> dict[str, Json] | Literal["make", "refuse"]:
+def answer_or_verdict(replay: Replay, wish: Wish) -> dict[str, Json] | Literal["make", "refuse"]:
     tool, value, effect = wish
     try:
-        found = replay.answer("s", tool, {"n": value}, effect)
-    except OutcomeUnknownError:
+        found = replay.answer(call(tool, {"n": value}), effect)
+    except RefusedError:
         return "refuse"
     return "make" if found is None else found
 
@@ -193,16 +165,16 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
             for wish, outcome in program:
                 tool, value, effect = wish
                 if replay is not None and reference is not None:
-                    found = replayed(replay, wish)
+                    found = answer_or_verdict(replay, wish)
                     assert found == reference.answer(wish)
                     if found == "refuse":
                         continue
                     if not isinstance(found, str):
-                        entry = journal.sent("s", tool, {"n": value}, effect)
+                        entry = journal.sent(call(tool, {"n": value}), effect)
                         journal.settle(entry, "ok", found)
                         own.append(Sent(wish, "ok", found))
                         continue
-                entry = journal.sent("s", tool, {"n": value}, effect)
+                entry = journal.sent(call(tool, {"n": value}), effect)
                 made = Sent(wish, outcome, answer(str(next(numbers))))
                 own.append(made)
                 waiting.append((entry, made))
@@ -214,43 +186,31 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
             sent = own
         elif not late or journals.find(origin, "me") is journal:
             # Else it made no write of its own, and the next retry begins where this one did.
-            sent = own + reference.unused()
-
-
-# --- what is refused
+            sent = own + reference.list_unused()
 
 
 def test_an_unknown_write_is_refused_however_often_it_is_asked_for() -> None:
-    """A loop that tries three times must not get through on the second; it says what to do."""
     journal = RunJournal("run7")
-    entry = journal.sent("crm", "create", {"name": "n", "token": "hunter2"}, "write", 7)
+    entry = journal.sent(call("create", {"name": "n", "token": "hunter2"}, "crm"), "write", 7)
     assert entry.outcome == "unknown"
     replay = Replay(journal, mask=lambda value: {**value, "token": "***"})
     text = ""
     for _ in range(3):
-        with pytest.raises(OutcomeUnknownError) as caught:
-            replay.answer("crm", "create", {"token": "hunter2", "name": "n"}, "write")
+        with raises_code("outcome_unknown") as caught:
+            replay.answer(call("create", {"token": "hunter2", "name": "n"}, "crm"), "write")
         text = str(caught.value)
     assert text.startswith('crm.create({"token": "***", "name": "n"}), call 7 of run run7, was ')
     for part in ("may or may not have happened", "not made again", "reads", "without `retry_of`"):
         assert part in text
     assert "hunter2" not in text
-    assert replay.answer("crm", "create", {"name": "other"}, "write") is None
-
-
-def test_arguments_in_a_refusal_are_cut() -> None:
-    journal = RunJournal()
-    journal.sent("s", "t", {"text": "x" * 100_000}, "write")
-    with pytest.raises(OutcomeUnknownError) as caught:
-        Replay(journal).answer("s", "t", {"text": "x" * 100_000}, "write")
-    assert len(str(caught.value)) < 1100
+    assert replay.answer(call("create", {"name": "other"}, "crm"), "write") is None
 
 
 def test_what_the_retry_takes_for_a_write_is_one() -> None:
     journal = RunJournal()
-    journal.sent("s", "t", {}, "read")
-    with pytest.raises(OutcomeUnknownError):
-        Replay(journal).answer("s", "t", {}, "write")
+    journal.sent(call("t", {}), "read")
+    with raises_code("outcome_unknown"):
+        Replay(journal).answer(call("t", {}), "write")
 
 
 def test_a_result_too_large_to_keep_is_read_again_and_not_written_again() -> None:
@@ -259,10 +219,10 @@ def test_a_result_too_large_to_keep_is_read_again_and_not_written_again() -> Non
         entry = put(journal, effect, {}, answer("x" * 5 * MIB), effect=effect)
         assert entry.result is None
     replay = Replay(journal)
-    assert replay.answer("s", "read", {}, "read") is None
+    assert replay.answer(call("read", {}), "read") is None
     for _ in range(2):
-        with pytest.raises(OutcomeUnknownError, match="did happen, and its result was too large"):
-            replay.answer("s", "write", {}, "write")
+        with raises_code("outcome_unknown", match="did happen, and its result was too large"):
+            replay.answer(call("write", {}), "write")
 
 
 def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
@@ -271,30 +231,24 @@ def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
         deep = [deep]
     journal = RunJournal()
     put(journal, "t", {"deep": deep}, answer())
-    with pytest.raises(OutcomeUnknownError):
-        Replay(journal).answer("s", "t", {"deep": deep}, "write")
+    with raises_code("outcome_unknown"):
+        Replay(journal).answer(call("t", {"deep": deep}), "write")
 
 
-# --- retries of retries
-
-
-def test_two_retries_at_once_do_not_both_go_on() -> None:
+def test_two_retries_at_once_do_not_both_continue() -> None:
     journals = Journals()
     first = journals.begin("a", "me")
     put(first, "put", {"n": 1}, answer("1"))
     one, other = (Replay(first, run_id=run_id) for run_id in ("b", "c"))
-    assert one.answer("s", "put", {"n": 2}, "write") is None
-    assert one.answer("s", "put", {"n": 3}, "write") is None
-    with pytest.raises(
-        OutcomeUnknownError, match=r"another retry of the same run, b.*retry_of='b'"
-    ):
-        other.answer("s", "put", {"n": 2}, "write")
-    assert other.answer("s", "get", {}, "read") is None
-    assert other.answer("s", "put", {"n": 1}, "write") == answer("1")
+    assert one.answer(call("put", {"n": 2}), "write") is None
+    assert one.answer(call("put", {"n": 3}), "write") is None
+    with raises_code("outcome_unknown", match=r"another retry of the same run, b.*retry_of='b'"):
+        other.answer(call("put", {"n": 2}), "write")
+    assert other.answer(call("get", {}), "read") is None
+    assert other.answer(call("put", {"n": 1}), "write") == answer("1")
 
 
-def test_a_run_that_goes_on_cannot_be_retried_yet() -> None:
-    """What it is going to call would be called twice."""
+def test_a_run_that_continues_cannot_be_retried_yet() -> None:
     journals = Journals()
     journal = journals.begin("a", "me")
     with journal.recording(), pytest.raises(InvalidRequestError, match="Run a still runs"):
@@ -307,24 +261,20 @@ def test_a_plans_calls_come_after_those_of_the_run_that_made_it() -> None:
     put(journals.begin("a", "me"), "put", {}, answer("one"))
     replay = Replay(journals.find("a", "me"), run_id="p")
     planning = journals.begin("p", "me", replay)
-    assert replay.answer("s", "put", {}, "write") == answer("one")
+    assert replay.answer(call("put", {}), "write") == answer("one")
     put(planning, "put", {}, answer("one"))
-    assert replay.answer("s", "put", {}, "write") is None
-    applied = journals.begin_plan("x", "me", "p")
+    assert replay.answer(call("put", {}), "write") is None
+    applied = journals.begin("x", "me", planned_by="p")
     put(applied, "put", {}, answer("two"))
     for run_id in "apx":
         again = Replay(journals.find(run_id, "me"), run_id="z")
-        found = [again.answer("s", "put", {}, "write") for _ in range(2)]
+        found = [again.answer(call("put", {}), "write") for _ in range(2)]
         assert found == [answer("one"), answer("two")]
-    assert list(journals.begin_plan("y", "you", "p").entries()) == []
-
-
-# --- whose they are, and how much of them there is
+    assert list(journals.begin("y", "you", planned_by="p").entries()) == []
 
 
 @pytest.mark.parametrize(("run_id", "owner"), [("b", "me"), ("a", "you"), ("a", ""), ("", "me")])
 def test_a_journal_is_found_by_its_owner_only(run_id: str, owner: str) -> None:
-    """To everybody else it is as if there were none, and what to do instead is said."""
     journals = Journals()
     journals.begin("a", "me")
     with raises_code("unknown_run") as caught:
@@ -344,7 +294,6 @@ def test_the_run_that_was_used_longest_ago_makes_room() -> None:
 
 
 def test_a_run_under_way_makes_no_room() -> None:
-    """Its calls would be forgotten while it makes them."""
     journals = Journals(max_runs=1)
     journal = journals.begin("a", "me")
     with journal.recording():
@@ -365,8 +314,8 @@ def test_results_are_kept_within_the_memory_for_all() -> None:
         assert [result is not None for result in kept] == [True, True, False, False]
         assert not _has(journals, "a")
     assert journals.used <= 3 * MIB
-    with pytest.raises(OutcomeUnknownError, match="too large to keep"):
-        Replay(journals.find("b", "me")).answer("s", "put", {"n": 2}, "write")
+    with raises_code("outcome_unknown", match="too large to keep"):
+        Replay(journals.find("b", "me")).answer(call("put", {"n": 2}), "write")
 
 
 def test_a_chain_of_retries_takes_no_more_memory_than_its_runs_do() -> None:
@@ -379,11 +328,11 @@ def test_a_chain_of_retries_takes_no_more_memory_than_its_runs_do() -> None:
         journal = journals.begin(str(turn), "me", replay)
         with journal.recording():
             for number in range(turn % 5):
-                found = replay.answer("s", "put", {"n": number}, "write")
+                found = replay.answer(call("put", {"n": number}), "write")
                 assert found is not None
                 put(journal, "put", {"n": number}, found)
         assert 4 * MIB <= journals.used < 9.1 * MIB
-    assert Replay(journal).answer("s", "put", {"n": 3}, "write") == answer("x" * MIB)
+    assert Replay(journal).answer(call("put", {"n": 3}), "write") == answer("x" * MIB)
 
 
 def _has(journals: Journals, run_id: str) -> bool:
@@ -399,7 +348,7 @@ def test_a_journal_answers_many_calls_that_are_alike_as_quickly_as_others() -> N
     for _ in range(10_000):
         put(journal, "put", {}, answer())
     replay = Replay(journal)
-    found = [replay.answer("s", "put", {}, "write") for _ in range(10_000)]
+    found = [replay.answer(call("put", {}), "write") for _ in range(10_000)]
     assert None not in found
-    assert replay.answer("s", "put", {}, "write") is None
+    assert replay.answer(call("put", {}), "write") is None
     assert list(replay.left()) == []

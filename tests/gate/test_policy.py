@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bridge.errors import SettingsError
 from bridge.gate.conditions import WORK
 from bridge.gate.decision import CallFacts, Decision, strictest
+from bridge.gate.flow import Flow
 from bridge.gate.pins import tool_digest
-from bridge.gate.policy import LONG_NAME, MAX_NAME_CHARS, OPEN, Policy
+from bridge.gate.policy import (
+    LONG_NAME,
+    MAX_NAME_CHARS,
+    OPEN,
+    Policy,
+    flow_decision,
+    outlook,
+    policy_digest,
+)
 from bridge.model import Effect, Json, Tool
-from bridge.settings.policy import parse_policy
+from bridge.settings.policy import Condition, PolicySpec, Rule, parse_policy
 
 
 def _policy(**table: Any) -> Policy:
@@ -31,7 +44,7 @@ def _call(definition: Tool | None = None, /, **arguments: Any) -> CallFacts:
     return CallFacts(server="s", tool="t", arguments=arguments, definition=definition)
 
 
-def test_without_a_policy_everything_is_allowed_and_nobody_believed() -> None:
+def test_without_a_policy_everything_is_allowed_and_no_one_believed() -> None:
     policy = Policy()
     decision = policy.decide(_call(_tool(readOnlyHint=True, openWorldHint=True)))
     assert decision == Decision(action="allow", rule=OPEN, effect="write")
@@ -60,18 +73,13 @@ def test_a_trusted_server_is_believed_what_its_annotations_say(
     policy = _policy(servers={"s": {"trust": True}})
     decision = policy.decide(_call(_tool(**annotations)))
     assert (decision.effect, decision.rule) == (effect, rule)
-    # Any other server may say what it wants.
+    # Without a definition, or of a server that is not trusted, annotations do not count.
+    assert policy.decide(_call()).rule == "default for untrusted tools"
     decision = _policy(servers={"s": {}}).decide(_call(_tool(**annotations)))
     assert (decision.effect, decision.rule) == ("write", "default for untrusted tools")
 
 
-def test_a_tool_that_a_trusted_server_does_not_describe_is_untrusted() -> None:
-    decision = _policy(servers={"s": {"trust": True}}).decide(_call())
-    assert (decision.effect, decision.rule) == ("write", "default for untrusted tools")
-
-
 def test_the_word_of_the_user_is_stronger_than_any_annotation() -> None:
-    """In both directions; without a word about the tool, annotations count."""
     tools = {"t": {"effect": "destructive"}, "r*": {"effect": "read"}, "*": {"labels": []}}
     policy = _policy(servers={"s": {"trust": True, "tools": tools}})
     for tool, hints, effect in (
@@ -100,17 +108,18 @@ def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
     flow = [{"name": "f", "after": ["x"], "to": ["exfiltration"], "action": "ask"}]
     policy = _policy(servers={"s": server}, flow=flow)
     reads, writes = (_tool(readOnlyHint=hint, openWorldHint=True) for hint in (True, False))
-    assert policy.labels("s", "t", None) == {"private-data", "x"}
-    assert policy.labels("s", "t", reads) == {"private-data", "x", "untrusted-input"}
-    assert policy.labels("s", "t", writes) == {"private-data", "x", "exfiltration"}
-    assert policy.decide(_call(writes)).labels == {"private-data", "x", "exfiltration"}
+    own = {"private-data", "x"}
+    assert policy.labels("s", "t", None) == own
+    assert policy.labels("s", "t", reads) == own | {"untrusted-input"}
+    assert policy.labels("s", "t", writes) == own | {"exfiltration"}
+    assert policy.decide(_call(writes)).labels == own | {"exfiltration"}
     assert policy.labels("other", "t", writes) == frozenset()
-    distrusted = _policy(servers={"s": {**server, "trust": False}}, flow=flow)
-    assert distrusted.labels("s", "t", reads) == {"private-data", "x"}
+    assert (
+        _policy(servers={"s": {**server, "trust": False}}, flow=flow).labels("s", "t", reads) == own
+    )
 
 
-def test_a_definition_that_changes_is_judged_anew() -> None:
-    """What was worked out for one is not remembered for the next."""
+def test_a_definition_that_changes_is_judged_again() -> None:
     policy = _policy(servers={"s": {"trust": True}})
     tame, wild = _tool(readOnlyHint=True), _tool(destructiveHint=True)
     for definition, effect in ((tame, "read"), (wild, "destructive"), (None, "write")) * 2:
@@ -118,7 +127,6 @@ def test_a_definition_that_changes_is_judged_anew() -> None:
 
 
 def test_a_rule_made_for_one_definition_matches_no_other() -> None:
-    """Nor a tool of which nothing is known, if it would allow it."""
     tool = _tool(title="as it was")
     rules = [_rule("allow", tool="t", digest=tool_digest(tool))]
     policy = _policy(rules=rules)
@@ -190,7 +198,6 @@ def test_a_deep_value_ends_no_stack() -> None:
 
 
 def test_odd_values_are_not_judged() -> None:
-    """Whatever else may come out of a decoder one day."""
     allow = _policy(rules=[_rule("allow", when={"a": {"not": "x"}})])
     deny = _policy(rules=[_rule("deny", when={"a": {"glob": "x"}})])
     for odd in (object(), b"x", {1, 2}, float("nan"), 10**5000):
@@ -280,3 +287,90 @@ def test_a_decision_is_on_one_definition_whatever_is_decided_beside_it() -> None
     assert policy.decide(CallFacts(server="s", tool="t", definition=old)).effect == "read"
     assert policy.decide(now).effect == "destructive"
     assert beside == ["destructive"]
+
+
+def test_a_policys_digest_changes_with_its_meaning_alone() -> None:
+    def spec(**fields: Any) -> PolicySpec:
+        when = (Condition(path=("a", "*"), test="in", value=["x"]),)
+        rule = Rule(name="r", action="deny", effects=frozenset({"read", "write"}), when=when)
+        return PolicySpec(present=True, rules=(rule,), **fields)
+
+    first = spec()
+    assert policy_digest(first) == policy_digest(spec(path=Path("/elsewhere")))
+    assert policy_digest(first) != policy_digest(spec(pin=False))
+    other = Condition(path=("b", "*"), test="in", value=["x"])
+    changed = PolicySpec(present=True, rules=(Rule(name="r", action="deny", when=(other,)),))
+    assert policy_digest(first) != policy_digest(changed)
+    assert policy_digest(PolicySpec()) == ""
+
+
+def _of_rules(*rules: dict[str, Any]) -> Policy:
+    named = [{"name": str(number), **rule} for number, rule in enumerate(rules)]
+    return Policy(parse_policy({"rules": named}, "policy"))
+
+
+FORCE: dict[str, Any] = {"when": {"force": True}, "action": "deny"}
+MAIN: dict[str, Any] = {"when": {"branch": "main"}, "action": "ask"}
+ALLOWED: dict[str, Any] = {"action": "allow"}
+
+
+BOTH: dict[str, Any] = {"when": {"branch": "main", "force": True}, "action": "deny"}
+
+
+def test_a_forecast_has_the_arguments_that_a_possibility_needs() -> None:
+    found = outlook(_of_rules(FORCE, MAIN, ALLOWED), _call(force=False), unseen=["branch"])
+    assert (found.decision.action, found.decision.rule) == ("allow", "rule '2'")
+    [possible] = found.possible
+    assert (possible.decision.rule, possible.on) == ("rule '1'", ("branch",))
+
+
+@pytest.mark.parametrize(
+    ("rules", "seen", "any_name", "possible"),
+    [
+        ([{"action": "ask"}, MAIN], {}, False, []),
+        ([BOTH], {"force": False}, False, []),
+        ([BOTH], {"force": True}, False, ["deny"]),
+        ([FORCE, MAIN], {}, True, ["deny", "ask"]),
+    ],
+)
+def test_a_forecast_has_only_what_is_possible(
+    rules: list[dict[str, Any]], seen: dict[str, Any], any_name: bool, possible: list[str]
+) -> None:
+    unseen = [] if any_name else ["branch"]
+    found = outlook(_of_rules(*rules), _call(**seen), unseen=unseen, open=any_name)
+    assert [each.decision.action for each in found.possible] == possible
+
+
+_ARGUMENTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)
+_RULES = st.lists(
+    st.builds(
+        lambda when, action: {**({"when": when} if when else {}), "action": action},
+        _ARGUMENTS,
+        st.sampled_from(["allow", "ask", "deny"]),
+    ),
+    max_size=5,
+)
+
+
+@given(_RULES, _ARGUMENTS, st.sets(st.sampled_from("abc")))
+def test_whatever_is_decided_when_all_is_known_was_foreseen(
+    rules: list[dict[str, Any]], arguments: dict[str, int], unseen: set[str]
+) -> None:
+    try:
+        policy = _of_rules(*rules)
+    except SettingsError:
+        # A rule that would never get a call: such policies are refused.
+        return
+    seen = {name: value for name, value in arguments.items() if name not in unseen}
+    found = outlook(policy, _call(**seen), unseen=unseen)
+    final = policy.decide(_call(**arguments))
+    foreseen = [found.decision, *(each.decision for each in found.possible)]
+    assert (final.action, final.rule) in {(each.action, each.rule) for each in foreseen}
+
+
+def test_flow_rules_are_forecast_with_their_causes() -> None:
+    flow, found = Flow(_of_rules().spec.flows), []
+    for labels in (frozenset({"private-data"}), frozenset({"private-data", "untrusted-input"})):
+        before = [(CallFacts(server="mail", tool="read"), labels)]
+        found.append(flow_decision(flow, _call(), frozenset({"exfiltration"}), before))
+    assert [each and (each.action, each.led) for each in found] == [None, ("ask", ("mail.read",))]

@@ -7,7 +7,7 @@ import json
 import math
 import posixpath
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from bridge.gate.policy import Policy
 from bridge.model import Action, Effect, Tool
 from bridge.settings.policy import Condition, PolicySpec, Rule, ServerPolicy, ToolPolicy
 
-Verdict = Literal["yes", "no", "nobody knows"]
+Verdict = bool | None  # None is undecided.
 
 ABSENT = object()
 OPAQUE = object()
@@ -64,58 +64,53 @@ def _kind(value: Any) -> str:
 
 def _plain_verdict(test: str, wanted: Any, leaf: Any) -> Verdict:
     if leaf is OPAQUE:
-        return "nobody knows"
+        return None
     if test == "present":
-        return "yes" if (leaf is not ABSENT) == wanted else "no"
+        return bool((leaf is not ABSENT) == wanted)
     if leaf is ABSENT or leaf is None:
-        return "no"
+        return False
     if test in ("is", "in"):
         options = [wanted] if test == "is" else list(wanted)
         if _kind(leaf) not in [_kind(option) for option in options]:
-            return "nobody knows"
-        same = [option for option in options if _kind(option) == _kind(leaf) and option == leaf]
-        return "yes" if same else "no"
+            return None
+        return any(_kind(option) == _kind(leaf) and option == leaf for option in options)
     if test in ("lt", "le", "gt", "ge"):
         if _kind(leaf) != "number":
-            return "nobody knows"
+            return None
         order = (leaf > wanted) - (leaf < wanted)
-        return (
-            "yes" if order in {"lt": [-1], "le": [-1, 0], "gt": [1], "ge": [0, 1]}[test] else "no"
-        )
+        return order in {"lt": [-1], "le": [-1, 0], "gt": [1], "ge": [0, 1]}[test]
     if not isinstance(leaf, str):
-        return "nobody knows"
+        return None
     if test == "glob":
         # Without brackets these are globs of the standard library's as well.
-        return "yes" if any(fnmatch.fnmatchcase(leaf, glob) for glob in wanted) else "no"
+        return any(fnmatch.fnmatchcase(leaf, glob) for glob in wanted)
     return _under(leaf, wanted)
 
 
 def _under(leaf: str, roots: tuple[str, ...]) -> Verdict:
     if not leaf.startswith("/"):
         # All roots here are absolute.
-        return "nobody knows"
+        return None
     steps = posixpath.normpath(leaf).strip("/").split("/")
     found: list[Verdict] = []
     for root in roots:
         wanted = root.strip("/").split("/")
         begins = steps[: len(wanted)]
         if begins == wanted:
-            return "yes"
+            return True
         alike = [step.lower() for step in begins] == [step.lower() for step in wanted]
-        found.append("nobody knows" if alike else "no")
-    return "nobody knows" if "nobody knows" in found else "no"
+        found.append(None if alike else False)
+    return None if None in found else False
 
 
 def _holds(condition: Condition, arguments: Mapping[str, Any], action: Action, texts: bool) -> bool:
     verdicts: list[Verdict] = []
     for leaf in _at(arguments, condition.path, condition.test, texts):
         verdict = _plain_verdict(condition.test, condition.value, leaf)
-        if condition.negated and verdict != "nobody knows":
-            verdict = "no" if verdict == "yes" else "yes"
-        verdicts.append(verdict)
+        verdicts.append(not verdict if condition.negated and verdict is not None else verdict)
     if action == "allow":
-        return set(verdicts) == {"yes"}
-    return bool({"yes", "nobody knows"} & set(verdicts))
+        return set(verdicts) == {True}
+    return bool({True, None} & set(verdicts))
 
 
 _KEYS = st.sampled_from(["a", "b", "to"])
@@ -133,9 +128,7 @@ _VALUES = st.recursive(
 )
 _ARGUMENTS = st.dictionaries(_KEYS, _VALUES, max_size=3)
 _WANTED = st.one_of(_TEXTS, st.sampled_from([True, False, 0, 1, 1.0, 1.5, -3, 10**40]))
-_GLOBS = st.sampled_from(["main", "main*", "*@a", "m?in", "*", "*a*", "[1]", "x*a"]).filter(
-    lambda glob: "[" not in glob
-)
+_GLOBS = st.sampled_from(["main", "main*", "*@a", "m?in", "*", "*a*", "x*a"])
 
 
 def _tests() -> st.SearchStrategy[tuple[str, Any]]:
@@ -180,10 +173,9 @@ def _tool(*texts: str) -> Tool:
 @example(Condition(path=("a",), test="is", value="[1]"), {"a": "[1]"}, "allow", False)
 @example(Condition(path=("a", "*"), test="in", value=("x",)), {"a": []}, "allow", False)
 @example(Condition(path=("a",), test="is", value="x", negated=True), {"a": []}, "allow", False)
-def test_a_condition_holds_exactly_where_it_obviously_does(
+def test_conditions_equal_the_model(
     condition: Condition, arguments: dict[str, Any], action: Action, texts: bool
 ) -> None:
-    """Every test, quantifier, negation and kind of value, declared as texts or not."""
     tool = _tool("a", "b", "to") if texts else _tool()
     check = ConditionCheck(condition, every=action == "allow")
     expected = _holds(condition, arguments, action, texts)
@@ -220,7 +212,7 @@ def _first_match(rules: tuple[Rule, ...], arguments: dict[str, Any], effect: Eff
 
 
 @given(_rules(), st.lists(_ARGUMENTS, min_size=1, max_size=3), _EFFECTS)
-def test_the_first_rule_that_matches_decides(
+def test_the_first_match_decides(
     rules: tuple[Rule, ...], calls: list[dict[str, Any]], effect: Effect
 ) -> None:
     user = ServerPolicy(servers="s", tools=(ToolPolicy(tools="t", effect=effect),))
@@ -241,9 +233,7 @@ def test_the_first_rule_that_matches_decides(
 
 
 @given(st.lists(_VALUES, max_size=6), _conditions())
-def test_what_cannot_be_looked_at_is_never_allowed_and_always_stopped(
-    items: list[Any], condition: Condition
-) -> None:
+def test_without_work_nothing_is_allowed(items: list[Any], condition: Condition) -> None:
     arguments = {"a": items, "b": items, "to": items}
     path = ("a", *condition.path[1:])
     shut = Condition(path=path, test=condition.test, value=condition.value)

@@ -14,18 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gate import canonical as canonical_module
+from bridge.gate import decision as canonical_module
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.canonical import arguments_digest, canonical
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.decision import CallFacts, Decision, arguments_digest, canonical
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.question import question
 from bridge.gate.redaction import Redactor
-from bridge.gate.redaction_shapes import MAX_MASKED, mask
+from bridge.gate.redaction_shapes import MAX_MASKED
 from bridge.model import Json, Plan, Tool
 from bridge.render.plan import plan_text
 from bridge.text import escape_look_alikes
-from tests.audit_rig import records
 
 pytestmark = pytest.mark.guarantee("shown-as-sent")
 
@@ -48,14 +46,13 @@ def call_with(arguments: dict[str, Json]) -> CallFacts:
     return CallFacts(server="web", tool="open", arguments=arguments, definition=TOOL)
 
 
-def asked(call: CallFacts) -> str:
+def ask(call: CallFacts) -> str:
     """Return the question about a call."""
     shown = REDACTOR.arguments(dict(call.arguments), call.schema)
     return str(question(call, [ASK], ["call"], shown)["message"])
 
 
-def planned(*calls: CallFacts) -> str:
-    """Return the list of a plan with calls."""
+def plan(*calls: CallFacts) -> str:
     holding = HeldCalls(REDACTOR.arguments)
     for call in calls:
         holding.hold(call, ASK, [ASK])
@@ -63,30 +60,26 @@ def planned(*calls: CallFacts) -> str:
 
 
 class KeptLog(AuditLog):
-    """A log in memory."""
-
     def __init__(self) -> None:
         super().__init__(Path("/nonexistent"))
         self.records: list[dict[str, Any]] = []
 
     async def append(self, record: Mapping[str, Json], **_: str) -> str:
-        """Keep what would be written."""
         self.records.append(dict(record))
         return "head"
 
 
-def logged(call: CallFacts) -> dict[str, Any]:
-    """Return the record of a call that goes out."""
+def log(call: CallFacts) -> dict[str, Any]:
     log = KeptLog()
     audit = RunAudit(log, "r1", mask=REDACTOR.arguments)
-    anyio.run(audit.calling, 1, call, ASK, None)
+    anyio.run(audit.record_call, 1, call, ASK, None)
     return log.records[0]
 
 
 def everywhere(arguments: dict[str, Json]) -> list[str]:
     """Return what is shown of a call in each place, with the escapes of JSON."""
     call = call_with(arguments)
-    return [asked(call), planned(call), json.dumps(logged(call)["arguments"], ensure_ascii=False)]
+    return [ask(call), plan(call), json.dumps(log(call)["arguments"], ensure_ascii=False)]
 
 
 KEY = "-----BEGIN PRIVATE KEY-----"
@@ -139,7 +132,7 @@ def test_no_mask_hides_what_a_reader_has_to_see(name: str, value: str, seen: str
 @pytest.mark.parametrize("size", [900, 5_000, 60_000])
 def test_what_stands_behind_much_else_is_shown(size: int) -> None:
     call = call_with({"url": f"echo {'x' * size}; {EVIL}"})
-    for text in (asked(call), planned(call)):
+    for text in (ask(call), plan(call)):
         assert EVIL in text
 
 
@@ -156,18 +149,16 @@ def test_what_stands_behind_much_else_is_shown(size: int) -> None:
     ],
 )
 def test_secrets_are_not_shown_all_the_same(name: str, value: str, secret: str, shown: str) -> None:
-    """Known ones not at all; what looks like one by its ends, length and digest."""
     for text in everywhere({name: value}):
         assert secret not in text
         assert shown in text
 
 
 def test_names_that_only_look_like_a_tools_are_visible_as_such() -> None:
-    """With letters of other scripts, with nothing to see in them, and those not described."""
     odd: dict[str, Json] = {"url": "u", "urӏ": 1, "url\u200b": 2, "сору": 3, "größe": 4, "x = 5": 6}
     call = CallFacts(server="wеb", tool="opеn", arguments=odd, definition=TOOL)
     note = " (the tool describes no such argument) = "
-    for text in (asked(call), planned(call)):
+    for text in (ask(call), plan(call)):
         assert '"w\\u0435b"."op\\u0435n"' in text
         assert 'url = "u"' in text
         for line in (
@@ -228,13 +219,13 @@ def test_what_is_cut_or_masked_alike_is_told_apart_by_a_digest() -> None:
     for one, other in pairs:
         calls = [call_with({"url": value}) for value in (one, other)]
         digests = [arguments_digest(call.arguments) for call in calls]
-        assert [logged(call)["digest"] for call in calls] == digests
-        for shown in (asked, planned):
+        assert [log(call)["digest"] for call in calls] == digests
+        for shown in (ask, plan):
             texts = [shown(call) for call in calls]
             for text, digest in zip(texts, digests, strict=True):
                 assert digest.removeprefix("sha256:")[:16] in text
             assert texts[0] != texts[1]
-        both = planned(*calls)
+        both = plan(*calls)
         assert all(digest.removeprefix("sha256:")[:16] in both for digest in digests)
 
 
@@ -286,10 +277,6 @@ def test_every_character_is_shown_or_below_a_mask_that_says_so(text: str, name: 
     assert SECRET not in shown[name]
 
 
-def _written(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
 _SHORT = st.lists(_PIECES.filter(lambda piece: len(piece) < 99 and piece.isprintable()), max_size=3)
 _VALUES = st.recursive(
     _SHORT.map("".join) | st.text(max_size=50) | st.integers() | st.booleans() | st.none(),
@@ -310,36 +297,15 @@ _ARGUMENTS = st.dictionaries(
 def test_two_calls_are_never_shown_alike(one: dict[str, Json], other: dict[str, Json]) -> None:
     calls = call_with(one), call_with(other)
     alike = arguments_digest(one) == arguments_digest(other)
-    for shown in (asked, planned, logged):
+    for shown in (ask, plan, log):
         first, second = shown(calls[0]), shown(calls[1])
         # In which order a program names them is no difference to a server.
         assert alike or first != second
 
 
-@given(texts=st.dictionaries(st.sampled_from(["url", "password", "q"]), _SHORT.map("".join)))
-def test_question_plan_and_log_show_the_same(texts: dict[str, Json]) -> None:
-    call = call_with(texts)
-    shown = REDACTOR.arguments(texts, TOOL.input_schema)
-    assert logged(call)["arguments"] == shown
-    for text in (asked(call), planned(call)):
-        assert all(_written(value) in text or "shortened" in text for value in shown.values())
-
-
 @given(arguments=_ARGUMENTS, at_once=st.integers(1, 400))
 def test_the_digest_is_of_canonical_json(arguments: dict[str, Json], at_once: int) -> None:
-    """In however many pieces it is made, so that a large call holds up no other."""
     whole = hashlib.sha256(canonical(arguments).encode()).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(canonical_module, "LARGE", at_once)
         assert arguments_digest(arguments) == f"sha256:{whole}"
-
-
-async def test_the_log_on_the_disk_has_the_digest(tmp_path: Path) -> None:
-    audit = RunAudit(AuditLog(tmp_path), "r1", mask=REDACTOR.arguments)
-    call = call_with({"password": "hunter2"})
-    await audit.calling(1, call, ASK, None)
-    await audit.refused(2, call, ASK, "call_denied")
-    await audit.unsent("held", 3, call, ASK)
-    found = records(tmp_path)
-    assert {record["digest"] for record in found} == {arguments_digest(call.arguments)}
-    assert {record["arguments"]["password"] for record in found} == {mask("hunter2")}

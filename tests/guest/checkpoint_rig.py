@@ -1,4 +1,4 @@
-"""Sessions in processes of their own, without a sandbox."""
+"""Sessions in separate processes, without a sandbox."""
 
 from __future__ import annotations
 
@@ -50,20 +50,11 @@ LIMIT = 32 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a session's process said.
-
-    Attributes:
-        restored: What could not be restored, and why.
-        lost: What could not be saved, and why.
-    """
+    """The names that could not be restored and saved, with reasons, and the checkpoint."""
 
     restored: dict[str, str]
     lost: dict[str, str]
-    parts: list[str]
-
-    @property
-    def data(self) -> bytes:
-        return b"".join(base64.b64decode(part, validate=True) for part in self.parts)
+    data: bytes
 
 
 def session(
@@ -93,9 +84,8 @@ def session(
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    return Answer(
-        restored=pairs(answer["restored"]), lost=pairs(answer["lost"]), parts=answer["parts"]
-    )
+    data = b"".join(base64.b64decode(part, validate=True) for part in answer["parts"])
+    return Answer(restored=pairs(answer["restored"]), lost=pairs(answer["lost"]), data=data)
 
 
 def pairs(told: Sequence[Sequence[str]]) -> dict[str, str]:
@@ -110,7 +100,7 @@ def _here() -> str:
     return str(here)
 
 
-def saved(
+def save_names(
     names: dict[str, Any], limit: int = LIMIT, workspace: str = ""
 ) -> tuple[bytes, dict[str, str]]:
     frames = list(save(names, workspace or _here(), limit))
@@ -118,14 +108,12 @@ def saved(
     return data, pairs(frames[-1].lost)
 
 
-def opened(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, str]]:
+def restore_names(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, str]]:
     names: dict[str, Any] = {}
     return names, pairs(restore(names, workspace or _here(), data))
 
 
 class Calls:
-    """Would call something when it is loaded."""
-
     def __init__(self, what: Any, *args: Any) -> None:
         self.made = (what, args)
 

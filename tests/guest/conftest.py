@@ -19,26 +19,8 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.guest.protocol.wire import (
-    Call,
-    Cancel,
-    Done,
-    Exited,
-    File,
-    GuestFrame,
-    Hello,
-    HostFrame,
-    LineDecoder,
-    Output,
-    Pong,
-    Progress,
-    Reply,
-    Run,
-    Shown,
-    State,
-    decode_guest_frame,
-    encode,
-)
+from bridge.guest.protocol import wire
+from bridge.guest.protocol.wire import Call, Exited, GuestFrame, Hello, HostFrame, Output
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV, bundle_bytes
 from tests.guest.finished import Finished
 from tests.interpreters import require
@@ -47,14 +29,14 @@ PATIENCE = 120.0
 """Seconds until a test that waits for a guest gives up; machines that run tests are slow."""
 
 PIPE_BYTES = 65536
-"""What a pipe holds on Linux."""
+"""Capacity of a pipe on Linux."""
 
 VERSIONS = (
     "3.9",
     *(pytest.param(version, marks=pytest.mark.full) for version in ("3.10", "3.11", "3.12")),
     "3.13",
 )
-"""Of those between the oldest and the newest, `make test-all` tries each."""
+"""Python versions; `make test-all` includes those between the oldest and the newest."""
 
 ECHO_SERVER: dict[str, Any] = {
     "name": "git-hub",
@@ -109,7 +91,7 @@ class Guest:
         self._stdin = self._process.stdin.fileno()
         self._stdout = self._process.stdout.fileno()
         os.set_blocking(self._stdin, False)
-        self._decoder = LineDecoder()
+        self._decoder = wire.LineDecoder()
         self._lines: deque[bytes] = deque()
         self._unsent = bytearray()
         self.write(bundle_bytes())
@@ -128,10 +110,10 @@ class Guest:
         self._flush()
 
     def send(self, frame: HostFrame) -> None:
-        self.write(encode(frame))
+        self.write(wire.encode(frame))
 
     def reply(self, call_id: int, value: Any = None, error: dict[str, Any] | None = None) -> None:
-        self.send(Reply(id=call_id, value=value, error=error))
+        self.send(wire.Reply(id=call_id, value=value, error=error))
 
     @property
     def pending(self) -> tuple[bytes, ...]:
@@ -139,36 +121,35 @@ class Guest:
 
     def receive(self) -> GuestFrame | None:
         line = self.receive_line()
-        return None if line is None else decode_guest_frame(line)
+        return None if line is None else wire.decode_guest_frame(line)
 
     def receive_line(self) -> bytes | None:
         deadline = time.monotonic() + PATIENCE
         while not self._lines:
-            poller = select.poll()
-            poller.register(self._stdout, select.POLLIN)
-            if self._unsent:
-                poller.register(self._stdin, select.POLLOUT)
-            left = deadline - time.monotonic()
-            assert left > 0, "the guest is silent"
-            for fd, _ in poller.poll(left * 1000):
-                if fd == self._stdin:
-                    self._flush()
-                    continue
-                data = os.read(fd, 1 << 18)
+            if self._stdout in self._poll(self._stdout, deadline):
+                data = os.read(self._stdout, 1 << 18)
                 if not data:
                     return None
                 self._lines.extend(self._decoder.feed(data))
         return self._lines.popleft()
 
-    def written(self) -> None:
+    def flush(self) -> None:
         deadline = time.monotonic() + PATIENCE
         while self._unsent:
-            left = deadline - time.monotonic()
-            assert left > 0, "the guest does not read"
-            poller = select.poll()
+            self._poll(None, deadline)
+
+    def _poll(self, readable: int | None, deadline: float) -> set[int]:
+        poller = select.poll()
+        if readable is not None:
+            poller.register(readable, select.POLLIN)
+        if self._unsent:
             poller.register(self._stdin, select.POLLOUT)
-            poller.poll(left * 1000)
+        left = deadline - time.monotonic()
+        assert left > 0, "the guest neither reads nor writes"
+        ready = {fd for fd, _ in poller.poll(left * 1000)}
+        if self._stdin in ready:
             self._flush()
+        return ready
 
     def _flush(self) -> None:
         while self._unsent:
@@ -191,40 +172,22 @@ class Guest:
         }
         fields.setdefault("servers", [ECHO_SERVER])
         fields.setdefault("discovered", DISCOVERED)
-        self.send(Run(code=code, limits=limits, **fields))
+        self.send(wire.Run(code=code, limits=limits, **fields))
 
     def finish(self, answer: Answer = echo) -> Finished:
         finished = Finished()
-        while True:
-            frame = self.receive()
-            if frame is None:
-                break
-            if isinstance(frame, Exited) and frame.kept:
-                # A session continues.
-                finished.frames.append(frame)
-                finished.exited = frame
-                return finished
+        while (frame := self.receive()) is not None:
+            assert not isinstance(frame, Hello | wire.Pong), frame
             finished.frames.append(frame)
-            match frame:
-                case Output():
-                    text = getattr(finished, frame.stream) + frame.data.decode("utf-8", "replace")
-                    setattr(finished, frame.stream, text)
-                    if frame.skipped:
-                        finished.skipped[frame.stream] = frame.skipped
-                case Call():
-                    finished.calls.append(frame)
-                    answer(self, frame)
-                case Cancel():
-                    finished.cancels.append(frame)
-                case Done():
-                    assert finished.done is None, "a second done frame"
-                    finished.done = frame
-                case Exited():
-                    finished.exited = frame
-                case Shown() | Progress() | State() | File():
-                    pass  # kept in `frames`
-                case Hello() | Pong():
-                    raise AssertionError(f"not a frame of a run: {frame}")
+            if isinstance(frame, Output):
+                text = getattr(finished, frame.stream) + frame.data.decode("utf-8", "replace")
+                setattr(finished, frame.stream, text)
+                if frame.skipped:
+                    finished.skipped[frame.stream] = frame.skipped
+            elif isinstance(frame, Call):
+                answer(self, frame)
+            elif isinstance(frame, Exited) and frame.kept:
+                return finished  # The session continues.
         finished.diagnostics = self.diagnostics()
         finished.status = self._process.wait(PATIENCE)
         return finished
@@ -234,12 +197,12 @@ class Guest:
         self.start(code, **fields)
         return self.finish(answer)
 
-    async def backed_up(self) -> None:
+    async def fill_pipe(self) -> None:
         with anyio.fail_after(PATIENCE):
-            while self._pending() < PIPE_BYTES * 3 // 4:  # noqa: ASYNC110 - a pipe tells no one
+            while self._waiting_bytes() < PIPE_BYTES * 3 // 4:  # noqa: ASYNC110 - a pipe tells no one
                 await anyio.sleep(0.01)
 
-    def _pending(self) -> int:
+    def _waiting_bytes(self) -> int:
         waiting = array.array("i", [0])
         fcntl.ioctl(self._stdout, termios.FIONREAD, waiting)
         return waiting[0]
@@ -311,6 +274,28 @@ def guest(make_guest: MakeGuest) -> Guest:
 @pytest.fixture
 def guest_on(make_guest: MakeGuest, python: str) -> Guest:
     return make_guest(python)
+
+
+class Session:
+    """Runs programs one after another in one guest."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self._number = 0
+        guest.hello()
+
+    def run(self, code: str, **fields: Any) -> Finished:
+        self.start(code, **fields)
+        return self.guest.finish()
+
+    def start(self, code: str, **fields: Any) -> None:
+        self._number += 1
+        self.guest.start(code, session=self._number, **fields)
+
+
+@pytest.fixture
+def session(guest: Guest) -> Session:
+    return Session(guest)
 
 
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")

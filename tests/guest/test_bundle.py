@@ -26,15 +26,10 @@ def test_the_bundle_is_its_length_and_every_module() -> None:
     assert document["digest"] == bundle.guest_digest()
     modules = marshal.loads(zlib.decompress(document["sources"]))
     assert set(modules) == set(bundle.guest_modules())
-    assert {
-        "bridge.guest",
-        "bridge.guest.protocol.wire",
-        "bridge.guest.supervisor.supervisor",
-    } <= set(modules)
+    assert {"bridge.guest", "bridge.guest.supervisor.supervisor"} <= set(modules)
 
 
 def test_a_guest_that_runs_compiled_code_has_its_sources_all_the_same() -> None:
-    """Packed until somebody asks: every sandbox takes them in, and hardly any looks at them."""
     document = marshal.loads(bundle.bundle_bytes()[8:])
     (code,) = document["code"].values()
     finder = bootstrap.SourceFinder(document["sources"], None, code)
@@ -52,23 +47,17 @@ def test_the_command_is_short_and_says_whose_it_is() -> None:
 
 def test_guest_modules_import_the_standard_library_and_each_other_only() -> None:
     for name, source in bundle.guest_modules().items():
+        targets: list[str] = []
         for node in ast.walk(ast.parse(source)):
-            imported: list[str] = []
             if isinstance(node, ast.Import):
-                imported = [alias.name for alias in node.names]
+                targets += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0, name
-                imported = [node.module or ""]
-            for target in imported:
-                root = target.partition(".")[0]
-                assert root in sys.stdlib_module_names or target.startswith("bridge.guest"), (
-                    name,
-                    target,
-                )
+                targets.append("." * node.level + (node.module or ""))
+        others = {target for target in targets if not target.startswith("bridge.guest")}
+        assert {target.partition(".")[0] for target in others} <= sys.stdlib_module_names, name
 
 
 def test_what_is_borrowed_is_what_is_installed_and_not_imported_for_that() -> None:
-    """A bridge that starts has no use for it, and a session's programs may have their own."""
     code = (
         "import pathlib, sys; from bridge.sandbox import bundle; bundle.bundle_bytes();"
         "assert 'cloudpickle' not in sys.modules; import cloudpickle.cloudpickle as installed;"
@@ -88,14 +77,9 @@ def test_the_copied_folder_imports_in_an_isolated_interpreter(
         f"import sys; sys.path.insert(0, {str(root)!r})\n"
         f"import importlib\nfor name in {names!r}: importlib.import_module(name)\n"
     )
-    found = subprocess.run(
-        [every_python, "-I", "-S", "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert found.stderr == ""
+    command = [every_python, "-I", "-S", "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path)
+    assert done.stderr == b""
 
 
 def test_a_tree_in_the_image_is_used_and_said_so(tmp_path: Path) -> None:
@@ -103,37 +87,24 @@ def test_a_tree_in_the_image_is_used_and_said_so(tmp_path: Path) -> None:
     hello = hello_with_tree(tmp_path / "image")
     assert hello["facts"]["precompiled"] is True
     assert hello["digest"] == bundle.guest_digest()
+    (tmp_path / "other" / ("0" * 64)).mkdir(parents=True)
+    assert hello_with_tree(tmp_path / "other")["facts"]["precompiled"] is False
 
 
-def test_a_tree_of_another_digest_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "image" / ("0" * 64)).mkdir(parents=True)
-    assert hello_with_tree(tmp_path / "image")["facts"]["precompiled"] is False
+def start(data: bytes, python: str = sys.executable, loader: str = bundle.LOADER) -> bytes:
+    command = [python, *bundle.INTERPRETER[1:], loader]
+    return subprocess.run(command, input=data, capture_output=True, check=True).stdout
 
 
 def test_code_is_used_by_the_python_that_it_was_compiled_for(every_python: str) -> None:
-    process = subprocess.run(
-        [every_python, *bundle.BOOTSTRAP_ARGV[1:]],
-        input=bundle.bundle_bytes(),
-        capture_output=True,
-        check=True,
-    )
-    hello = json.loads(process.stdout.splitlines()[0])
+    hello = json.loads(start(bundle.bundle_bytes(), every_python).splitlines()[0])
     own = ".".join(map(str, sys.version_info[:2]))
     assert hello["facts"]["precompiled"] is hello["python"].startswith(f"{own}.")
 
 
 def test_no_start_waits_for_modules_that_are_slow_to_import(every_python: str) -> None:
-    process = subprocess.run(
-        [
-            every_python,
-            *bundle.INTERPRETER[1:],
-            bundle.LOADER.replace("main(bundle, code)", WITHOUT),
-        ],
-        input=bundle.bundle_bytes(),
-        capture_output=True,
-        check=True,
-    )
-    assert process.stdout.split() == []
+    loader = bundle.LOADER.replace("main(bundle, code)", WITHOUT)
+    assert start(bundle.bundle_bytes(), every_python, loader) == b""
 
 
 def test_code_tells_no_path_of_the_host() -> None:
@@ -150,15 +121,9 @@ def for_another_python(data: bytes, tree: Path) -> bytes:
     return len(body).to_bytes(8, "big") + body
 
 
-def hello_with_tree(tree: Path) -> dict[str, Any]:
-    process = subprocess.run(
-        [sys.executable, *bundle.BOOTSTRAP_ARGV[1:]],
-        input=for_another_python(bundle.bundle_bytes(), tree),
-        capture_output=True,
-        check=True,
-    )
-    hello: dict[str, Any] = json.loads(process.stdout.splitlines()[0])
-    return hello
+def hello_with_tree(tree: Path) -> Any:
+    output = start(for_another_python(bundle.bundle_bytes(), tree))
+    return json.loads(output.splitlines()[0])
 
 
 @pytest.mark.parametrize(
@@ -183,13 +148,7 @@ def test_exactly_the_bundle_is_read_from_stdin() -> None:
     code = {bundle.own_tag(): {"bridge.guest.bootstrap": marshal.dumps(compile(ECHO, "e", "exec"))}}
     for document in ({"code": code}, {"code": {}, "bootstrap": ECHO}):
         body = marshal.dumps(document, 2)
-        process = subprocess.run(
-            [sys.executable, *bundle.BOOTSTRAP_ARGV[1:]],
-            input=len(body).to_bytes(8, "big") + body + b"rest",
-            capture_output=True,
-            check=True,
-        )
-        assert process.stdout == b"rest"
+        assert start(len(body).to_bytes(8, "big") + body + b"rest") == b"rest"
 
 
 ECHO = "import os\ndef main(bundle, code): os.write(1, os.read(0, 100))"
@@ -203,4 +162,4 @@ list(imports.steps(imports.OWN))
 slow = "asyncio ctypes enum inspect json re signal typing"
 os.write(1, " ".join(set(slow.split()) & set(sys.modules)).encode())
 """
-"""Imports what every sandbox does, and says which slow modules came with it."""
+"""Imports the modules of every sandbox, and prints the slow modules among them."""

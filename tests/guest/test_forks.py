@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.guest.finished import Case, programs
+
 PLAIN = """
 import asyncio, os
 pid = os.fork()
@@ -27,18 +29,13 @@ code = os.waitpid(pid, 0)[1] >> 8 if pid else -1
 @pytest.mark.parametrize("program", [PLAIN, AWAITING])
 @pytest.mark.parametrize(
     ("statement", "code", "stderr"),
-    [
-        ("pass", 0, ""),
-        ("raise SystemExit(7)", 7, ""),
-        ("raise SystemExit('why')", 1, "why\n"),
-    ],
+    [("pass", 0, ""), ("raise SystemExit(7)", 7, ""), ("raise SystemExit('why')", 1, "why\n")],
 )
 def test_a_child_that_reaches_the_end_leaves_its_parents_calls_alone(
     guest_on: Any, program: str, statement: str, code: int, stderr: str
 ) -> None:
     finished = guest_on.run(program % statement)
-    assert finished.value == {"text": str(code)}
-    assert finished.stderr == stderr
+    assert (finished.value, finished.stderr) == ({"text": str(code)}, stderr)
 
 
 @pytest.mark.parametrize("program", [PLAIN, AWAITING])
@@ -55,14 +52,28 @@ def test_a_child_shows_its_own_exception_and_nothing_of_the_guest(
 def test_a_childs_exception_goes_to_the_programs_own_hook_instead(guest_on: Any) -> None:
     hook = "import sys\nsys.excepthook = lambda *args: print('hooked', args[1])\n"
     finished = guest_on.run(hook + PLAIN % "raise ValueError('mine')")
-    assert finished.value == {"text": "1"}
-    assert finished.stdout == "hooked mine\n"
+    assert (finished.value, finished.stdout) == ({"text": "1"}, "hooked mine\n")
     assert finished.stderr == ""
 
 
-def test_a_child_of_a_running_loop_may_end_or_use_its_copy_of_that_loop(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
+PROGRAMS = r"""
+## exit handlers of the child: value=5, stdout="the child's handler\n"
+import atexit, os
+pid = os.fork()
+if pid == 0:
+    atexit.register(print, "the child's handler")
+else:
+    os.waitpid(pid, 0)
+5 if pid else "the child's"
+## a child that outlives it: value=5
+import os, time
+if os.fork() == 0: time.sleep(1000)
+5
+## a child of an exit handler: value=5
+import atexit, os
+atexit.register(os.fork)
+5
+## a child that uses its copy of a running loop: value=['slow', 'last'], stdout='from the child\n'
 import asyncio, os
 async def main():
     await mcp_git_hub.echo("first")
@@ -78,48 +89,8 @@ async def main():
     os.waitpid(pid, 0)
     return [(await waiting).text, (await mcp_git_hub.echo("last")).text]
 asyncio.run(main())
-"""
-    )
-    assert finished.value == ["slow", "last"]
-    assert finished.stdout == "from the child\n"
-    assert finished.stderr == ""
-
-
-def test_a_child_runs_its_exit_handlers(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-import atexit, os
-pid = os.fork()
-if pid == 0:
-    atexit.register(print, "the child's handler")
-else:
-    os.waitpid(pid, 0)
-"mine" if pid else "the child's"
-"""
-    )
-    assert finished.value == "mine"
-    assert finished.stdout == "the child's handler\n"
-    assert finished.stderr == ""
-
-
-def test_a_child_that_outlives_the_program_ends_with_the_run(guest_on: Any) -> None:
-    finished = guest_on.run("import os, time\nif os.fork() == 0: time.sleep(1000)\n5")
-    assert finished.value == 5
-    assert not finished.exit.timed_out
-
-
-def test_a_child_of_an_exit_handler_reports_to_nobody(guest_on: Any) -> None:
-    finished = guest_on.run("import atexit, os\natexit.register(os.fork)\n5")
-    assert finished.value == 5
-    assert finished.stderr == ""
-
-
-def test_a_child_may_run_its_copy_of_a_stopped_loop_in_which_an_answer_waits(
-    guest_on: Any,
-) -> None:
-    """Both have one epoll: what the child forgets there, the parent would never hear of."""
-    finished = guest_on.run(
-        """
+## a child that runs a stopped loop with an answer: value=['slow', 'last'], limits={'timeout': 20.0}
+# Both processes have one epoll: the parent never learns of an event that the child consumes.
 import asyncio, os, select, stat
 loop = asyncio.new_event_loop()
 async def begin(): return asyncio.ensure_future(mcp_git_hub.echo("slow"))
@@ -130,7 +101,7 @@ for name in os.listdir("/dev/fd"):
     try:
         if stat.S_ISSOCK(os.fstat(int(name)).st_mode): sockets.append(int(name))
     except OSError: pass
-# Not for ever: it may have come, and been read, already.
+# With a time limit: the answer may have been read already.
 select.select([max(sockets)], [], [], 2)
 pid = os.fork()
 if pid == 0:
@@ -138,8 +109,9 @@ if pid == 0:
     os._exit(0)
 os.waitpid(pid, 0)
 [loop.run_until_complete(waiting).text, loop.run_until_complete(mcp_git_hub.echo("last")).text]
-""",
-        limits={"timeout": 20.0},
-    )
-    assert finished.value == ["slow", "last"]
-    assert finished.stderr == ""
+"""
+
+
+@programs(PROGRAMS)
+def test_the_run_is_the_parents_alone(guest_on: Any, case: Case) -> None:
+    assert not case.check(guest_on).timed_out

@@ -24,10 +24,9 @@ ONE_TOOL = json.dumps({"tools": [{"name": "t", "inputSchema": {"type": "object"}
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Run a test in which the loop stood still once more: only what does so twice has failed.
+    """Repeat a test in which the loop stalled, and count the second run only.
 
-    The system may charge one turn with the return of the memory of the tests before, once in
-    thousands of turns. What a hostile input does it does each time.
+    Releasing memory of earlier tests may stall a loop once; a hostile input stalls it each time.
     """
     reports = runtestprotocol(item, nextitem=nextitem, log=False)
     if any(StalledError.__name__ in report.longreprtext for report in reports):
@@ -76,8 +75,7 @@ async def engine_over(tmp_path: Path, **server: Any) -> AsyncIterator[Engine]:
 
 
 Made = Callable[[], bytes]
-"""Makes an input, when a test needs it: together they would fill the memory."""
-
+"""Makes an input on demand: all inputs together would fill the memory."""
 
 LARGEST = (
     "60,000 tools",
@@ -91,9 +89,9 @@ LARGEST = (
 
 
 def cases(table: Mapping[str, tuple[Any, str]]) -> pytest.MarkDecorator:
-    """Run a test with each line of a table: a hostile input, and a part of what is said of it.
+    """Parametrize a test with hostile inputs and a part of the expected message.
 
-    The largest, which smaller ones stand for, are for `make test-all`.
+    The largest inputs run in `make test-all` only.
     """
     lines = [
         pytest.param(made, told, id=name, marks=[pytest.mark.full] * (name in LARGEST))

@@ -39,6 +39,8 @@ def raw(method, params):
     print((reply.get("error") or {}).get("message") or reply.get("value"))
 def call(method, **params):
     raw(method.encode(), json.dumps(params).encode())
+def call_t(**params):
+    call("call_tool", server="pb", tool="t", **params)
 """
 
 TOO_LONG = "has 12,000,000 characters; the limit is"
@@ -46,7 +48,7 @@ TOO_LONG = "has 12,000,000 characters; the limit is"
 FRAMES = {
     "server": ('call("call_tool", server="s" * 12 * M, tool="t")', TOO_LONG),
     "tool": ('call("call_tool", server="pb", tool="t" * 12 * M)', TOO_LONG),
-    "argument": ('call("call_tool", server="pb", tool="t", arguments={"a" * 12 * M: 1})', TOO_LONG),
+    "argument": ('call_t(arguments={"a" * 12 * M: 1})', TOO_LONG),
     "uri": ('call("read_resource", server="pb", uri="u" * 12 * M)', TOO_LONG),
     "prompt": ('call("get_prompt", server="pb", name="p" * 12 * M, arguments={})', TOO_LONG),
     "query": ('call("search_tool_docs", query="w " * 6 * M)', TOO_LONG),
@@ -58,15 +60,9 @@ FRAMES = {
     "skill's depth": ('call("save_skill", name="s", source="(" * 60_000)', ""),
     "output": ('call("read_output", run_id="r" * 12 * M, stream="stdout")', TOO_LONG),
     "method": ('raw(b"m" * 12 * M, b"{}")', "The bridge has no method 'mmm"),
-    "text": ('call("call_tool", server="pb", tool="t", arguments={"a": "s" * 12 * M})', "'ok'"),
-    "200,000 items": (
-        'call("call_tool", server="pb", tool="t", arguments={"a": ["s"] * 200_000})',
-        "'ok'",
-    ),
-    "200,000 arguments": (
-        'call("call_tool", server="pb", tool="t", arguments={f"k{i}": 1 for i in range(200_000)})',
-        "'ok'",
-    ),
+    "text": ('call_t(arguments={"a": "s" * 12 * M})', "'ok'"),
+    "200,000 items": ('call_t(arguments={"a": ["s"] * 200_000})', "'ok'"),
+    "200,000 arguments": ('call_t(arguments={f"k{i}": 1 for i in range(200_000)})', "'ok'"),
     "3,000,000 items": (
         "raw(b'call_tool', b'{\"a\":[' + b'1,' * 3 * M + b'1]}')",
         "too many values",
@@ -94,7 +90,6 @@ FRAMES = {
 async def test_no_frame_keeps_the_loop(
     engine: Engine, watchdog: Watchdog, code: str, told: str
 ) -> None:
-    """Names are refused before anything acts on them; a frame that is too much ends its run."""
     await engine.servers.load(["pb"])
     request = RunRequest(code=CHANNEL + code, servers=("pb",), timeout=60)
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
@@ -152,7 +147,6 @@ PROGRAMS = {
 async def test_no_program_s_text_keeps_the_loop(
     engine: Engine, watchdog: Watchdog, code: str
 ) -> None:
-    """Through naming, guard, checks, and back as a result that is short."""
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
         try:

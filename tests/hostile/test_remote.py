@@ -12,7 +12,7 @@ import pytest
 from bridge.model import RunRequest
 from bridge.runs import Engine
 from tests.hostile.conftest import cases, engine_over
-from tests.hostile.test_servers import CALL, PATIENCE_SECONDS, RESULTS, M, structured, text
+from tests.hostile.test_servers import CALL, PATIENCE_SECONDS, RESULTS, M, text, with_structure
 from tests.upstream.odd_web import Answer, OddWeb
 from tests.watchdog import Watchdog
 
@@ -35,8 +35,8 @@ LIMIT = "200000 value limit"
 ANSWERS = {
     "3,000,000 items": (RESULTS["3,000,000 items"][0], LIMIT),
     "3,000 numbers of 4,000 digits": (RESULTS["3,000 numbers of 4,000 digits"][0], LIMIT),
-    "190,000 items": (lambda: structured(b"[" + b"1," * 190_000 + b"1]"), "{'a': [1, 1,"),
-    "95,000 objects": (lambda: structured(b"[" + b'{"a":1},' * 95_000 + b"1]"), "{'a': [{"),
+    "190,000 items": (lambda: with_structure(b"[" + b"1," * 190_000 + b"1]"), "{'a': [1, 1,"),
+    "95,000 objects": (lambda: with_structure(b"[" + b'{"a":1},' * 95_000 + b"1]"), "{'a': [{"),
     "45,000 blocks": (
         lambda: b'{"content":[' + b'{"type":"text","text":"x"},' * 45_000 + b"{}]}",
         "['x', 'x',",

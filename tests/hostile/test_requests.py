@@ -106,7 +106,6 @@ async def test_no_address_of_a_resource_keeps_the_loop(
 async def test_no_arguments_keep_the_loop_while_they_are_compared(
     watchdog: Watchdog, large: Json
 ) -> None:
-    """As those of a call are whose client comes back with an answer."""
     with watchdog.watching():
         found = await offload(large, partial(fingerprint, large))
     assert found == fingerprint(large)
@@ -114,14 +113,6 @@ async def test_no_arguments_keep_the_loop_while_they_are_compared(
 
 def test_only_equal_arguments_are_the_same_call() -> None:
     assert fingerprint({"a": 1, "b": [None]}) == fingerprint({"b": [None], "a": 1})
-    distinct_key: list[Json] = [
-        {"a": 1},
-        {"a": "1"},
-        {"a": True},
-        {"a": [1]},
-        ["a", 1],
-        ["a", [1]],
-        "a",
-    ]
-    distinct_key += [["ab"], ["a", "b"], [], {}, "", None, "\udc80"]
-    assert len({fingerprint(each) for each in distinct_key}) == len(distinct_key)
+    distinct: list[Json] = [{"a": 1}, {"a": "1"}, {"a": True}, {"a": [1]}, ["a", 1], ["a", [1]]]
+    distinct += ["a", ["ab"], ["a", "b"], [], {}, "", None, "\udc80"]
+    assert len({fingerprint(each) for each in distinct}) == len(distinct)

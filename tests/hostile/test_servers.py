@@ -1,7 +1,4 @@
-"""Hostile servers: whatever they list, answer or send unasked, the event loop goes on turning.
-
-Each ends in a result, or in an error that says what is too much.
-"""
+"""Hostile servers: whatever they list, answer or send unasked, the event loop does not stall."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def tool(name: str = "t", schema: Any = None, **fields: Any) -> dict[str, Any]:
     return {"name": name, "description": "Does things", "inputSchema": given, **fields}
 
 
-def listed(*tools: Any) -> bytes:
+def list_tools(*tools: Any) -> bytes:
     return json.dumps({"tools": tools}).encode()
 
 
@@ -47,93 +44,79 @@ def takes(properties: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **more}
 
 
-def _nested(depth: int) -> dict[str, Any]:
+def list_with(properties: Any, count: int = 1, defs: Any = None, **more: Any) -> bytes:
+    schema = takes(properties, **{"$defs": defs or {}}, **more)
+    return list_tools(*(tool(f"t{number}", schema) for number in range(count)))
+
+
+def nest(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         schema = takes({"a": schema})
-    return schema
+    return dict(schema["properties"])
 
 
-def _branching(width: int, depth: int) -> dict[str, Any]:
-    branches = {f"x{i}": {"anyOf": [{"$ref": f"#/$defs/x{i + 1}"}] * width} for i in range(depth)}
-    return takes({"a": {"$ref": "#/$defs/x0"}}, **{"$defs": branches})
+def branch(width: int, depth: int) -> bytes:
+    branches = {f"x{i}": {"anyOf": [refer(i + 1)] * width} for i in range(depth)}
+    return list_with({"a": refer(0)}, defs=branches)
 
 
-_ALL = {"allOf": [{"$ref": "#/$defs/x"}] * 8}
+def refer(number: int) -> dict[str, str]:
+    return {"$ref": f"#/$defs/x{number}"}
 
 
-def _referring(count: int, definitions: Any) -> dict[str, Any]:
-    properties = {f"p{number}": {"$ref": "#/$defs/x0"} for number in range(count)}
-    return takes(properties, **{"$defs": definitions})
+def many(count: int, value: Any = None) -> dict[str, Any]:
+    return {f"p{number}": value or {} for number in range(count)}
 
 
-def _many(count: int) -> dict[str, Any]:
-    return {f"p{number}": {} for number in range(count)}
+def enum(count: int) -> dict[str, Any]:
+    return {"a": {"enum": [f"v{i}" for i in range(count)]}}
+
+
+CIRCLE = {"x0": refer(1), "x1": refer(0)}
+ALL_OF = {"allOf": [refer(1)] * 8}
 
 
 LISTS: dict[str, tuple[Made, str]] = {
     "60,000 tools": (
-        lambda: listed(*(tool(f"tool_{number}") for number in range(60_000))),
+        lambda: list_tools(*(tool(f"tool_{number}") for number in range(60_000))),
         "lists more than 10000 tools; the first 10000 are used",
     ),
-    "2,000,000 entries that are none": (lambda: listed(*[1] * 2 * M), "the limit is 500,000"),
-    "a name of 12 MB": (lambda: listed(tool("n" * 12 * M), tool()), "1 are left out: their names"),
-    "a description of 12 MB": (lambda: listed(tool(description="word " * 2 * M)), ""),
+    "2,000,000 entries that are none": (lambda: list_tools(*[1] * 2 * M), "the limit is 500,000"),
+    "a name of 12 MB": (
+        lambda: list_tools(tool("n" * 12 * M), tool()),
+        "1 are left out: their names",
+    ),
+    "a description of 12 MB": (lambda: list_tools(tool(description="word " * 2 * M)), ""),
     "an enum of 200,000": (
-        lambda: listed(tool(schema=takes({"a": {"enum": [f"v{i}" for i in range(200_000)]}}))),
-        "shown without a schema, which is too large: 't'",
+        lambda: list_with(enum(200_000)),
+        "shown without a schema, which is too large: 't0'",
     ),
-    "20 enums of 19,000": (
-        lambda: listed(
-            *(
-                tool(f"t{j}", takes({"a": {"enum": [f"v{i}" for i in range(19_000)]}}))
-                for j in range(20)
-            )
-        ),
-        "",
-    ),
-    "20 tools of 9,000 parameters": (
-        lambda: listed(*(tool(f"t{j}", takes(_many(9_000))) for j in range(20))),
-        "",
-    ),
+    "20 enums of 19,000": (lambda: list_with(enum(19_000), 20), ""),
+    "20 tools of 9,000 parameters": (lambda: list_with(many(9_000), 20), ""),
     "a parameter's name of 6 MB": (
-        lambda: listed(tool(schema=takes({"p" * 6 * M: {}}, required=["p" * 6 * M]))),
+        lambda: list_with({"p" * 6 * M: {}}, required=["p" * 6 * M]),
         "too large",
     ),
     "a default and an enum of 6 MB": (
-        lambda: listed(tool(schema=takes({"a": {"default": "y" * 3 * M, "enum": ["z" * 3 * M]}}))),
+        lambda: list_with({"a": {"default": "y" * 3 * M, "enum": ["z" * 3 * M]}}),
         "too large",
     ),
-    "a schema of 40 levels": (lambda: listed(tool(schema=_nested(40))), ""),
-    "a schema of 200 levels": (lambda: listed(tool(schema=_nested(200))), "nests too deeply"),
-    "references in a circle": (
-        lambda: listed(
-            tool(
-                schema=takes(
-                    {"a": {"$ref": "#/$defs/x"}},
-                    **{"$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"$ref": "#/$defs/x"}}},
-                )
-            )
-        ),
-        "",
-    ),
-    "references that multiply": (lambda: listed(tool(schema=_branching(10, 30))), ""),
+    "a schema of 40 levels": (lambda: list_with(nest(40)), ""),
+    "a schema of 200 levels": (lambda: list_with(nest(200)), "nests too deeply"),
+    "references in a circle": (lambda: list_with({"a": refer(0)}, defs=CIRCLE), ""),
+    "references that multiply": (lambda: branch(10, 30), ""),
     "3 tools of references to 9,000 parameters": (
-        lambda: listed(
-            *(
-                tool(f"t{j}", _referring(20, {"x0": _ALL, "x": takes(_many(9_000))}))
-                for j in range(3)
-            )
-        ),
+        lambda: list_with(many(20, refer(0)), 3, {"x0": ALL_OF, "x1": takes(many(9_000))}),
         "",
     ),
     "a pattern that backtracks": (
-        lambda: listed(tool(schema=takes({"a": {"type": "string", "pattern": "^(a+)+$"}}))),
+        lambda: list_with({"a": {"type": "string", "pattern": "^(a+)+$"}}),
         "",
     ),
-    "60,000 annotations": (lambda: listed(tool(annotations=_many(60_000))), "too large"),
+    "60,000 annotations": (lambda: list_tools(tool(annotations=many(60_000))), "too large"),
     "4,000 names that read alike": (
-        lambda: listed(*(tool(chr(0x4E00 + number)) for number in range(4_000))),
+        lambda: list_tools(*(tool(chr(0x4E00 + number)) for number in range(4_000))),
         "",
     ),
 }
@@ -143,7 +126,6 @@ LISTS: dict[str, tuple[Made, str]] = {
 async def test_no_list_of_tools_keeps_the_loop(
     engine: Engine, files: Path, watchdog: Watchdog, caplog: Any, made: Made, told: str
 ) -> None:
-    """From the first question to programs, searches and everything that shows tools."""
     (files / "tools-1").write_bytes(made())
     said: list[str] = []
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
@@ -167,7 +149,7 @@ async def test_no_list_of_tools_keeps_the_loop(
     assert max(map(len, warned), default=0) < 2_000
 
 
-def structured(data: bytes) -> bytes:
+def with_structure(data: bytes) -> bytes:
     return b'{"content":[],"structuredContent":{"a":' + data + b"}}"
 
 
@@ -176,16 +158,16 @@ def text(value: str) -> bytes:
 
 
 RESULTS: dict[str, tuple[Made, str]] = {
-    "3,000,000 items": (lambda: structured(b"[" + b"1," * 3 * M + b"1]"), "limit is 500,000"),
+    "3,000,000 items": (lambda: with_structure(b"[" + b"1," * 3 * M + b"1]"), "limit is 500,000"),
     "600,000 fields": (
-        lambda: structured(json.dumps({f"k{i}": i for i in range(600_000)}).encode()),
+        lambda: with_structure(json.dumps({f"k{i}": i for i in range(600_000)}).encode()),
         "limit is 500,000",
     ),
     "3,000 numbers of 4,000 digits": (
-        lambda: structured(b"[" + (b"1" * 4_000 + b",") * 3_000 + b"1]"),
+        lambda: with_structure(b"[" + (b"1" * 4_000 + b",") * 3_000 + b"1]"),
         "numbers of a thousand digits",
     ),
-    "450,000 items": (lambda: structured(b"[" + b"1," * 450_000 + b"1]"), "{'a': [1, 1,"),
+    "450,000 items": (lambda: with_structure(b"[" + b"1," * 450_000 + b"1]"), "{'a': [1, 1,"),
     "text that is 3,000,000 items": (lambda: text("[" + "1," * 3 * M + "1]"), "'[1,1,1,"),
     "30 MB of text": (lambda: text("x" * 30 * M), "xxx"),
     "100,000 blocks": (
@@ -196,7 +178,7 @@ RESULTS: dict[str, tuple[Made, str]] = {
         lambda: b'{"isError":true,"content":[' + b'{"type":"text","text":"x"},' * 100_000 + b"{}]}",
         "more characters",
     ),
-    "100,000 levels": (lambda: structured(b"[" * 100_000 + b"]" * 100_000), "nests too deeply"),
+    "100,000 levels": (lambda: with_structure(b"[" * 100_000 + b"]" * 100_000), "nests too deeply"),
 }
 
 
@@ -204,7 +186,6 @@ RESULTS: dict[str, tuple[Made, str]] = {
 async def test_no_result_keeps_the_loop(
     engine: Engine, files: Path, watchdog: Watchdog, made: Made, told: str
 ) -> None:
-    """What is too much is an error of its call, which says how much there may be."""
     (files / "result").write_bytes(made())
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
@@ -241,7 +222,7 @@ FLOODS: dict[str, tuple[Made, str]] = {
     ),
     "progress": (lambda: note("progress", progressToken=1_000_000_000, progress=1) * 5_000, ""),
     "changed tools": (lambda: note("tools/list_changed") * 5_000, ""),
-    "answers to nobody": (lambda: line(id=77, result={}) * 10_000, ""),
+    "answers to no call": (lambda: line(id=77, result={}) * 10_000, ""),
     "900 requests": (lambda: line(id=5, method="x") * 900, ""),
     "60 forms of 45 fields": (lambda: b"".join(question(number) for number in range(60)), ""),
     "a method of 10 MB": (lambda: line(id=5, method="n" * 10 * M), ""),
@@ -265,7 +246,7 @@ async def test_nothing_sent_unasked_keeps_the_loop(
 
 REQUESTS: dict[str, Any] = {
     "pings": {"id": 5, "method": "ping"},
-    "methods that nobody knows": {"id": 6, "method": "x"},
+    "unknown methods": {"id": 6, "method": "x"},
     "questions": {"id": 7, "method": "elicitation/create", "params": {"message": "a"}},
 }
 
@@ -347,6 +328,6 @@ async def test_no_list_without_an_end_keeps_the_loop(
 async def test_of_a_list_that_is_too_large_is_said_who_can_do_what(
     engine: Engine, files: Path
 ) -> None:
-    (files / "tools-1").write_bytes(listed(*[1] * 600_000))
+    (files / "tools-1").write_bytes(list_tools(*[1] * 600_000))
     with pytest.raises(BridgeError, match="has to list less, or in more pages"):
         await engine.guide.tools_json("pb")

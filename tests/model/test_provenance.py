@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.model import Provenance
-from bridge.model.provenance import MAX_DOCUMENT
+from bridge.model.kept import MAX_DOCUMENT
 
 NAMES = st.frozensets(st.text(max_size=8), max_size=5)
 MADE = st.builds(

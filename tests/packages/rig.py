@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from bridge.guest.protocol.distributions import normalised
+from bridge.guest.protocol.distributions import normalize_name
 from bridge.packages.target import PackageTarget
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 
@@ -36,11 +36,7 @@ def wheel(
     tag: str = PURE,
     entries: Iterable[zipfile.ZipInfo] = (),
 ) -> Path:
-    """Write a wheel whose one module says its version, or that has other files.
-
-    Args:
-        entries: What is in it besides, each holding its own name.
-    """
+    """Write a wheel whose one module says its version, or that has other files and entries."""
     path = directory / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
     metadata = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}"]
@@ -58,22 +54,20 @@ def wheel(
 
 
 def entry(name: str, mode: int = stat.S_IFREG | 0o644) -> zipfile.ZipInfo:
-    """Return an archive's entry as `zipfile` would not make it by itself."""
     made = zipfile.ZipInfo("x")
     made.filename = made.orig_filename = name
     made.external_attr = mode << 16
     return made
 
 
-def allowing(index: Path | str, *allow: str, **more: object) -> Dependencies:
-    """Return settings that allow packages from an index; an empty one is uv's own."""
+def allow_from(index: Path | str, *allow: str, **more: object) -> Dependencies:
     table = {"allow": list(allow), **({"index": str(index)} if str(index) else {}), **more}
     return parse_dependencies(table, "config.toml: dependencies")
 
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """Make a directory that every user may reach: programs of a bridge that is root are nobody."""
+    """Make a directory that every user may reach: root's bridge gives programs another user."""
     path = Path(tempfile.mkdtemp(prefix="mcb-packages-", dir="/tmp"))
     try:
         path.chmod(0o755)
@@ -83,13 +77,7 @@ def open_directory() -> Iterator[Path]:
 
 
 class Index:
-    """A simple index of the wheels in a directory.
-
-    Attributes:
-        url: With the password that it demands, if it does.
-        asked: Paths, in order.
-        answers: What is served instead of the real thing, by path.
-    """
+    """A simple index of the wheels in a directory; `answers` replace real ones, by path."""
 
     def __init__(self, directory: Path, login: str = "", *, hashes: bool = True) -> None:
         self.directory = directory
@@ -120,7 +108,6 @@ class Index:
 
     @property
     def url(self) -> str:
-        """Its address."""
         at = f"{self.login}@" if self.login else ""
         return f"http://{at}127.0.0.1:{self._server.server_port}/simple"
 
@@ -134,7 +121,6 @@ class Index:
         self._server.server_close()
 
     def answer(self, path: str, login: str | None) -> tuple[int, Mapping[str, str], bytes]:
-        """Return what is there."""
         if self.login and not login:
             return 401, {"www-authenticate": 'Basic realm="x"'}, b""
         if path in self.answers:
@@ -144,7 +130,9 @@ class Index:
             return 200, {}, (self.directory / parts[1]).read_bytes()
         name = parts[-1]
         files = [
-            f for f in sorted(self.directory.iterdir()) if normalised(f.name).startswith(f"{name}-")
+            f
+            for f in sorted(self.directory.iterdir())
+            if normalize_name(f.name).startswith(f"{name}-")
         ]
         if not files:
             return 404, {}, b""
@@ -158,7 +146,6 @@ class Index:
 
 
 def tree(directory: Path) -> dict[str, str]:
-    """Return all files below a directory, and their modes."""
     return {
         str(path.relative_to(directory)): oct(stat.S_IMODE(path.lstat().st_mode))
         for path in sorted(directory.rglob("*"))

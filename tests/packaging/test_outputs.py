@@ -1,4 +1,4 @@
-"""What the packages say, against the one description that it is written from."""
+"""The files of the packages follow from one description."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 
 MAX_TOOL_NAME = 64
-"""Of a tool's whole name, with what a client puts before it."""
+"""Characters of a tool's name with the client's prefix."""
 
 
 def test_the_checked_in_files_follow_from_the_description() -> None:
-    """`make package` writes them; the one test that an edit of the version concerns."""
     assert package.stale(package.product()) == []
+    schema = json.loads((PACKAGING / "server.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.validate(json.loads((PACKAGING / "server.json").read_text()), schema)
 
 
 @pytest.mark.parametrize(
@@ -53,21 +55,11 @@ def test_the_bundle_s_policies_hold(tmp_path: Path, chosen: dict[str, str], said
     assert said in done.stderr
 
 
-def test_the_registry_takes_the_entry() -> None:
-    schema = json.loads((PACKAGING / "server.schema.json").read_text())
-    entry = json.loads((PACKAGING / "server.json").read_text())
-    jsonschema.Draft7Validator.check_schema(schema)
-    jsonschema.validate(entry, schema)
-
-
-def test_a_bridge_does_not_start_the_bridge_of_a_package() -> None:
+def test_discovery_recognises_the_packages_bridge_and_models_accept_its_tools() -> None:
     plugin = json.loads((PACKAGING / "plugin" / ".mcp.json").read_text())["mcpServers"]
     bundle = json.loads((PACKAGING / "mcpb" / "manifest.json").read_text())["server"]
     for entry in (*plugin.values(), bundle["mcp_config"]):
         assert starts_bridge(entry["command"], entry["args"]), entry
-
-
-def test_the_plugin_s_tools_have_names_that_models_take() -> None:
     of = package.product()
     for tool in of["tools"]:
         assert len(f"mcp__plugin_{of['name']}_{of['server']}__{tool}") <= MAX_TOOL_NAME
@@ -77,11 +69,10 @@ INSTALLS = re.compile(
     r"^.*\b(?:pip3? install|uv (?:pip |tool )?(?:install|sync|add)|pipx install) .*$", re.MULTILINE
 )
 USERS_OWN = ("README.md", "CHANGELOG.md", "docs/", "bridge/packages/", "bridge/guest/", "bench")
-"""What users type themselves, from a checkout or for an extra of what they have; and the virtual
-environment that a benchmark compares with, which has the newest packages as a sandbox has them."""
+"""Commands for users, and a benchmark's environment, which has the newest packages."""
 
 
-def test_what_the_project_installs_is_held_against_hashes() -> None:
+def test_the_project_installs_only_packages_with_hashes() -> None:
     listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     unhashed: list[str] = []
     hashed: list[str] = []
@@ -95,7 +86,7 @@ def test_what_the_project_installs_is_held_against_hashes() -> None:
         words = re.sub(r"""["',]+|\\\n""", "", text)
         words = words.replace("${pip[@]} install", "pip install").replace("}/bin/pip", "pip")
         for line in INSTALLS.findall(words):
-            # What `image build --package` adds has no lock.
+            # Packages of `image build --package` have no lock.
             safe = any(word in line for word in ("--require-hashes", "--no-index", "-added.txt"))
             (hashed if safe else unhashed).append(f"{name}: {line.strip()}")
     assert unhashed == []

@@ -1,4 +1,4 @@
-"""The packages as their users get them: in empty environments, homes and containers."""
+"""The packages in empty environments, homes and containers."""
 
 from __future__ import annotations
 
@@ -39,22 +39,19 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """The environment of somebody with an empty home, uv, and a bridge of its own."""
-    kept = ("UV_", "PIP_", "SSL_", "HTTP", "http", "NO_PROXY", "no_proxy")
-    inherited = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+    """The environment of a user with an empty home and uv."""
+    network = ("UV_", "PIP_", "SSL_", "HTTP", "http", "NO_PROXY", "no_proxy")
+    cache = subprocess.check_output([SCRIPTS / "uv", "cache", "dir"], text=True)
     return {
-        **inherited,
+        **{name: value for name, value in os.environ.items() if name.startswith(network)},
         "PATH": f"{SCRIPTS}{os.pathsep}{os.defpath}",
-        # Where packages are that have been fetched before: they are the same for everybody.
-        "UV_CACHE_DIR": subprocess.run(
-            [SCRIPTS / "uv", "cache", "dir"], capture_output=True, text=True, check=True
-        ).stdout.strip(),
+        "UV_CACHE_DIR": cache.strip(),
         "UV_PYTHON": sys.executable,
         **bridge_environ(tmp_path / "home", {}),
     }
 
 
-def called(*command: str | Path, environ: Mapping[str, str], cwd: Path) -> str:
+def run_command(*command: str | Path, environ: Mapping[str, str], cwd: Path) -> str:
     done = subprocess.run(
         command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
@@ -69,11 +66,11 @@ def test_the_wheel_runs_a_program_in_an_empty_environment(
     [wheel] = dist.glob("*.whl")
     place = tmp_path / "environment"
     environ |= {"UV_PYTHON": require(version)}
-    called("uv", "venv", "--quiet", place, environ=environ, cwd=tmp_path)
+    run_command("uv", "venv", "--quiet", place, environ=environ, cwd=tmp_path)
     environ |= {"UV_PYTHON": str(place / "bin" / "python")}
-    called("uv", "pip", "install", "--quiet", wheel, environ=environ, cwd=tmp_path)
+    run_command("uv", "pip", "install", "--quiet", wheel, environ=environ, cwd=tmp_path)
     command = (place / "bin" / "mcp-code-bridge", "run", "-c", "print(6 * 7)")
-    assert called(*command, environ=environ, cwd=tmp_path) == "42\n"
+    assert run_command(*command, environ=environ, cwd=tmp_path) == "42\n"
 
 
 def test_uvx_runs_a_program_from_the_wheel(
@@ -81,7 +78,7 @@ def test_uvx_runs_a_program_from_the_wheel(
 ) -> None:
     [wheel] = dist.glob("*.whl")
     command = ("uvx", "--quiet", "--from", wheel, "mcp-code-bridge", "run", "-c", "print(6 * 7)")
-    assert called(*command, environ=environ, cwd=tmp_path) == "42\n"
+    assert run_command(*command, environ=environ, cwd=tmp_path) == "42\n"
 
 
 CONFIG = """
@@ -94,15 +91,15 @@ const config = await getMcpConfigForManifest({
 });
 console.log(JSON.stringify(config));
 """
-"""What a host does with a manifest, by the format's own library."""
+"""Reads a manifest as a host does, with the format's own library."""
 
 
-async def started(folder: Path, chosen: Mapping[str, str], environ: Mapping[str, str]) -> Any:
-    """Start a bundle as a host does; return what a program's result says, or the error."""
+async def start_bundle(folder: Path, chosen: Mapping[str, str], environ: Mapping[str, str]) -> Any:
+    """Start a bundle as a host does; return the text of a program's result."""
     script = ROOT / "packaging" / "node" / "node_modules" / "host.mjs"
     script.write_text(CONFIG)
     node = ("node", script, folder, json.dumps(chosen))
-    config = json.loads(called(*node, environ=environ, cwd=folder))
+    config = json.loads(run_command(*node, environ=environ, cwd=folder))
     parameters = StdioServerParameters(
         command=config["command"],
         args=config["args"],
@@ -131,14 +128,13 @@ async def test_the_bundle_runs_a_program_in_an_empty_home(
     bundle: Path, environ: dict[str, str], chosen: dict[str, str]
 ) -> None:
     del environ["MCP_BRIDGE_CONFIG"]
-    assert "42" in await started(bundle, chosen, environ)
+    assert "42" in await start_bundle(bundle, chosen, environ)
 
 
 @pytest.mark.node
 def test_claude_lists_and_calls_the_plugin_s_tool(
     tmp_path: Path, dist: Path, environ: dict[str, str]
 ) -> None:
-    """The real client, with the plugin from its directory and the wheel of this release."""
     home = tmp_path / "claude"
     (home / "project").mkdir(parents=True)
     with serving([program("print(6 * 7)")]) as model:
@@ -155,9 +151,9 @@ def test_claude_lists_and_calls_the_plugin_s_tool(
         tools = "mcp__plugin_mcp-code-bridge_bridge"
         command = (PEERS / "node_modules" / ".bin" / "claude", "-p", "go", "--plugin-dir")
         options = (ROOT / "packaging" / "plugin", "--allowedTools", tools)
-        printed = called(*command, *options, environ=more, cwd=home / "project")
+        printed = run_command(*command, *options, environ=more, cwd=home / "project")
     assert model.requests, printed
-    # Tools of servers that start slowly are looked up, so they are not in the first request.
+    # Claude looks up the tools of slow servers later, so the last request has them.
     last = model.requests[-1]
     assert f"{tools}__run_python" in last.tools
     assert f"{package.product()['name']}:code-mode" in json.dumps(last.tools) + last.told
@@ -165,18 +161,11 @@ def test_claude_lists_and_calls_the_plugin_s_tool(
 
 
 CONTAINED = ("--security-opt", "seccomp=unconfined", "--security-opt", "unmask=ALL")
-"""What lets bubblewrap make its sandboxes inside a container."""
+"""Options that let bubblewrap create its sandboxes inside a container."""
 
-HELLO = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
+CLIENT = {"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+PARAMS = {"protocolVersion": "2025-11-25", **CLIENT}
+HELLO = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": PARAMS}
 
 
 def in_image(*words: str, options: tuple[str, ...] = (), stdin: str = "") -> tuple[int, str]:
@@ -195,7 +184,6 @@ NAME = f"{package.product()['name']}:{package.product()['version']}"
 @pytest.mark.podman
 @pytest.mark.rootless
 def test_the_image_answers_and_runs_programs_where_namespaces_are_allowed(dist: Path) -> None:
-    """Rootless; where bubblewrap cannot work nothing runs, and the error says what it takes."""
     package.release(["deb", "image"], dist)
     [archive] = dist.glob("*-image.tar")
     inspected = subprocess.check_output(["podman", "image", "inspect", f"localhost/{NAME}"])

@@ -34,16 +34,16 @@ SAID = (
     "2 commits by 1 authors",
     "second",
 )
-"""What each program prints, in part."""
+"""A part of each program's output."""
 
 
-def test_it_is_short() -> None:
+def test_the_skill_is_short() -> None:
     assert SKILL.read_text().count("\n") < MAX_LINES
 
 
 @pytest.mark.slow
 @pytest.mark.node
-async def test_its_programs_run_as_they_stand(tmp_path: Path) -> None:
+async def test_the_programs_of_the_skill_run(tmp_path: Path) -> None:
     programs = list(PROGRAM.finditer(SKILL.read_text()))
     assert len(programs) == SKILL.read_text().count("```python") == len(SAID)
     parameters = StdioServerParameters(

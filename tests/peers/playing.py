@@ -1,7 +1,7 @@
 """What every Python client does with the bridge: CLIENT.py TASK, where the task is a JSON object.
 
 It has `url` or `command`, programs by name in `programs`, and `started`, a file that appears once
-the program `slow` has begun. Printed is what came back, as a JSON object. Runs in environments of
+the program `slow` has begun. It prints the answers as a JSON object. Runs in environments of
 others, and so needs nothing but the standard library.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 async def play(peer, task):
-    """List, call and cancel; return what came back.
+    """List, call and cancel; return the answers.
 
     Args:
         peer: Has `tools()`, `call(code)` and `cancel(call)`.

@@ -39,7 +39,6 @@ async def url() -> AsyncIterator[str]:
 
 
 async def test_a_login_is_asked_for_made_used_and_ended(tmp_path: Path, url: str) -> None:
-    """Registered, granted for this very server, and revoked at the end."""
     keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
     rig, logins = Rig(tmp_path), Logins(tmp_path / "logins")
     spec = rig.remote(url)

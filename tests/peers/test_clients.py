@@ -75,7 +75,6 @@ async def _reachable(home: Path, transport: str) -> AsyncIterator[dict[str, Any]
 async def test_a_client_lists_calls_and_cancels(
     home: Path, peer: str, program: str, transport: str
 ) -> None:
-    """Values, pictures and errors arrive; a cancelled run's call is cancelled at its server."""
     if peer == "typescript":
         # Beside its packages, where it finds them.
         command = [str(NODE), str(NPM / "typescript.mjs"), program]

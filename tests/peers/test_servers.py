@@ -112,7 +112,6 @@ async def _used(spec: ServerSpec, settings: Settings, backend: FakeBackend, tmp_
 async def test_a_server_is_listed_called_and_cancelled(
     make: Callable[[], ServerSpec], settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """Over stdio; the TypeScript one speaks the newest protocol version alone."""
     await _used(make(), settings, backend, tmp_path)
 
 

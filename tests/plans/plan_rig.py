@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,11 @@ APPROVED = {"action": "accept", "content": {"decision": "apply"}}
 
 
 async def approve(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Say yes to a plan."""
     return APPROVED
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What the recorder writes its calls to."""
     return tmp_path / "calls.jsonl"
 
 
@@ -43,7 +42,6 @@ def log(tmp_path: Path) -> Path:
 async def opened(
     settings: Settings, specs: list[ServerSpec], *, policy: str = "", tmp_path: Path
 ) -> AsyncIterator[Engine]:
-    """Open an engine with a policy."""
     config = tmp_path / "config.toml"
     config.write_text(policy)
     async with engine_on(
@@ -52,16 +50,33 @@ async def opened(
         yield engine
 
 
+@dataclass
+class Bench:
+    """Where plans are made: with a recorder called "log", which writes to a file."""
+
+    settings: Settings
+    place: Path
+    log: Path
+
+    def opened(
+        self, *more: ServerSpec, policy: str = "", **fields: Any
+    ) -> AbstractAsyncContextManager[Engine]:
+        specs = [recorder("log", self.log, **fields), *more]
+        return opened(self.settings, specs, policy=policy, tmp_path=self.place)
+
+
 @pytest.fixture
-async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator[Engine]:
-    """An engine without a policy, with the recorder as "log"."""
-    notes = {"topic": "text"}
-    async with opened(settings, [recorder("log", log, notes=notes)], tmp_path=tmp_path) as engine:
+def bench(settings: Settings, tmp_path: Path, log: Path) -> Bench:
+    return Bench(settings, tmp_path, log)
+
+
+@pytest.fixture
+async def engine(bench: Bench) -> AsyncIterator[Engine]:
+    async with bench.opened(notes={"topic": "text"}) as engine:
         yield engine
 
 
 async def planned(engine: Engine, code: str, **fields: Any) -> tuple[RunResult, Plan]:
-    """Run a program in plan mode."""
     with anyio.fail_after(60):
         result = await engine.run(RunRequest(code=code, mode="plan", **fields))
     assert result.plan is not None
@@ -71,20 +86,18 @@ async def planned(engine: Engine, code: str, **fields: Any) -> tuple[RunResult, 
 async def applied(
     engine: Engine, plan: Plan, client: FakeClient | None = None, **fields: Any
 ) -> RunResult:
-    """Apply a plan."""
     with anyio.fail_after(60):
-        # Whoever answers is known: of another no one takes a yes.
+        # Only a person who is known can say yes.
         request = ApplyRequest(plan_id=plan.plan_id, **{"principal": "me", **fields})
         return await engine.apply(request, client)
 
 
 def audited(settings: Settings) -> str:
-    """Return the audit log."""
     files = sorted((settings.state_dir / "audit").glob("*.jsonl"))
     return "".join(path.read_text() for path in files)
 
 
-def traced(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[str, Any]]:
+def trace_plan(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[str, Any]]:
     """Return what the audit log knows of a plan's calls by their numbers, and of its end."""
     found = about(settings.state_dir / "audit", plan_id)
     applied = [record["run"] for record in found if record["kind"] == "apply"]
@@ -96,7 +109,6 @@ def traced(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[st
 
 
 def statuses(result: RunResult) -> list[str]:
-    """Return what became of each call."""
     return [
         line["status"]
         for line in result.result

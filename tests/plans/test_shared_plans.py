@@ -9,15 +9,17 @@ import anyio
 import pytest
 
 from bridge.errors import UnknownError
+from bridge.gate import held_calls as calls
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
-from bridge.model import Provenance, Tool
+from bridge.model import Plan, Provenance, Tool
 from bridge.plans import plan_store
 from bridge.plans.plan_store import Plans, StoredPlan
 from bridge.store import ServerUrl, owner_digest
 from bridge.store.postgresql import ServerStore
+from tests.audit_rig import FakeClock
 from tests.engine_rig import settings_in
-from tests.gate.held_calls.test_calls import ALLOW, call, held
+from tests.gate.test_held_calls import ALLOW, call, held
 from tests.plans.plan_rig import THREE, applied, opened, planned
 from tests.postgresql import Server, server, store_at
 from tests.raised import raises_code
@@ -35,12 +37,10 @@ def bridges(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Plans, Plan
 
 @pytest.fixture
 def two(tmp_path: Path, postgresql: Server) -> tuple[Plans, Plans]:
-    """Two of one store."""
     return Plans(store_at(tmp_path)), Plans(store_at(tmp_path))
 
 
 def a_plan() -> HeldCalls:
-    """Return calls with all that a call can have."""
     flow = FlowState()
     flow.add_provenance("x", Provenance(labels=frozenset({"private"}), servers=frozenset({"s"})))
     tool = Tool(server="tickets", name="create", input_schema={"type": "object"})
@@ -59,9 +59,7 @@ def facts(kept: StoredPlan) -> list[object]:
     return [(vars(one) | {"flow": one.flow.document()}) for one in kept.requests]
 
 
-async def test_a_plan_of_one_bridge_is_applied_by_another_as_it_was_made_and_once(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_bridges_share_plans(bridges: tuple[Plans, Plans]) -> None:
     first, second = bridges
     made = a_plan()
     plan = await first.keep(made, "me", run_id="r1")
@@ -76,9 +74,7 @@ async def test_a_plan_of_one_bridge_is_applied_by_another_as_it_was_made_and_onc
         await first.take(plan.plan_id, "me", run_id="r3")
 
 
-async def test_of_many_that_take_one_plan_at_once_one_gets_it(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_one_of_many_takes_a_plan(bridges: tuple[Plans, Plans]) -> None:
     plan = await bridges[0].keep(held(), "me", run_id="r1")
     taken: list[StoredPlan] = []
     refused: list[str] = []
@@ -96,9 +92,7 @@ async def test_of_many_that_take_one_plan_at_once_one_gets_it(
     assert all("took it" in text for text in refused)
 
 
-async def test_a_plan_is_its_maker_s_and_for_others_as_if_it_were_not(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_a_plan_has_one_owner(bridges: tuple[Plans, Plans]) -> None:
     plan = await bridges[0].keep(held(), "me", run_id="r1")
     for plan_id, owner in ((plan.plan_id, "you"), ("0" * 32, "me"), ("a\0\ud800", "me")):
         with raises_code("unknown_plan", match="There is no plan"):
@@ -107,18 +101,14 @@ async def test_a_plan_is_its_maker_s_and_for_others_as_if_it_were_not(
     assert kept.plan == plan
 
 
-async def test_a_plan_that_is_given_back_can_be_taken_by_another_bridge(
-    bridges: tuple[Plans, Plans],
-) -> None:
+async def test_a_returned_plan_is_available(bridges: tuple[Plans, Plans]) -> None:
     first, second = bridges
     plan = await first.keep(held(), "me", run_id="r1")
     await second.give_back(await second.take(plan.plan_id, "me", run_id="r2"))
     assert (await first.take(plan.plan_id, "me", run_id="r3")).plan == plan
 
 
-async def test_a_plan_of_another_version_is_refused_and_not_used_up(
-    two: tuple[Plans, Plans], tmp_path: Path
-) -> None:
+async def test_plans_of_other_versions_stay(two: tuple[Plans, Plans], tmp_path: Path) -> None:
     plan_id, whose = "0" * 32, owner_digest("me")
     with store_at(tmp_path).writing() as kept:
         kept.put("plan", whose, plan_id, b'{"of": "tomorrow"}')
@@ -128,9 +118,7 @@ async def test_a_plan_of_another_version_is_refused_and_not_used_up(
         assert kept.get("plan", whose, plan_id) == b'{"of": "tomorrow"}'
 
 
-async def test_a_plan_with_tokens_stays_where_they_are_known(
-    two: tuple[Plans, Plans],
-) -> None:
+async def test_a_plan_with_tokens_stays_at_its_bridge(two: tuple[Plans, Plans]) -> None:
     first, second = two
     plan = await first.keep(held(), "me", run_id="r1", here=True)
     with raises_code("unknown_plan"):
@@ -139,17 +127,18 @@ async def test_a_plan_with_tokens_stays_where_they_are_known(
     assert kept.plan == plan
 
 
-async def test_a_plan_that_is_withdrawn_expired_or_crowded_out_is_nobodys(
-    two: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch
+async def test_withdrawn_expired_and_dropped_plans_are_gone(
+    bridges: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = two
-    plan = await first.keep(held(), "me", run_id="r1")
+    first, second = bridges
+    plan = await keep(first)
     gone = await first.withdraw(plan, "me", "the disk is full")
     assert (gone.plan_id, gone.stopped) == ("", "the disk is full")
     monkeypatch.setattr(plan_store, "MAX_PLANS", 2)
-    many = [await first.keep(held(), "me", run_id="r1") for _ in range(3)]
-    monkeypatch.setattr(plan_store, "PLAN_SECONDS", -1.0)
-    for each in (plan, many[0], many[2]):
+    many = [await keep(first) for _ in range(3)]
+    if first is not second:
+        monkeypatch.setattr(plan_store, "PLAN_SECONDS", -1.0)
+    for each in (plan, many[0], *([many[2]] if first is not second else [])):
         with raises_code("unknown_plan"):
             await second.take(each.plan_id, "me", run_id="r2")
 
@@ -191,3 +180,56 @@ async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan(
         with raises_code("unknown_plan", match="it was applied by the run"):
             await applied(one, plan)
     assert len(recorded(log)) == 3
+
+
+async def keep(plans: Plans, holds: HeldCalls | None = None, owner: str = "me") -> Plan:
+    return await plans.keep(held() if holds is None else holds, owner, run_id="r1")
+
+
+async def test_a_plan_expires(tmp_path: Path) -> None:
+    time = FakeClock()
+    plans = Plans(store_at(tmp_path), time)
+    plan, other = await keep(plans), await keep(plans)
+    time.now += plan_store.PLAN_SECONDS - 1
+    await plans.take(other.plan_id, "me", run_id="r2")
+    time.now += 1
+    with raises_code("unknown_plan", match="expired 30 minutes after it was made"):
+        await plans.take(plan.plan_id, "me", run_id="r2")
+
+
+async def test_a_failed_or_spoiled_or_empty_run_has_no_plan_to_apply(tmp_path: Path) -> None:
+    plans = Plans(store_at(tmp_path))
+    failed = await plans.keep(held(2), "me", run_id="r", failed=True)
+    assert (failed.plan_id, failed.seconds, len(failed.calls)) == ("", 0, 2)
+    spoiled = held(2)
+    spoiled.spoil("the disk is full")
+    spoiled.spoil("again")
+    plan = await plans.keep(spoiled, "me", run_id="r")
+    assert (plan.plan_id, plan.stopped, len(plan.calls)) == ("", "the disk is full", 2)
+    empty = await plans.keep(HeldCalls(), "me", run_id="r")
+    assert (empty.plan_id, empty.calls) == ("", ())
+    assert repr(plans) == "<Plans kept=0 remembered=0>"
+
+
+async def test_the_oldest_of_an_owner_make_room(tmp_path: Path) -> None:
+    plans = Plans(store_at(tmp_path))
+    others = await keep(plans, owner="you")
+    mine = [await keep(plans) for _ in range(plan_store.MAX_PLANS + 1)]
+    with raises_code("unknown_plan", match="newer plans took its place"):
+        await plans.take(mine[0].plan_id, "me", run_id="r")
+    await plans.take(mine[1].plan_id, "me", run_id="r")
+    large = "x" * (calls.MAX_CHARACTERS - 100)
+    big = [await keep(plans, held(1, body=large)) for _ in range(5)]
+    with raises_code("unknown_plan", match="newer plans"):
+        await plans.take(mine[-1].plan_id, "me", run_id="r")
+    with raises_code("unknown_plan", match="newer plans"):
+        await plans.take(big[0].plan_id, "me", run_id="r")
+    await plans.take(big[-1].plan_id, "me", run_id="r")
+    await plans.take(others.plan_id, "you", run_id="r")
+
+
+async def test_all_owners_together_are_bounded_too(tmp_path: Path) -> None:
+    plans = Plans(store_at(tmp_path))
+    for number in range(plan_store.MAX_ALL_PLANS + 1_000 + 10):
+        await keep(plans, owner=f"o{number}")
+    assert repr(plans) == (f"<Plans kept={plan_store.MAX_ALL_PLANS} remembered={1_000}>")

@@ -1,4 +1,4 @@
-"""Results as text and as structured content, compared with `golden.json`."""
+"""Results as text and as structured content: any at all, and some compared with `golden.json`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.errors import BridgeError
 from bridge.model import (
@@ -22,13 +25,118 @@ from bridge.model import (
     ShownContent,
     Usage,
 )
-from bridge.model.outcome import failed_run
-from bridge.render.receipt import receipt_line
-from bridge.render.structured import structured
-from bridge.render.text import compact
+from bridge.model.results import error_run
+from bridge.render.structured import to_structured
+from bridge.render.text import compact, receipt_line, value_text
 from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.settings import OutputMode
 from tests.golden_texts import assert_golden
+
+MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")
+ANY_TEXT = st.text(st.characters(codec=None), max_size=30)
+RESULTS = st.builds(
+    RunResult,
+    run_id=ANY_TEXT,
+    status=st.sampled_from(["success", "error", "timeout", "validation_error"]),
+    summary=ANY_TEXT,
+    reason=st.sampled_from([None, "exception", "oom", "timeout"]),
+    exit_code=st.one_of(st.none(), st.integers()),
+    stdout=ANY_TEXT,
+    stderr=ANY_TEXT,
+    has_result=st.booleans(),
+    result=st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), ANY_TEXT),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=4), st.dictionaries(ANY_TEXT, inner, max_size=4)
+        ),
+        max_leaves=15,
+    ),
+    result_repr=ANY_TEXT,
+    error=ANY_TEXT,
+    servers=st.lists(ANY_TEXT, max_size=3).map(tuple),
+    timeout_seconds=st.floats(),
+    truncated=st.dictionaries(ANY_TEXT, st.integers(), max_size=2),
+    isolation=st.one_of(
+        st.none(), st.builds(Isolation, backend=ANY_TEXT, weaker=st.lists(ANY_TEXT).map(tuple))
+    ),
+    usage=st.builds(
+        Usage,
+        wall_ms=st.integers(0, 10**9),
+        tool_calls=st.integers(0, 10**6),
+        tool_result_bytes=st.integers(0, 10**12),
+    ),
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@given(result=RESULTS)
+def test_no_result_makes_rendering_fail(mode: OutputMode, result: RunResult) -> None:
+    text = compact(result, mode)
+    assert text
+    text.encode()
+    receipt_line(result)
+    value_text(result.result, mode).encode()
+
+
+@given(stdout=st.text(min_size=1), result=RESULTS)
+def test_compact_text_begins_with_the_output_as_written(stdout: str, result: RunResult) -> None:
+    assert compact(replace(result, stdout=stdout, truncated={})).startswith(stdout)
+
+
+@given(result=RESULTS)
+def test_compact_text_drops_nothing(result: RunResult) -> None:
+    text = compact(result)
+    for part in (result.stdout, result.stderr, result.error):
+        assert part.encode("utf-8", "backslashreplace").decode() in text or not part.isascii()
+
+
+def test_very_deep_results_are_shown_in_every_mode() -> None:
+    value: object = 1
+    for _ in range(300):
+        value = [value]
+    result = replace(OK, has_result=True, result=value)
+    for mode in MODES:
+        assert "[" * 200 in compact(result, mode)
+        assert r"\ud800" in value_text(["\ud800"], mode)
+
+
+ROWS = [{"name": "ann", "age": 31}, {"name": "ben", "age": 27}, {"name": "eve", "age": 45}]
+NESTED = {"server": {"host": "localhost", "port": 8080, "tls": {"cert": "/etc/a", "key": "/b"}}}
+
+
+@pytest.mark.parametrize(
+    ("value", "mode", "text"),
+    [
+        (None, "compact", "null"),
+        ("a", "compact", '"a"'),
+        ("a\nb", "compact", "a\nb"),
+        ("a\nb", "auto", "a\nb"),
+        ("a\nb", "json", r'"a\nb"'),
+        (42, "auto", "42"),
+        ([], "auto", "[]"),
+        (ROWS, "auto", "[3]{name,age}:\n  ann,31\n  ben,27\n  eve,45"),
+    ],
+)
+def test_a_value_is_json_or_a_text_of_lines_or_a_table_in_toon(
+    value: Any, mode: OutputMode, text: str
+) -> None:
+    assert value_text(value, mode) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, 2, 3],
+        [["words", 132], ["tool", 77], ["server", 60]],
+        ["Work of Eve", "Work of Ada", "Fix the bug, now"],
+        {"open": [1, 2, 3, 4, 5], "closed": [6, 7, 8]},
+        NESTED,
+    ],
+)
+def test_auto_writes_what_costs_more_as_toon_as_json(value: Any) -> None:
+    assert value_text(value, "auto") == value_text(value, "json")
+    assert value_text(NESTED, "toon").startswith("server:\n  host: localhost\n")
+
 
 OK = RunResult(
     run_id="r1",
@@ -142,7 +250,7 @@ CASES: dict[str, RunResult] = {
         error="line 1: no such tool (unknown-tool)\n    mcp_x.y()",
         findings=FOUND,
     ),
-    "overloaded": failed_run(
+    "overloaded": error_run(
         BridgeError("Too many runs are under way.", code="overloaded"), run_id="r1"
     ),
     "advice": replace(OK, findings=FOUND),
@@ -192,7 +300,7 @@ def test_results_are_told_as_the_file_says() -> None:
         name: {
             "text": compact(result).splitlines(keepends=True),
             "receipt": receipt_line(result),
-            "structured": structured(result),
+            "structured": to_structured(result),
         }
         for name, result in CASES.items()
     }
@@ -209,7 +317,7 @@ def test_the_value_alone_is_written_as_the_mode_says() -> None:
 
 
 def test_the_record_is_as_the_schema_says() -> None:
-    document = json.loads(json.dumps(structured(CALLS)))
+    document = json.loads(json.dumps(to_structured(CALLS)))
     schema = json.loads(json.dumps(OUTPUT_SCHEMA))
     for name in ("replayed", "unused", "refused", "unknown"):
         items = schema["properties"][name]["items"]
@@ -219,5 +327,5 @@ def test_the_record_is_as_the_schema_says() -> None:
     jsonschema.validate(document, schema)
     assert document["receipt"]["calls"] == {"github": 2}
     everything = replace(ACCOUNT, held=1, masked=("TOKEN of shop",), unsent=("beat (line 3)",))
-    shown = structured(replace(OK, receipt=everything))["receipt"]
+    shown = to_structured(replace(OK, receipt=everything))["receipt"]
     assert shown.keys() == schema["properties"]["receipt"]["properties"].keys()

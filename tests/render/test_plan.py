@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bridge.model import Effect, HeldCall, Plan, RunResult
-from bridge.render.plan import (
-    MAX_CHARACTERS,
-    MAX_ROWS,
-    plan_question,
-    plan_summary,
-    plan_text,
-)
-from bridge.render.structured import MAX_PLAN_CHARACTERS, structured
+from bridge.render.plan import MAX_CHARACTERS, MAX_ROWS, plan_question, plan_summary, plan_text
+from bridge.render.structured import MAX_PLAN_CHARACTERS, to_structured
 from bridge.render.text import compact
 from tests.golden_texts import assert_golden
 
@@ -86,7 +80,7 @@ def test_the_structured_form_of_a_long_plan_is_cut_too() -> None:
     def told(count: int) -> dict[str, Any]:
         made = plan(*issues(count))
         result = RunResult(run_id="r", status="success", summary="s", plan=made)
-        found: dict[str, Any] = structured(result)["plan"]
+        found: dict[str, Any] = to_structured(result)["plan"]
         return found
 
     assert len(told(100)["calls"]) == 100
@@ -150,7 +144,7 @@ PLANS = {
     "failed": plan(held(1), plan_id=""),
     "no policy": plan(replace(held(1), rule="no policy")),
     "untrusted": plan(replace(held(1), rule="default for untrusted tools")),
-    "nobody to ask": replace(plan(*(held(n, f"t{n}") for n in range(8))), askable=False),
+    "no user to ask": replace(plan(*(held(n, f"t{n}") for n in range(8))), askable=False),
     "stale": replace(plan(held(1)), stale="a.b"),
 }
 

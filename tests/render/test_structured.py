@@ -8,19 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.model import RunResult
-from bridge.render.structured import (
-    MAX_DEPTH,
-    TOO_DEEP,
-    stream_lines,
-    structured,
-    to_json,
-)
-from bridge.text import valid_text
+from bridge.render.structured import MAX_DEPTH, TOO_DEEP, stream_lines, to_json, to_structured
 
 ANY_TEXT = st.text(st.characters(codec=None))
 
 
-def nested(levels: int) -> Any:
+def nest(levels: int) -> Any:
     value: Any = "core"
     for level in range(levels):
         value = {"a": value, "b": level} if level % 2 else [value, level]
@@ -48,40 +41,14 @@ def stream_text(lines: list[str], *, final_newline: bool = True) -> str:
     return "\n".join(lines) + ("\n" if lines and final_newline else "")
 
 
-@given(text=ANY_TEXT)
-def test_the_lines_give_back_the_stream(text: str) -> None:
-    assert stream_text(stream_lines(text), final_newline=text.endswith("\n")) == text
-
-
 @given(stdout=st.text(), stderr=st.text())
 def test_structured_content_gives_back_both_streams(stdout: str, stderr: str) -> None:
-    made = structured(
+    made = to_structured(
         RunResult(run_id="r", status="success", summary="s", stdout=stdout, stderr=stderr)
     )
     for name, text in (("stdout", stdout), ("stderr", stderr)):
         ended = name not in made.get("noFinalNewline", [])
         assert stream_text(made.get(name, []), final_newline=ended) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\nb 🙂", "a\nb 🙂"),
-        ("\ud83d\ude42", "🙂"),
-        ("a\udc80b\ud83d", "a\\udc80b\\ud83d"),
-        ("\x00\u2028", "\x00\u2028"),
-    ],
-)
-def test_a_lone_surrogate_is_written_out(text: str, shown: str) -> None:
-    assert valid_text(text) == shown
-
-
-def test_two_keys_that_differ_only_in_a_lone_surrogate_stay_two() -> None:
-    keys = ("\ud800", "\ud801")
-    assert to_json({key: number for number, key in enumerate(keys, 1)}) == {
-        "\\ud800": 1,
-        "\\ud801": 2,
-    }
 
 
 @pytest.mark.parametrize(
@@ -100,13 +67,15 @@ def test_what_is_not_quite_json_is_made_so(value: Any, expected: Any) -> None:
     assert to_json(value) == expected
 
 
-def test_a_number_past_the_interpreters_digit_limit_becomes_hexadecimal() -> None:
+def test_digits_past_the_interpreters_limit_and_keys_of_lone_surrogates_are_told_apart() -> None:
     assert to_json(10**5_000) == hex(10**5_000)
+    odd = {chr(0xD800 + number): number for number in (0, 1)}
+    assert to_json(odd) == {"\\ud800": 0, "\\ud801": 1}
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, 300])
 def test_deep_nesting_becomes_a_string_of_json_and_loses_nothing(levels: int) -> None:
-    value = to_json(nested(levels))
+    value = to_json(nest(levels))
     depth = 0
     probe = value
     while not isinstance(probe, str):
@@ -114,11 +83,8 @@ def test_deep_nesting_becomes_a_string_of_json_and_loses_nothing(levels: int) ->
         depth += 1
     assert depth == min(levels, MAX_DEPTH)
     rest = levels - MAX_DEPTH
-    assert probe == "core" if rest <= 0 else json.loads(probe) == nested(rest)
-
-
-def test_of_nesting_past_any_recursion_limit_it_is_told_that_it_is_not_there() -> None:
-    assert TOO_DEEP in json.dumps(to_json(nested(50_000)))
+    assert probe == "core" if rest <= 0 else json.loads(probe) == nest(rest)
+    assert TOO_DEEP in json.dumps(to_json(nest(50_000)))
 
 
 @given(

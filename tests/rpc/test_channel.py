@@ -38,7 +38,6 @@ CALL = Call(id=1, method="m", params={})
 
 
 async def test_frames_arrive_whole_and_in_order_and_the_end_is_none() -> None:
-    """How the bytes are cut does not matter."""
     data = encode(CALL) + encode(CALL)
     channel = Channel(_Stream(data[:10], data[10:70], data[70:]))
     assert await channel.receive() == CALL
@@ -52,7 +51,6 @@ async def test_a_line_that_is_no_frame_is_a_wire_error() -> None:
 
 
 async def test_frames_before_an_overlong_one_are_delivered() -> None:
-    """What was sent properly counts; what follows a violation does not."""
     channel = Channel(_Stream(encode(CALL) + b"x" * 200), max_guest_frame_bytes=100)
     assert await channel.receive() == CALL
     with pytest.raises(WireError, match="longer than 100 bytes"):
@@ -84,7 +82,6 @@ async def test_long_text_is_no_reason_to_refuse_a_frame() -> None:
 
 
 async def test_others_have_their_turn_while_a_large_frame_is_read() -> None:
-    """It is read in a thread; a small one, which came with it, is not worth that."""
     large = Call(id=2, method="m", params={"text": "x" * 8_000_000})
     channel = Channel(_Stream(encode(CALL) + encode(CALL) + encode(large) + encode(CALL)))
     turns = 0
@@ -108,7 +105,6 @@ async def test_others_have_their_turn_while_a_large_frame_is_read() -> None:
 
 
 async def test_only_calls_and_what_is_shown_may_be_long() -> None:
-    """Of all else an honest guest sends as many frames as it needs."""
     text = "x" * MAX_SHORT_BYTES
     long = Call(id=1, method="m", params={"text": text}), Shown("image/png", small=text)
     channel = Channel(

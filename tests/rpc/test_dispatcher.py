@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from bridge.errors import (
-    CallBudgetError,
     CallDeniedError,
     CallTimeoutError,
     ChannelClosedError,
+    RefusedError,
     ToolCallError,
     UnknownError,
 )
@@ -101,7 +101,6 @@ async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> 
 
 
 async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
-    """Serving them one by one is what made the older bridge's gather useless."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         for number in range(8):
@@ -125,7 +124,6 @@ async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
 
 
 async def test_calls_that_are_sent_and_cancelled_again_fill_no_queue() -> None:
-    """Each holds its arguments until its turn comes, so each keeps its room."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         for number in range(8):
@@ -171,13 +169,12 @@ async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
         (ToolCallError("m", server="s", rpc_code=-1, data=[1]), "upstream", "tool_call_refused"),
         (UnknownError("m", code="unknown_server"), "usage", "unknown_server"),
         (CallDeniedError("m"), "policy", "call_denied"),
-        (CallBudgetError("m"), "limit", "call_budget"),
+        (RefusedError("m", code="call_budget"), "limit", "call_budget"),
     ],
 )
 async def test_an_error_reaches_the_program_with_its_kind(
     error: Exception, kind: str, code: str
 ) -> None:
-    """A program must be able to tell a tool's failure from a mistake of its own."""
     host = _Host()
     await _serve(host, _call(1, "raise", error=error))
     assert host.error()["kind"] == kind
@@ -201,7 +198,6 @@ async def test_an_answer_beyond_the_limit_says_its_size() -> None:
 
 
 async def test_an_answer_that_is_not_json_is_an_error_not_a_hang() -> None:
-    """What cannot be encoded fails that call and nothing else."""
     host = _Host()
     value: list[object] = []
     value.append(value)
@@ -297,7 +293,6 @@ async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_tas
 
 
 async def test_a_run_cancelled_between_two_calls_takes_more_and_ends_without_an_error() -> None:
-    """The tasks that wait for a call have been cancelled then, and have not ended yet."""
     host = _Host()
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:

@@ -28,7 +28,6 @@ def test_text_within_the_limit_is_kept_exactly() -> None:
 
 
 def test_a_gap_the_guest_announces_is_shown_and_counted() -> None:
-    """The reader must see where text is missing, and how much."""
     buffer = OutputBuffer()
     buffer.append(b"head")
     buffer.append(b"tail", skipped=1234)
@@ -61,7 +60,6 @@ def test_what_is_shown_and_what_is_kept_are_what_was_written(
 
 @given(st.text(alphabet="aé€😀", min_size=1, max_size=200), st.floats(0, 30))
 def test_a_cut_goes_through_no_character(text: str, most: float) -> None:
-    """Half a character would be shown as a broken one."""
     buffer = OutputBuffer()
     buffer.append(text.encode())
     assert "\ufffd" not in shown(buffer, most)
@@ -93,7 +91,6 @@ def test_memory_stays_bounded_however_much_comes() -> None:
 
 
 def test_forged_gaps_add_no_notices_without_end() -> None:
-    """And those that are cut out do not count as output."""
     buffer = OutputBuffer()
     for _ in range(1000):
         buffer.append(b"x", skipped=1)
@@ -115,12 +112,10 @@ def test_forged_gaps_add_no_notices_without_end() -> None:
 def test_two_streams_share_what_a_run_may_cost(
     costs: tuple[float, float], most: float, each: list[float]
 ) -> None:
-    """A warning must not push half of the results out, nor be pushed out."""
     assert shares(costs, most) == each
 
 
 def test_a_notice_says_how_much_is_missing_and_what_is_nowhere() -> None:
-    """Of what was never seen no one knows the lines."""
     ends = Excerpt(head=b"a\n", tail=b"z", is_cut=True, left_out=1234, lines=7)
     assert cut_notice(ends) == "7 lines (1,234 bytes) dropped"
     assert cut_notice(ends, kept=True) == "7 lines (1,234 bytes) not shown here"
@@ -133,7 +128,6 @@ def test_a_notice_says_how_much_is_missing_and_what_is_nowhere() -> None:
 
 @pytest.mark.parametrize("text", ["x y " * 10, "word " * 50_000, " " * 100_000])
 def test_what_a_stream_costs_is_exact_as_far_as_it_may_be_shown(text: str) -> None:
-    """Of what costs more it is known that it does, without counting all of it."""
     buffer = OutputBuffer()
     buffer.append(text.encode())
     most = 5_000

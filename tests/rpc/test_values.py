@@ -83,12 +83,10 @@ def test_a_result_becomes_plain_data(result: dict[str, Any], value: dict[str, An
     ],
 )
 def test_a_tools_error_is_told_apart(result: dict[str, Any], message: str | None) -> None:
-    """`isError` is never ignored, and an error always says something."""
     assert tool_error(result) == message
 
 
 def test_a_long_error_is_cut_and_says_so() -> None:
-    """A page dump in an error must not fill the traceback."""
     message = tool_error({"isError": True, "content": [_text("x" * (16_000 + 5))]})
     assert message is not None
     assert message.endswith("… (5 more characters)")

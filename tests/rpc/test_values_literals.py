@@ -33,7 +33,6 @@ def test_what_python_writes_is_read_as_it_was(value: Any) -> None:
 
 @given(st.text(alphabet="[]{}(),:'\"\\ \nxuUNtrueFalsone01.-+_#", max_size=60))
 def test_what_is_read_is_what_python_reads(text: str) -> None:
-    """Never anything else; where in doubt it stays text."""
     text = f"[{text}]"
     found = parsed(text)
     if not isinstance(found, str):

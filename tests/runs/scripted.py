@@ -12,8 +12,8 @@ import anyio
 from bridge.clock import Clock
 from bridge.guest.protocol.wire import Run
 from bridge.model import Limits
-from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import Facts, Program
+from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from tests.fuzz.clock import run
 
@@ -59,8 +59,8 @@ class Scripted:
         return ""
 
 
-def session_of(sandbox: object) -> GuestSession:
-    return cast("GuestSession", SimpleNamespace(sandbox=sandbox, channel=sandbox))
+def session_of(sandbox: object) -> ReadySandbox:
+    return cast("ReadySandbox", SimpleNamespace(sandbox=sandbox, channel=sandbox))
 
 
 async def refuse(method: str, params: Mapping[str, Any]) -> object:

@@ -71,10 +71,9 @@ async def test_servers_of_either_era_ask_over_http(engine: Engine, era: str) -> 
     assert result.result == "it says four"
 
 
-async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
+async def test_a_user_who_declines_to_visit_an_address_leaves_the_servers_refusal(
     engine: Engine,
 ) -> None:
-    """With the address in it, so that the program can say where to go; a later call works."""
     code = "try:\n    r = await mcp_asker.enrol()\nexcept MCPError as e:\n    r = e.data\nr"
     unasked = FakeClient()
     refused = (await engine.run(RunRequest(code=code), unasked)).result
@@ -83,7 +82,9 @@ async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
     assert (await engine.run(RunRequest(code=code), unasked)).result == "enrolled"
 
 
-async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine: Engine) -> None:
+async def test_a_user_who_agrees_to_visit_an_address_has_the_call_made_again(
+    engine: Engine,
+) -> None:
     client = FakeClient(answer=accept)
     result = await engine.run(RunRequest(code="await mcp_asker.enrol()"), client)
     assert result.result == "enrolled", result.error
@@ -112,10 +113,6 @@ async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
 
 @pytest.mark.slow
 async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
-    """The run takes longer than it may, and does not end at its deadline; on either side.
-
-    The client answers when the program, which continues meanwhile, says that this much has passed.
-    """
     client: FakeClient
 
     async def late(params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -147,10 +144,6 @@ async def _start_asker(engine: Engine) -> None:
 async def test_progress_and_messages_of_servers_reach_the_client(
     engine: Engine, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the names of server and tool; progress grows; messages are of the level it takes.
-
-    All that a server wrote before its answer comes before the run's end, on a busy machine too.
-    """
     monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
     client = FakeClient(log_level="info")
     result = await engine.run(RunRequest(code=f"await mcp_{server}.count()"), client)
@@ -182,7 +175,6 @@ async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
 
 @pytest.mark.guarantee("identified-approvers")
 async def test_a_client_that_is_not_identified_approves_of_nothing() -> None:
-    """It may be the program that asks; servers' questions are no approvals, and reach it."""
     client = FakeClient(answer=accept)
     run = RunCaller(client, Clock())
     with pytest.raises(CannotAskError, match="not identified does not count.*over stdio"):

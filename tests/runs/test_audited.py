@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bridge.errors import AuditError
-from bridge.gate.services import code_digest
+from bridge.gate.decision import digest
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.audit_rig import records, whole
@@ -27,14 +27,13 @@ def _log(settings: Settings) -> Path:
 async def test_a_run_is_recorded_from_its_beginning_to_its_end(
     engine: Engine, settings: Settings
 ) -> None:
-    """The receipt has the hash of the last record: whoever keeps it can hold the log to it."""
     result = await run_program(engine, CODE, principal="somebody")
     assert result.status == "success"
     start, began, call, outcome, ended = records(_log(settings))
     assert [each["run"] for each in (start, began, call, outcome, ended)] == [result.run_id] * 5
     assert (start["kind"], start["server"], start["decision"]) == ("start", "work-shop", "allow")
     assert (began["kind"], began["principal"], began["mode"]) == ("run", "somebody", "run")
-    assert (began["code"], began["servers"]) == (code_digest(CODE), ["work-shop"])
+    assert (began["code"], began["servers"]) == (digest(CODE.encode()), ["work-shop"])
     assert (call["kind"], call["server"], call["tool"]) == ("call", "work-shop", "add")
     assert (call["arguments"], call["decision"], call["rule"]) == (
         {"a": 1, "b": 2},
@@ -59,7 +58,6 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(
 
 
 async def test_nothing_runs_that_cannot_be_recorded(engine: Engine, settings: Settings) -> None:
-    """And it continues as soon as it can be, without starting anything again."""
     _log(settings).mkdir(parents=True)
     _log(settings).chmod(0o777)
     with pytest.raises(AuditError, match="cannot be written"):

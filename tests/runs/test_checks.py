@@ -62,7 +62,6 @@ async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
 async def test_a_tool_that_a_call_of_the_program_adds_is_called_by_its_name(
     opened: Opener, finder: ListFinder, grown: str
 ) -> None:
-    """The check only notes that it is missing, if its server announces changes."""
     finder.specs = (replace(workshop("raw"), args=(str(TOOLBOX.with_name("raw.py")), "")),)
     async with opened() as engine:
         # No call before it can have added the tool.
@@ -109,7 +108,6 @@ async def test_notes_come_with_a_failure_and_not_with_a_success(engine: Engine) 
 
 
 async def test_a_tool_that_appeared_since_is_no_mistake(engine: Engine, finder: ListFinder) -> None:
-    """What is known of a server may be old; it is asked before anything is called certain."""
     finder.specs = (replace(workshop("toolbox"), args=(str(TOOLBOX), "stdio")),)
     early = await run_program(engine, "await mcp_toolbox.grown()")
     assert _rules(early) == [(1, "unknown-tool", "deny")]

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.model import Directory, RunRequest
-from bridge.model.outcome import failed_run
+from bridge.model.results import error_run
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
@@ -28,7 +28,7 @@ async def test_a_directory_that_became_a_link_is_not_mounted(
         place.symlink_to("/etc")
         with pytest.raises(LaunchError, match="The directory 'data' has become a link") as error:
             await engine.run(RunRequest(code="print(1)"))
-        told = failed_run(error.value)
+        told = error_run(error.value)
         assert str(place) not in f"{told.error} {told.summary}"
         place.unlink()
         place.mkdir()

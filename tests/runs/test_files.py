@@ -24,7 +24,6 @@ pathlib.Path("out/empty").touch()
 
 
 async def test_files_come_in_and_go_out_with_type_size_and_digest(engine: Engine) -> None:
-    """By name and byte, directories included, and from an earlier run's too."""
     content = b"a,b\r\n1,\xc3\xa9\n" * 50_000
     request = RunRequest(code=COPY, files=(InputFile(name="data/in.csv", data=content),))
     result = await engine.run(request)
@@ -62,7 +61,6 @@ SHADOWS = ("typing", "json", "asyncio", "traceback", "numpy", "sitecustomize", "
 async def test_a_file_called_like_a_module_is_not_imported_before_the_program(
     engine: Engine,
 ) -> None:
-    """Nor does one stand in for a part of the library when the program imports it."""
     shout = b"import os\nos.write(1, b'imported ' + __name__.encode() + b'\\n')"
     files = tuple(InputFile(name=f"{name}.py", data=shout) for name in SHADOWS)
     code = (
@@ -78,8 +76,6 @@ async def test_a_file_called_like_a_module_is_not_imported_before_the_program(
 async def test_in_a_session_files_come_before_each_run_and_changes_come_out_once(
     engine: Engine,
 ) -> None:
-    """Into the directory where it began; one that cannot be put there ends the run alone."""
-
     async def run(code: str, **files: bytes) -> RunResult:
         given = tuple(InputFile(name=name, data=data) for name, data in files.items())
         request = RunRequest(code=code, session="s", files=given, principal="me", owner="me")
@@ -103,7 +99,6 @@ async def test_in_a_session_files_come_before_each_run_and_changes_come_out_once
 
 
 async def test_what_a_plan_s_program_wrote_comes_out(engine: Engine) -> None:
-    """Its reads were real, and it runs only once: to apply the plan makes calls, no files."""
     code = "open('out/a', 'w').write('x')\nawait mcp_work_shop.add(a=1, b=2)"
     result = await engine.run(RunRequest(code=code, mode="plan"))
     assert [one.name for one in result.artifacts] == ["a"], result

@@ -29,7 +29,6 @@ def write(path: Path, text: str) -> None:
 async def test_a_policy_is_read_again_when_its_file_changes(
     settings: Settings, finder: ListFinder, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """A file that does not parse stops every run and says where, until it does."""
     config = tmp_path / "config.toml"
     write(config, "")
     async with engine_on(backend, settings, config=config, finder=finder) as engine:

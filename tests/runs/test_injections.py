@@ -97,7 +97,6 @@ async def _sent_by_each(arena: Arena, programs: Mapping[str, str]) -> dict[str, 
 
 
 async def test_no_program_that_data_steers_gets_anything_out(arena: Arena) -> None:
-    """Each is refused, by a flow rule and not for some mistake in the program."""
     found = await _sent_by_each(arena, STOPPED)
     assert len(found) >= 14
     slipped = {name: sent for name, (sent, _, _) in found.items() if sent}
@@ -119,7 +118,6 @@ async def test_honest_programs_are_not_in_the_rules_way(arena: Arena) -> None:
 
 
 async def test_what_the_rules_do_not_know_of_is_not_stopped(arena: Arena) -> None:
-    """A server, or a way of reading, that has no label: the documentation says so."""
     for name, code in UNSTOPPED.items():
         arena.forget()
         result = await arena.run(code)
@@ -128,7 +126,6 @@ async def test_what_the_rules_do_not_know_of_is_not_stopped(arena: Arena) -> Non
 
 
 async def test_sends_that_race_a_read_do_not_carry_what_it_returns(arena: Arena) -> None:
-    """A call that goes out before the read cannot know it; those after it are stopped."""
     result = await arena.run(
         "import asyncio\n"
         "async def read():\n"
@@ -179,7 +176,7 @@ for line in sys.stdin:
         continue
     print(json.dumps({"jsonrpc": "2.0", "id": told["id"], "result": answer}), flush=True)
 for text in waiting.values():
-    print("goes on", text, file=log, flush=True)
+    print("continues", text, file=log, flush=True)
 """
 
 CALLED_OFF = """
@@ -200,7 +197,6 @@ sys.exit()
 async def test_calls_that_are_called_off_carry_nothing_past_a_flow_rule(
     tmp_path: Path, *, watched: bool
 ) -> None:
-    """A server sees which of the calls that it has got are cancelled, and at what time."""
     log, script = tmp_path / "slow", tmp_path / "slow.py"
     log.write_text("")
     script.write_text(SLOW)
@@ -211,7 +207,7 @@ async def test_calls_that_are_called_off_carry_nothing_past_a_flow_rule(
         assert result.status == "success", result.error
     told = sorted(log.read_text().splitlines())
     if watched:
-        assert told == [f"goes on {bit}" for bit in range(4)]
+        assert told == [f"continues {bit}" for bit in range(4)]
     else:
         assert {"cancelled 1", "cancelled 3"} <= {*told}
 
@@ -242,7 +238,6 @@ await asyncio.gather(*(each("slow") for each in ask), return_exceptions=True)
 
 @pytest.mark.guarantee("cancelled-calls")
 async def test_asking_what_a_server_offers_carries_nothing_past_a_flow_rule(tmp_path: Path) -> None:
-    """Also of one that says after each answer that its tools have changed."""
     log, script = tmp_path / "slow", tmp_path / "slow.py"
     script.write_text(LISTING)
     slow = replace(recorder("slow", log), args=(str(script), str(log)))
@@ -254,7 +249,6 @@ async def test_asking_what_a_server_offers_carries_nothing_past_a_flow_rule(tmp_
 
 
 async def test_a_plan_is_no_way_around(arena: Arena) -> None:
-    """What a plan's program has read counts when the plan is applied, in which nothing is read."""
     code = STOPPED["a page says whom to send a file to"]
     planned = await arena.run(code, mode="plan", owner="me")
     assert planned.status == "success", planned.error
@@ -268,7 +262,6 @@ async def test_a_plan_is_no_way_around(arena: Arena) -> None:
 
 
 async def test_a_retry_is_no_way_around(arena: Arena) -> None:
-    """A read that is answered from the journal counts like one that was made."""
     code = STOPPED["a page says whom to send a file to"]
     first = await arena.run(code.partition("await mcp_chat")[0] + "raise SystemExit(1)", owner="me")
     arena.forget()
@@ -280,7 +273,6 @@ async def test_a_retry_is_no_way_around(arena: Arena) -> None:
 
 
 async def test_runs_do_not_know_of_each_other(arena: Arena) -> None:
-    """What one run printed may stand in another's text: a program's author is not its data."""
     first = await arena.run("(await mcp_mail.read_note(topic='inbox'))['text']")
     second = await arena.run(f"await mcp_chat.send(to='team', text={first.result!r})")
     assert second.status == "success", second.error
@@ -292,7 +284,6 @@ ME: Mapping[str, Any] = {"principal": TERMINAL, "owner": TERMINAL}
 
 @pytest.mark.parametrize("name", TWO_RUNS)
 async def test_nothing_gets_out_in_two_runs_by_what_there_is(tmp_path: Path, name: str) -> None:
-    """Names, times, counts and existence are what the run had read that made them so."""
     before, keeps, sends = TWO_RUNS[name]
     async with opened(tmp_path, POLICY + STAYS_HERE) as arena:
         if before:
@@ -318,7 +309,6 @@ async def test_nothing_gets_out_in_two_runs_by_what_there_is(tmp_path: Path, nam
 async def test_no_names_of_fields_are_learnt_after_what_a_flow_rule_counts_was_read(
     tmp_path: Path, policy: str, learns: bool
 ) -> None:
-    """A program can have a tool return objects whose names are what it has read."""
     async with opened(tmp_path, policy) as arena:
         result = await arena.run(SECRET_READ * 3, **ME)
         assert result.status == "success", result.error

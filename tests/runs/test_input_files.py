@@ -11,7 +11,6 @@ from bridge.artifacts import ArtifactStore
 from bridge.errors import InvalidRequestError
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
-from bridge.runs.file_names import name_problem, quoted
 from bridge.runs.input_files import (
     MAX_BYTES,
     MAX_FILES,
@@ -19,7 +18,9 @@ from bridge.runs.input_files import (
     allowed_bytes,
     check_names,
     frame_files,
-    resolved,
+    name_problem,
+    quote,
+    resolve_files,
 )
 from bridge.store import Store
 
@@ -74,8 +75,8 @@ def test_other_names_are_refused_with_what_is_wrong(names: list[str], why: str) 
 
 
 def test_a_shown_name_is_short_and_does_nothing_to_a_terminal() -> None:
-    assert quoted("a\n\x1b[2J\u202eb") == "`a\\n\\x1b[2J\\u202eb`"
-    assert len(quoted("x" * 5000)) < 250
+    assert quote("a\n\x1b[2J\u202eb") == "`a\\n\\x1b[2J\\u202eb`"
+    assert len(quote("x" * 5000)) < 250
     assert name_problem("x") == ""
 
 
@@ -107,12 +108,12 @@ async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
             InputFile(name="5", uri="DATA:text/plain;BASE64,AAE="),
         ),
     )
-    found = await resolved(request, Limits(), store)
+    found = await resolve_files(request, Limits(), store)
     assert [file.data for file in found.files] == [
         *(b"given", b"\0\xff" * 10, b"whole\n", b"a b", b"\0\x01")
     ]
     assert frame_files(found.files)[0] == {"name": "1", "data": base64.b64encode(b"given").decode()}
-    assert await resolved(RunRequest(code=""), Limits(), store) == RunRequest(code="")
+    assert await resolve_files(RunRequest(code=""), Limits(), store) == RunRequest(code="")
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ async def test_any_other_address_is_refused_with_what_works(
     store = ArtifactStore(Store(tmp_path), total_bytes=1000, run_bytes=1000, days=1)
     request = RunRequest(code="", files=(InputFile(name="named", uri=uri),))
     with pytest.raises(InvalidRequestError) as caught:
-        await resolved(request, Limits(), store)
+        await resolve_files(request, Limits(), store)
     assert why in str(caught.value)
     assert "`named`" in str(caught.value)
 
@@ -155,7 +156,7 @@ async def test_too_much_is_refused_with_the_file_and_what_there_is_room_for(
     ):
         request = RunRequest(code="", files=(InputFile(name="first", data=bytes(500)), last))
         with pytest.raises(InvalidRequestError) as caught:
-            await resolved(request, limits, store)
+            await resolve_files(request, limits, store)
         assert "1,000 bytes in all, and 500 of them were left for `last`, which has 600" in str(
             caught.value
         )

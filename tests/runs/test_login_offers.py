@@ -42,7 +42,7 @@ async def browse(params: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"action": "accept"}
 
 
-async def test_a_login_is_offered_and_the_run_goes_on(engine: Engine) -> None:
+async def test_a_login_is_offered_and_the_run_continues(engine: Engine) -> None:
     client = FakeClient(answer=browse, visits=True)
     for _ in range(2):
         result = await engine.run(RUN, client)
@@ -65,7 +65,6 @@ async def test_a_login_is_offered_and_the_run_goes_on(engine: Engine) -> None:
 async def test_without_the_person_s_consent_the_command_is_named(
     engine: Engine, fake: Guarded, client: FakeClient, principal: str, times: int
 ) -> None:
-    """Once in a run; and nothing is asked of the authorization server for clients that cannot."""
     with pytest.raises(LoginRequiredError, match="mcp-code-bridge login server"):
         await engine.run(RunRequest(code=RUN.code, principal=principal), client)
     assert len(client.asked) == times

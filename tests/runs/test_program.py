@@ -11,8 +11,8 @@ import pytest
 from bridge.errors import NotStartedError, SandboxError, SandboxLostError
 from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
-from bridge.runs.guest_session import MISSED_PINGS, wait_dead
 from bridge.runs.program import Program
+from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
 from bridge.sandbox.failure import classify
 from tests.fuzz.clock import run
 from tests.runs.scripted import LIMITS, Scripted, carried_out, session_of
@@ -31,7 +31,6 @@ from tests.runs.scripted import LIMITS, Scripted, carried_out, session_of
 def test_a_sandbox_that_ends_silently_ran_out_of_time_crashed_or_was_dead(
     waited: bool, seconds: float, reason: str | None
 ) -> None:
-    """By the host's own clock: one that waited may have died; a program that ran has had time."""
     try:
         facts, _ = carried_out(Scripted((seconds, None)), waited=waited)
         assert classify(facts.ending, LIMITS).reason == reason
@@ -79,11 +78,9 @@ def test_a_distant_sandbox_that_misses_three_questions_is_lost() -> None:
 def test_late_answers_to_a_runs_questions_do_not_end_the_sandbox_that_its_session_keeps(
     late: int, dies: bool
 ) -> None:
-    """A run that has ended reads no more; more than were asked are no answers."""
-
     async def play() -> bool:
         with anyio.move_on_after(1):
-            await wait_dead(session_of(Scripted(*[(0.0, Pong())] * late)))
+            await ReadySandbox.wait_dead(session_of(Scripted(*[(0.0, Pong())] * late)))
             return True
         return False
 
@@ -108,8 +105,6 @@ def test_a_program_that_was_heard_of_is_never_started_again() -> None:
 
 
 def test_a_sandbox_that_takes_nothing_in_is_no_place_for_a_program() -> None:
-    """Its buffers are full, and no one reads; the host does not wait for the run's whole time."""
-
     class Full(Scripted):
         async def send(self, frame: object) -> None:
             await anyio.sleep_forever()
@@ -121,7 +116,6 @@ def test_a_sandbox_that_takes_nothing_in_is_no_place_for_a_program() -> None:
 @pytest.mark.guarantee("out-of-time")
 @pytest.mark.parametrize(("stops", "made"), [(False, ["0"]), (True, [])])
 def test_no_call_of_a_program_goes_out_once_its_time_is_over(stops: bool, made: list[str]) -> None:
-    """It has a moment more for coming to its end; what it asks for then is answered at once."""
     done: list[str] = []
 
     async def handle(method: str, params: Mapping[str, Any]) -> Any:

@@ -52,7 +52,6 @@ async def value_of(engine: Engine, code: str, servers: tuple[str, ...] | None = 
 
 
 async def test_every_failed_call_raises_the_one_documented_error(engine: Engine) -> None:
-    """Whatever failed, `except MCPError` catches it, and the error says what it was."""
     code = f"""
 absent = "ab" + "sent"
 errors = []
@@ -108,7 +107,6 @@ harmless = ("add", "say", "get-Item.v2", "class")
 
 
 async def test_output_is_read_while_a_call_waits(engine: Engine) -> None:
-    """The first call ends only with the second; more than a pipe holds is written between them."""
     code = """
 import asyncio
 first = asyncio.ensure_future(mcp_work_shop.meet(count=2, party="output"))

@@ -66,7 +66,6 @@ async def test_enforcing_refuses_before_anything_is_started(
     reason: str,
     said: str,
 ) -> None:
-    """Neither a server nor a sandbox; the text names line, rule and what to do."""
     async with opened(**changes) as engine:
         result = await _run(engine, code)
         assert (result.status, result.reason) == ("validation_error", reason)

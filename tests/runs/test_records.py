@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.model import Json, RunRequest, RunResult
-from bridge.model.outcome import failed_run
+from bridge.model.results import error_run
 from bridge.render.text import compact
 from bridge.runs import Engine, records
 from bridge.runs.records import KEPT_BYTES, RunRecords
@@ -87,7 +87,7 @@ async def test_a_program_that_fails_or_is_refused_has_a_record(
 async def test_an_error_that_keeps_a_program_from_running_names_its_record(engine: Engine) -> None:
     with pytest.raises(BridgeError) as raised:
         await engine.run(RunRequest(code="1", servers=("nope",)))
-    result = failed_run(raised.value)
+    result = error_run(raised.value)
     record = engine.records.find(None, result.run_id)
     assert (record["status"], record["reason"]) == ("error", "unknown_server")
     assert "nope" in str(record["error"])
@@ -167,7 +167,7 @@ async def test_old_records_and_those_beyond_the_limits_are_removed(
     assert {each["run"] for each in kept.listed(None, 99)} == {"only", "many4", "many5"}
 
 
-async def test_a_run_goes_on_where_no_record_can_be_kept(engine: Engine, tmp_path: Path) -> None:
+async def test_a_run_continues_where_no_record_can_be_kept(engine: Engine, tmp_path: Path) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     engine.records.directory = in_the_way / "runs"

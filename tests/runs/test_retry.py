@@ -54,10 +54,9 @@ def _titles(log: Path) -> list[str]:
     return [given["title"] for tool, given in recorded(log) if tool == "create"]
 
 
-async def test_a_program_that_failed_at_its_seventh_write_goes_on_there(
+async def test_a_program_that_failed_at_its_seventh_write_continues_there(
     trusting: Engine, log: Path
 ) -> None:
-    """Edited, with a retry of the retry and a slip in between: the server sees each write once."""
     first = await run_program(trusting, CREATE.format(fault="1 / 0"))
     assert (first.status, first.reason) == ("error", "exception")
     assert _titles(log) == [f"t{number}" for number in range(6)]
@@ -82,7 +81,6 @@ async def test_a_program_that_failed_at_its_seventh_write_goes_on_there(
 async def test_a_write_whose_server_died_is_unknown_and_not_repeated(
     trusting: Engine, log: Path
 ) -> None:
-    """Neither by the bridge, nor by a retry that tries three times; it says what to do."""
     code = """
 for turn in range(3):
     try:

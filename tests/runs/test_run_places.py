@@ -64,7 +64,6 @@ def _begun(path: Path) -> Path:
 async def test_a_run_beyond_the_places_waits_says_so_and_has_all_its_time_afterwards(
     narrow: Engine, tmp_path: Path
 ) -> None:
-    """In a session as well as without; what waits has neither a sandbox nor a clock."""
     first, client = tmp_path / "first", FakeClient()
     results: dict[str, RunResult] = {}
 
@@ -91,7 +90,6 @@ async def test_a_run_beyond_the_places_waits_says_so_and_has_all_its_time_afterw
 async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_not_wait(
     settings: Settings,
 ) -> None:
-    """Or a burst of runs would make more sandboxes than there are places."""
     backend = Clinging()
 
     with anyio.fail_after(60):
@@ -123,7 +121,6 @@ async def test_a_command_takes_a_place_as_a_run_does(
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
-    """Beyond half of the places a run cannot ask, so that the queue continues."""
     async with SuspendedRuns(asking=1).opened() as runs:
         held: list[SuspendedRun] = []
 
@@ -142,6 +139,6 @@ async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
         held[0].unseen()
         for question in held[0].questions.values():
             question.shown = True
-        held[0].take({})
+        held[0].accept_answers({})
         await until(lambda: not held[0].questions)
         runs.check_room(other)

@@ -20,7 +20,7 @@ from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on, run_program, workshop
 from tests.fakes.backend import FakeBackend
 from tests.raised import raises_code
-from tests.upstream.test_offers import EVERYTHING
+from tests.upstream.rig import EVERYTHING
 from tests.waiting import until, until_exists
 
 
@@ -58,7 +58,6 @@ async def test_a_server_that_cannot_start_stops_the_run_before_it_begins(
 async def test_errors_told_to_a_program_hold_nothing_of_the_host(
     engine: Engine, finder: ListFinder, tmp_path: Path
 ) -> None:
-    """Paths, commands and a server's stderr are for the user, not for the sandbox."""
     broken = dataclasses.replace(workshop("broken"), command="/hidden/place/command", args=())
     finder.specs = (workshop(), broken)
     code = """
@@ -83,7 +82,6 @@ told
 async def test_the_longest_time_of_a_run_keeps_the_output_and_ends_upstream_calls(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """What was printed before the limit is not lost, and the server is told."""
     code = f"""
 print("before")
 await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_path / "c")!r})
@@ -100,7 +98,6 @@ await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_pat
 async def test_waiting_for_tools_takes_nothing_of_a_programs_time(
     engine: Engine, finder: ListFinder
 ) -> None:
-    """A tool that reports progress outlasts the limits of its call and its program."""
     finder.specs = (dataclasses.replace(workshop("node"), command="node", args=(str(EVERYTHING),)),)
     code = """
 work = mcp_node["trigger-long-running-operation"]
@@ -116,7 +113,6 @@ while True:
 async def test_leftovers_that_cannot_be_removed_are_no_reason_not_to_run(
     engine: Engine, backend: FakeBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An engine with one broken container may refuse to list any; the log says so."""
     backend.reap_error = EngineDownError("listing containers failed")
     assert (await run_program(engine, "1")).status == "success"
     assert "listing containers failed" in caplog.text
@@ -158,7 +154,6 @@ async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
 async def test_a_run_in_the_strict_profile_has_no_more_than_a_strict_bridge_gives(
     settings: Settings, backend: FakeBackend, finder: ListFinder
 ) -> None:
-    """Its limits, its servers and the guard; other runs of the same bridge are as before."""
     project = workshop("theirs")
     source = dataclasses.replace(project.source, scope="project")
     finder.specs = (workshop(), dataclasses.replace(project, source=source))
@@ -211,8 +206,6 @@ except runtime.MCPError as error:
 async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """It alone, however many come before it; and none if what it names is none of them."""
-
     class Finder(ListFinder):
         def find(self) -> Discovery:
             source = workshop().source

@@ -44,10 +44,6 @@ async def _results(
 async def test_a_sandbox_receives_no_way_to_reach_servers(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """Not their directories, commands, arguments, environment, addresses or headers.
-
-    Nor does anything of a run or of tools go into the command line and environment of a sandbox.
-    """
     (tmp_path / "secret-place").mkdir()
     local = replace(
         workshop(),

@@ -48,7 +48,7 @@ async def _linger(run: SuspendedRun) -> RunResult:
 
 
 def _impatient() -> tuple[anyio.Event, Callable[[SuspendedRun], Awaitable[RunResult]]]:
-    """Return work that asks something, and at an event goes on without the answer."""
+    """Return work that asks a question, and at an event continues without the answer."""
     give_up = anyio.Event()
 
     async def work(run: SuspendedRun) -> RunResult:
@@ -100,14 +100,14 @@ async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
     waiting = await runs.follow(run)
     assert isinstance(waiting, Waiting)
     assert kept() is not None
-    run.take({})
+    run.accept_answers({})
     await until(lambda: run.result is not None)
     assert kept() is None
     runs.resume(waiting.secret, OWNER, REQUEST)
     await runs.follow(run)
 
 
-async def test_a_run_goes_on_with_the_answer_that_its_client_comes_back_with(
+async def test_a_run_continues_with_the_answer_that_its_client_comes_back_with(
     runs: SuspendedRuns,
 ) -> None:
     run, waiting = await _suspended(runs)
@@ -116,7 +116,7 @@ async def test_a_run_goes_on_with_the_answer_that_its_client_comes_back_with(
     assert runs.waiting == 1
     again = runs.resume(waiting.secret, OWNER, REQUEST)
     assert again is run
-    again.take({key: {"action": "accept"}})
+    again.accept_answers({key: {"action": "accept"}})
     assert await runs.follow(again) == _result("{'action': 'accept'}")
     assert runs.waiting == 0
 
@@ -139,7 +139,7 @@ async def test_questions_of_one_moment_are_asked_together(runs: SuspendedRuns) -
     assert len(waiting.questions) == 3
     again = runs.resume(waiting.secret, OWNER, REQUEST)
     # What is left out is as good as cancelled.
-    again.take({key: {} for key in list(waiting.questions)[:2]})
+    again.accept_answers({key: {} for key in list(waiting.questions)[:2]})
     assert await runs.follow(again) == _result("2")
 
 
@@ -165,7 +165,6 @@ async def test_a_secret_is_good_for_one_use(runs: SuspendedRuns) -> None:
 
 
 async def test_another_replica_says_where_a_run_waits() -> None:
-    """Of several bridges; a secret that no replica gave away is unknown to all."""
     with anyio.fail_after(PATIENCE_SECONDS):
         a, b = SuspendedRuns(replica="a.host"), SuspendedRuns(replica="b")
         async with a.opened() as here, b.opened() as other:
@@ -190,13 +189,13 @@ async def test_each_suspension_has_another_secret(runs: SuspendedRuns) -> None:
     while not isinstance(outcome := await runs.follow(run), RunResult):
         assert isinstance(outcome, Waiting)
         secrets.add(outcome.secret)
-        runs.resume(outcome.secret, OWNER, REQUEST).take({})
+        runs.resume(outcome.secret, OWNER, REQUEST).accept_answers({})
     assert outcome == _result("done")
     assert len(secrets) == 2
     assert all(len(secret) > 40 for secret in secrets)
 
 
-async def test_a_run_that_nobody_comes_back_for_is_cancelled(runs: SuspendedRuns) -> None:
+async def test_a_run_that_no_one_comes_back_for_is_cancelled(runs: SuspendedRuns) -> None:
     run, waiting = await _suspended(runs)
     assert run.scope.deadline < anyio.current_time() + 600
     run.scope.deadline = anyio.current_time()
@@ -232,7 +231,7 @@ async def test_a_client_that_cancels_its_request_cancels_its_run(runs: Suspended
 
 
 @pytest.mark.parametrize("leaving", [0, 1])
-async def test_a_run_that_two_requests_follow_goes_on_until_the_last_is_cancelled(
+async def test_a_run_that_two_requests_follow_continues_until_the_last_is_cancelled(
     runs: SuspendedRuns, leaving: int
 ) -> None:
     run = runs.start(OWNER, REQUEST, None, _linger)

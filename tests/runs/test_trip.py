@@ -21,8 +21,8 @@ from tests.waiting import until
 
 ROOT = Path(bridge.__file__).parent
 # They only fall.
-MOST_OF_A_RUN = 77
-MOST_OF_A_CALL = 20
+MOST_OF_A_RUN = 62
+MOST_OF_A_CALL = 12
 
 PROGRAMS = (
     "print(1 + 1)",
@@ -53,7 +53,6 @@ def recorded(found: set[str]) -> Iterator[None]:
 
 
 async def test_a_run_and_a_call_pass_through_no_more_files_than_before(settings: Settings) -> None:
-    """On bubblewrap, with a sandbox that waits and a server that is connected."""
     settings = replace(settings, runtime="bubblewrap", warm=1)
     trips: list[set[str]] = []
     with anyio.fail_after(60):

@@ -20,7 +20,6 @@ from bridge.runs import Engine
 async def test_a_computed_name_loads_its_server_at_the_first_call(
     engine: Engine, server: str
 ) -> None:
-    """By name and alias; arguments go by position and by name, and no other server is started."""
     code = f"""
 parts = ("work", "shop")
 server = {server}

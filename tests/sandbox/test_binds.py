@@ -1,4 +1,4 @@
-"""What is said of the host's directories in a sandbox, and how backends are told of them."""
+"""What is said of the host's directories in a sandbox, and how backends mount them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bridge.sandbox.binds import (
 )
 from bridge.sandbox.container.facts import docker_facts, podman_facts
 from bridge.sandbox.container.hardening import Placement, container_config
-from bridge.sandbox.layers import require_mandatory_layers, verified
+from bridge.sandbox.layers import require_mandatory_layers, verify_isolation
 from tests.raised import raises_code
 
 PACKAGES = Bind(source="/state/sets/1", inside="/packages", executable=True)
@@ -42,17 +42,14 @@ def test_what_can_be_written_to_is_told_as_weaker() -> None:
 def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
     seen = {"binds": {"/packages": {"read_only": True}}}
     require_mandatory_layers(ISOLATION, seen)
-    assert verified(ISOLATION, seen).verified == ("read-only:/packages",)
-    contradicted: list[dict[str, Any]] = [
-        {"binds": {"/packages": {"read_only": False}}},
-        {"binds": {}},
-    ]
-    for facts in contradicted:
+    assert verify_isolation(ISOLATION, seen).verified == ("read-only:/packages",)
+    contradicted: list[dict[str, Any]] = [{"/packages": {"read_only": False}}, {}]
+    for binds in contradicted:
         with raises_code("isolation_broken", match="read-only:/packages"):
-            require_mandatory_layers(ISOLATION, facts)
+            require_mandatory_layers(ISOLATION, {"binds": binds})
     # An older guest, or one that could not look, contradicts nothing.
     require_mandatory_layers(ISOLATION, {})
-    assert verified(ISOLATION, {}).verified == ()
+    assert verify_isolation(ISOLATION, {}).verified == ()
 
 
 def test_a_backend_without_mounts_says_which_have_them() -> None:

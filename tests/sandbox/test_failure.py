@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bridge.errors import BridgeError
 from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.container import faults as engines
+from bridge.sandbox.container.command_runner import CompletedCommand
+from bridge.sandbox.container.image import build_failure
+from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.failure import Ending, classify
+from bridge.sandbox.image import build
+from bridge.sandbox.process import faults
+from bridge.sandbox.process.faults import KernelSettings
+from tests.sandbox.golden import is_golden
 
 OK = Done(outcome="ok")
+RAISED = partial(Done, outcome="exception", exit_code=1)
+EXIT = ("error", "exit")
 LIMITS = Limits(timeout=5)
 
 
@@ -20,28 +36,13 @@ LIMITS = Limits(timeout=5)
     [
         (Ending(done=OK, exited=Exited(code=0)), "success", None, 0),
         (Ending(done=Done(outcome="exit", exit_code=0), exited=Exited(code=0)), "success", None, 0),
-        (
-            Ending(done=Done(outcome="exit", exit_code=3), exited=Exited(code=3)),
-            "error",
-            "exit",
-            3,
-        ),
+        (Ending(done=Done(outcome="exit", exit_code=3), exited=Exited(code=3)), *EXIT, 3),
         # The kernel's word beats the program's own: an atexit handler that fails still fails.
-        (Ending(done=OK, exited=Exited(code=4)), "error", "exit", 4),
+        (Ending(done=OK, exited=Exited(code=4)), *EXIT, 4),
         # os._exit(0) before the end is no success.
-        (Ending(exited=Exited(code=0)), "error", "exit", 0),
-        (
-            Ending(done=Done(outcome="exception", exit_code=1, error="E: x", error_type="E")),
-            "error",
-            "exception",
-            1,
-        ),
-        (
-            Ending(done=Done(outcome="exception", exit_code=1, out_of_memory=True)),
-            "error",
-            "oom",
-            None,
-        ),
+        (Ending(exited=Exited(code=0)), *EXIT, 0),
+        (Ending(done=RAISED(error="E: x", error_type="E")), "error", "exception", 1),
+        (Ending(done=RAISED(out_of_memory=True)), "error", "oom", None),
         (Ending(exited=Exited(signal=9, oom_kills=1)), "error", "oom", 137),
         (Ending(exited=Exited(signal=9), report=ExitReport(oom_killed=True)), "error", "oom", 137),
         (Ending(report=ExitReport(oom_killed=True)), "error", "oom", None),
@@ -66,22 +67,16 @@ def test_an_ending_has_one_verdict(
     assert status != "success" or not verdict.error
 
 
-def test_a_crash_tells_what_the_sandbox_said() -> None:
+def test_a_crash_tells_what_the_sandbox_said_and_the_likely_cause_of_its_signal() -> None:
     ending = Ending(diagnostics="Fatal Python error\n", report=ExitReport(detail="exec failed"))
     error = classify(ending, LIMITS).error
     assert "Fatal Python error" in error
     assert "exec failed" in error
-
-
-def test_a_signal_is_named_with_its_likely_cause() -> None:
-    assert (
-        "SIGSEGV (a crash in native code"
-        in classify(Ending(exited=Exited(signal=11)), LIMITS).summary
-    )
+    summary = classify(Ending(exited=Exited(signal=11)), LIMITS).summary
+    assert "SIGSEGV (a crash in native code" in summary
 
 
 def test_a_timeout_says_the_limit_and_what_to_do() -> None:
-    """The limit in force is named, so that the next attempt can ask for more."""
     verdict = classify(Ending(deadline_passed=True), LIMITS)
     assert verdict.summary == "Timed out after 5 s."
     assert "raise `timeout` (max 600 s)." in verdict.error
@@ -90,17 +85,57 @@ def test_a_timeout_says_the_limit_and_what_to_do() -> None:
 
 
 def test_a_hint_is_not_taken_for_what_was_raised() -> None:
-    done = Done(
-        outcome="exception", exit_code=1, error="Traceback\nSyntaxError: bad\nHint: try harder."
-    )
+    done = RAISED(error="Traceback\nSyntaxError: bad\nHint: try harder.")
     assert classify(Ending(done=done), LIMITS).summary == "The program raised SyntaxError: bad"
 
 
 def test_what_was_done_to_a_sandbox_from_outside_is_told() -> None:
-    """Killed, lost or standing still: none of it is the program's doing, and each is said."""
     killed = classify(Ending(report=ExitReport(signal=9)), LIMITS)
     assert "from outside" in killed.summary
     assert "The engine is gone." in classify(Ending(lost="The engine is gone."), LIMITS).summary
     assert "paused" in classify(Ending(deadline_passed=True), LIMITS).error
     stopped_itself = Ending(deadline_passed=True, exited=Exited(signal=9, timed_out=True))
     assert "paused" not in classify(stopped_itself, LIMITS).error
+
+
+SAID: dict[str, list[Any]] = json.loads(
+    (Path(__file__).parent / "testdata/said.json").read_text(encoding="utf-8")
+)
+
+ERRORS: Mapping[str, Callable[[Any], BridgeError]] = {
+    "an engine": lambda said: engines.from_text(said, doing="start it", engine="podman"),
+    "a build": lambda said: build_failure("docker", "build x", said),
+    "the Debian recipe": lambda said: build.failure(CompletedCommand(exit_code=1, stderr=said)),
+    "OpenSSH": SshTarget(destination="me@big", port="22", socket="/s").failure,
+    "bubblewrap": lambda row: faults.classify(row[0], KernelSettings(**row[1])),
+    "the stage": lambda row: faults.stage_failed(row[0], KernelSettings(**row[1])),
+}
+
+
+@pytest.mark.parametrize("who", SAID)
+def test_each_cause_has_its_code_and_remedy(who: str) -> None:
+    made = [ERRORS[who](said) for said in SAID[who]]
+    assert is_golden(f"remedies for {who}", [[error.code, error.remedy] for error in made])
+
+
+@pytest.mark.parametrize("who", ["an engine", "a build", "the Debian recipe"])
+def test_long_words_are_cut_and_the_cause_is_kept(who: str) -> None:
+    told = SAID[who][0]
+    assert told.split(":")[-1].strip() in ERRORS[who](told).message
+    assert len(ERRORS[who]("x" * 100_000).message) < 3000
+
+
+def test_the_words_of_bubblewrap_are_cut() -> None:
+    assert len(faults.classify("x" * 100_000, KernelSettings()).message) < 1000
+    assert "apt install bubblewrap" in faults.INSTALL_REMEDY
+
+
+def test_words_never_heard_before_are_passed_on() -> None:
+    found = engines.from_text("frobnication\n  failed. ", doing="attach", engine="docker")
+    assert found.message == "docker could not attach: frobnication failed."
+    assert "doctor" in found.remedy
+
+
+def test_a_recipe_that_takes_too_long_says_so() -> None:
+    late = CompletedCommand(exit_code=None, stderr="Get: 1 ...", timed_out=True)
+    assert "not built in time" in build.failure(late).message

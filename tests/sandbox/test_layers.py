@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 
 from bridge.model import HostKernel, Isolation, Limits
-from bridge.sandbox.layers import MANDATORY, guest_limits, require_mandatory_layers, verified
+from bridge.sandbox.layers import (
+    MANDATORY,
+    brings_own_kernel,
+    guest_limits,
+    is_gvisor,
+    own_kernel,
+    require_mandatory_layers,
+    this_kernel,
+    verify_isolation,
+)
 from bridge.sandbox.syscalls import UNKNOWN, UNKNOWN_ERRNO
 from tests.raised import raises_code
 
 GOOD: dict[str, Any] = {
-    "interfaces": ["lo"],
+    "interfaces": ["lo", "sit0", "ip6tnl0"],  # Idle tunnel devices are no network.
     "root_read_only": True,
     "mounts": {"/tmp": {"noexec": True}, "/workspace": {"noexec": True}},
     "cap_eff": "0000000000000000",
@@ -66,10 +75,10 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) -> None:
     asked = Isolation(backend="x", layers=(layer,))
-    good = verified(asked, GOOD)
+    good = verify_isolation(asked, GOOD)
     assert good.layers == good.verified == (layer,)
     key, bad = LAYERS[layer]
-    seen = verified(asked, {**GOOD, key: bad})
+    seen = verify_isolation(asked, {**GOOD, key: bad})
     assert seen.layers == seen.verified == ()
     assert seen.weaker == (f"{layer}: asked for, but seen from inside not to hold",)
 
@@ -77,15 +86,8 @@ def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) 
 @pytest.mark.parametrize("layer", list(GOOD["denials"]))
 def test_an_attempt_that_was_let_through_disproves_what_the_files_say(layer: str) -> None:
     facts = {**GOOD, "denials": {**GOOD["denials"], layer: "allowed"}}
-    seen = verified(Isolation(backend="x", layers=(layer,)), facts)
+    seen = verify_isolation(Isolation(backend="x", layers=(layer,)), facts)
     assert (seen.layers, len(seen.weaker)) == ((), 1)
-
-
-def test_an_attempt_that_failed_for_another_reason_proves_nothing() -> None:
-    """gVisor's read-only root answers EACCES, as one would that is merely not ours."""
-    asked = Isolation(backend="x", layers=("read-only-root", "landlock"))
-    facts = {"denials": {"read-only-root": "EACCES", "landlock": "ENOENT"}}
-    assert verified(asked, facts) == asked
 
 
 def test_what_is_tried_for_our_filter_is_on_no_list_of_ours() -> None:
@@ -94,16 +96,22 @@ def test_what_is_tried_for_our_filter_is_on_no_list_of_ours() -> None:
     assert UNKNOWN_ERRNO == errno.ENOSYS
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_the_facts_say_nothing_of_is_left_as_the_backend_gave_it(layer: str) -> None:
-    seen = verified(Isolation(backend="x", layers=(layer,)), {})
-    assert (seen.layers, seen.verified) == ((layer,), ())
-
-
-@pytest.mark.parametrize("facts", [{"seccomp": 2}, {"seccomp": 1, "seccomp_filters": 1}])
-def test_a_filter_that_cannot_be_told_from_another_is_left_as_given(facts: dict[str, Any]) -> None:
-    layer = "own-seccomp"
-    assert verified(Isolation(backend="x", layers=(layer,)), facts).layers == (layer,)
+@pytest.mark.parametrize(
+    ("layers", "facts"),
+    [
+        # gVisor's read-only root answers EACCES, as one would that is merely not ours.
+        (("read-only-root", "landlock"), {"denials": {"read-only-root": "EACCES"}}),
+        (("read-only-root", "landlock"), {"denials": {"landlock": "ENOENT"}}),
+        (("own-seccomp",), {"seccomp": 2}),
+        (("own-seccomp",), {"seccomp": 1, "seccomp_filters": 1}),
+        *(((layer,), {}) for layer in LAYERS),
+    ],
+)
+def test_what_the_facts_do_not_show_is_left_as_the_backend_gave_it(
+    layers: tuple[str, ...], facts: dict[str, Any]
+) -> None:
+    asked = Isolation(backend="x", layers=layers)
+    assert verify_isolation(asked, facts) == asked
 
 
 HOST = HostKernel(release="6.1", version="#1 SMP", boot_id="a-b")
@@ -117,7 +125,7 @@ def claims(*layers: str) -> Isolation:
 def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
     asked = claims("own-kernel", "user-namespace")
     require_mandatory_layers(asked, GVISOR)
-    seen = verified(asked, {**GVISOR, "uid_map": [[0, 0, 4294967295]]})
+    seen = verify_isolation(asked, {**GVISOR, "uid_map": [[0, 0, 4294967295]]})
     # Its own table of ids says nothing of the host's.
     assert seen.layers == ("own-kernel", "user-namespace")
     assert seen.verified == ("own-kernel",)
@@ -126,7 +134,6 @@ def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
 
 @pytest.mark.parametrize("facts", [{"boot_id": "a-b"}, {"kernel_version": "#1 SMP"}, {}])
 def test_a_kernel_that_is_the_hosts_or_is_not_shown_lets_nothing_run(facts: dict[str, Any]) -> None:
-    """Never downgraded, whatever the engine says that it started."""
     with raises_code("oci_runtime_broken", match="runsc .* no kernel other than the host's"):
         require_mandatory_layers(claims("own-kernel"), facts)
 
@@ -140,19 +147,56 @@ def test_a_mandatory_layer_that_is_contradicted_lets_nothing_run(layer: str) -> 
         require_mandatory_layers(Isolation(backend="x", layers=(layer,)), {**GOOD, key: bad})
 
 
-def test_idle_tunnel_devices_are_no_network() -> None:
-    asked = Isolation(backend="x", layers=("no-network",))
-    assert verified(asked, {"interfaces": ["lo", "sit0", "ip6tnl0"]}).layers == ("no-network",)
-
-
 def test_the_guest_limits_itself_only_where_the_engine_does_not() -> None:
     limits = Limits(memory_bytes=100, pids=10, open_files=20)
     strong = Isolation(backend="x", layers=("memory-limit", "pids-limit", "ulimits"))
     assert guest_limits(strong, limits) == {}
     watched = Isolation(backend="x", layers=("memory-watch", "pids-limit", "ulimits"))
     assert guest_limits(watched, limits) == {}
-    assert guest_limits(Isolation(backend="x"), limits) == {
-        "data_bytes": 100,
-        "processes": 40,
-        "open_files": 20,
-    }
+    missing = {"data_bytes": 100, "processes": 40, "open_files": 20}
+    assert guest_limits(Isolation(backend="x"), limits) == missing
+
+
+OWN_HOST = HostKernel(release="6.1.0-9-amd64", version="#1 SMP Debian", boot_id="a-b-c")
+
+
+OWN_KERNELS = """
+runsc runsc-kvm io.containerd.runsc.v1 gvisor kata kata-qemu io.containerd.kata.v2 krun crun-vm
+"""
+
+
+def test_runtimes_are_known_by_name() -> None:
+    assert all(map(brings_own_kernel, OWN_KERNELS.split()))
+    for runtime in ("runc", "crun", "youki", ""):
+        assert not brings_own_kernel(runtime)
+        assert not is_gvisor(runtime)
+
+
+@pytest.mark.parametrize(
+    ("facts", "own"),
+    [
+        # gVisor has no boot id; its build and release are its own.
+        ({"kernel": "4.4.0", "kernel_version": "#1 SMP Sun Jan 10 15:06:54 PST 2016"}, True),
+        # Kata may run the very build that the host runs; it booted by itself all the same.
+        ({"boot_id": "d-e", "kernel": OWN_HOST.release, "kernel_version": OWN_HOST.version}, True),
+        # A release can be lied about with a personality; neither the boot nor the build can.
+        ({"boot_id": "a-b-c", "kernel": "2.6.60", "kernel_version": "#9"}, False),
+        ({"kernel": "2.6.60", "kernel_version": OWN_HOST.version}, False),
+        ({"kernel": OWN_HOST.release}, False),
+        ({}, None),
+    ],
+)
+def test_a_kernel_is_told_by_its_boot_its_build_its_release(
+    facts: dict[str, Any], own: bool | None
+) -> None:
+    assert own_kernel(facts, OWN_HOST) is own
+
+
+def test_of_a_remote_engines_kernel_the_release_is_known_and_of_this_one_all() -> None:
+    remote = HostKernel(release="6.1.0-9-amd64")
+    assert own_kernel({"boot_id": "x", "kernel": "4.4.0"}, remote) is True
+    assert own_kernel({"boot_id": "x", "kernel": "6.1.0-9-amd64"}, remote) is False
+    assert own_kernel({"boot_id": "x", "kernel": "4.4.0"}, HostKernel()) is None
+    here = this_kernel()
+    facts = {"boot_id": here.boot_id, "kernel": here.release, "kernel_version": here.version}
+    assert own_kernel(facts, here) is False

@@ -18,10 +18,7 @@ def test_a_word_brings_an_owner_back() -> None:
     assert Owner.parse(ME.labels()[IDENTITY_LABEL]) == ME
     for text in ("", "x", "1_2", f"{ME}_", "x_1_2_3_4"):
         assert Owner.parse(text) is None
-
-
-def test_labels_name_no_host() -> None:
-    assert os.uname().nodename not in ME.labels().values()
+    assert os.uname().nodename not in ME.labels().values(), "labels name no host"
 
 
 LIVING = {
@@ -39,12 +36,9 @@ def test_what_may_live_is_not_dead(name: str) -> None:
     assert not is_dead(LIVING[name], judge=current_owner())
 
 
-@pytest.mark.parametrize("other", [replace(ME, start="1"), replace(ME, boot="earlier")])
-def test_another_process_of_the_number_or_boot_is_dead(other: Owner) -> None:
-    assert is_dead(other, judge=ME)
-
-
-def test_a_process_that_ended_is_dead() -> None:
+def test_a_process_that_ended_and_another_of_its_number_or_boot_are_dead() -> None:
+    for other in (replace(ME, start="1"), replace(ME, boot="earlier")):
+        assert is_dead(other, judge=ME)
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert is_dead(replace(ME, pid=child.pid, start="1"), judge=ME)

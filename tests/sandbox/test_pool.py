@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.errors import LaunchError
 from bridge.sandbox.pool import (
     SETTLE_SECONDS,
+    PoolDecision,
     Reservation,
     WarmPool,
+    decide,
+    target_size,
 )
 from tests.fuzz import clock
+from tests.waiting import PATIENCE_SECONDS
 
 START_SECONDS = 0.2
 
@@ -32,9 +39,6 @@ class _Thing:
 
 @dataclass
 class _Factory:
-    """Opens things, each in `seconds`, and keeps account of them."""
-
-    seconds: float = START_SECONDS
     opened: list[_Thing] = field(default_factory=list)
     fail: bool = False
     opening: int = 0
@@ -45,7 +49,7 @@ class _Factory:
         self.opening += 1
         self.most_opening = max(self.most_opening, self.opening)
         try:
-            await anyio.sleep(self.seconds)
+            await anyio.sleep(START_SECONDS)
             if self.fail:
                 raise LaunchError("no")
         finally:
@@ -66,8 +70,10 @@ async def _wait_dead(thing: _Thing) -> None:
     await thing.died.wait()
 
 
-def _pool(factory: _Factory, most: int, cores: int = 2) -> WarmPool[str, _Thing]:
-    return WarmPool(factory.open, most=most, wait_dead=_wait_dead, cores=cores)
+class _Pool(WarmPool[str, _Thing]):
+    def __init__(self, most: int) -> None:
+        self.factory = _Factory()
+        super().__init__(self.factory.open, most=most, wait_dead=_wait_dead, cores=2)
 
 
 async def _use(pool: WarmPool[str, _Thing], kind: str = KIND, seconds: float = 0.01) -> _Thing:
@@ -87,223 +93,307 @@ async def _burst(pool: WarmPool[str, _Thing], number: int) -> None:
             tasks.start_soon(_use, pool)
 
 
-def _on_the_clock(main: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """Run a test where seconds pass at once, and only when everybody waits."""
+def _on_the_clock(most: int) -> Callable[[Callable[[_Pool], Awaitable[None]]], Callable[[], None]]:
+    def decorate(main: Callable[[_Pool], Awaitable[None]]) -> Callable[[], None]:
+        async def open_pool() -> None:
+            async with (pool := _Pool(most)):
+                await main(pool)
+                before = anyio.current_time()
+            # Closing the pool closes what waits and what is opening, without waiting for it.
+            assert anyio.current_time() - before < START_SECONDS / 10
+            assert (pool.factory.open_now, pool.factory.opening, pool.alive) == ([], 0, 0)
 
-    def run() -> None:
-        clock.run(main)
+        def run() -> None:
+            clock.run(open_pool)
 
-    run.__name__ = run.__qualname__ = main.__name__
-    run.__doc__ = main.__doc__
-    return run
+        run.__name__ = run.__qualname__ = main.__name__
+        return run
 
-
-@_on_the_clock
-async def test_nothing_is_opened_before_it_is_asked_for() -> None:
-    """A bridge that is never used starts no sandbox."""
-    factory = _Factory()
-    async with _pool(factory, 3):
-        await anyio.sleep(1000)
-        assert factory.opened == []
-
-
-@_on_the_clock
-async def test_each_resource_is_used_once_and_closed_after_use() -> None:
-    factory = _Factory()
-    async with _pool(factory, 0) as pool:
-        for expected in range(3):
-            assert (await _use(pool)).number == expected
-        await anyio.sleep(1)
-        assert pool.alive == 0
-    assert pool.report.cold == 3
+    return decorate
 
 
-@_on_the_clock
-async def test_the_second_claim_finds_its_resource_waiting() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
-        await _use(pool)
-        await anyio.sleep(1)
-        assert factory.open_now == [1]
-        before = anyio.current_time()
-        assert (await _use(pool, seconds=0)).number == 1
-        assert anyio.current_time() - before < START_SECONDS / 10
-        assert (pool.report.cold, pool.report.warm) == (1, 1)
+@_on_the_clock(3)
+async def test_nothing_is_opened_before_it_is_asked_for(pool: _Pool) -> None:
+    await anyio.sleep(1000)
+    assert pool.factory.opened == []
 
 
-@_on_the_clock
-async def test_a_program_that_runs_long_is_not_waited_for() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool, pool.reserve(KIND) as reservation:
+@_on_the_clock(0)
+async def test_each_resource_is_used_once_and_closed_after_use(pool: _Pool) -> None:
+    for expected in range(3):
+        assert (await _use(pool)).number == expected
+    await anyio.sleep(1)
+    assert (pool.alive, pool.report.cold) == (0, 3)
+
+
+@_on_the_clock(1)
+async def test_the_second_claim_finds_its_resource_waiting(pool: _Pool) -> None:
+    await _use(pool)
+    await anyio.sleep(1)
+    assert pool.factory.open_now == [1]
+    before = anyio.current_time()
+    assert (await _use(pool, seconds=0)).number == 1
+    assert anyio.current_time() - before < START_SECONDS / 10
+    assert (pool.report.cold, pool.report.warm) == (1, 1)
+
+
+@_on_the_clock(1)
+async def test_a_program_that_runs_long_is_not_waited_for(pool: _Pool) -> None:
+    async with pool.reserve(KIND) as reservation:
         await reservation.get()
         await anyio.sleep(0.1)
-        assert factory.opening == 0
+        assert pool.factory.opening == 0
         await anyio.sleep(1)
-        assert factory.open_now == [0, 1]
+        assert pool.factory.open_now == [0, 1]
 
 
-@_on_the_clock
-async def test_a_claim_takes_over_what_is_being_opened() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
+@_on_the_clock(1)
+async def test_a_claim_takes_over_what_is_being_opened(pool: _Pool) -> None:
+    await _use(pool)
+    await anyio.sleep(START_SECONDS / 2)
+    assert pool.factory.opening == 1
+    before = anyio.current_time()
+    assert (await _use(pool, seconds=0)).number == 1
+    assert anyio.current_time() - before < START_SECONDS
+    assert pool.report.half == 1
+
+
+@_on_the_clock(4)
+async def test_runs_one_after_another_compete_with_no_start_but_their_own(pool: _Pool) -> None:
+    for _ in range(20):
         await _use(pool)
-        await anyio.sleep(START_SECONDS / 2)
-        assert factory.opening == 1
-        before = anyio.current_time()
-        assert (await _use(pool, seconds=0)).number == 1
-        assert anyio.current_time() - before < START_SECONDS
-        assert pool.report.half == 1
+    assert pool.factory.most_opening == 1
+    assert len(pool.factory.opened) == 20
 
 
-@_on_the_clock
-async def test_runs_one_after_another_compete_with_no_start_but_their_own() -> None:
-    """A pool that cannot keep up costs nothing beside having none."""
-    factory = _Factory()
-    async with _pool(factory, 4) as pool:
-        for _ in range(20):
-            await _use(pool)
-        assert factory.most_opening == 1
-        assert len(factory.opened) == 20
+@_on_the_clock(4)
+async def test_a_burst_is_met_the_next_time_and_forgotten_in_the_end(pool: _Pool) -> None:
+    await _burst(pool, 6)
+    pool.factory.most_opening = 0
+    await anyio.sleep(5)
+    assert (pool.report.waiting, pool.report.wanted, pool.factory.most_opening) == (4, 4, 1)
+    await _burst(pool, 3)
+    assert (pool.report.warm, pool.report.cold) == (3, 6)
+    await anyio.sleep(151)
+    assert len(pool.factory.open_now) == pool.report.waiting == 1
+    await anyio.sleep(480)
+    assert pool.factory.open_now == []
 
 
-@_on_the_clock
-async def test_a_burst_is_met_the_next_time_and_forgotten_in_the_end() -> None:
-    factory = _Factory()
-    async with _pool(factory, 4) as pool:
-        await _burst(pool, 6)
-        factory.most_opening = 0
-        await anyio.sleep(5)
-        assert (pool.report.waiting, pool.report.wanted, factory.most_opening) == (4, 4, 1)
-        await _burst(pool, 3)
-        assert (pool.report.warm, pool.report.cold) == (3, 6)
-        await anyio.sleep(151)
-        assert len(factory.open_now) == pool.report.waiting == 1
-        await anyio.sleep(480)
-        assert factory.open_now == []
+@_on_the_clock(1)
+async def test_a_claim_does_not_wait_for_what_the_pool_does_next(pool: _Pool) -> None:
+    await _use(pool)
+    await anyio.sleep(1)
+    async with pool.reserve("other") as reservation:
+        await anyio.sleep(SETTLE_SECONDS / 2)
+        assert pool.factory.open_now == [1]
+        await reservation.get()
+        assert pool.factory.open_now == [2]
 
 
-@_on_the_clock
-async def test_a_claim_does_not_wait_for_what_the_pool_does_next() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
+@_on_the_clock(1)
+async def test_a_resource_that_dies_while_waiting_is_not_handed_over(pool: _Pool) -> None:
+    await _use(pool)
+    await anyio.sleep(1)
+    pool.factory.opened[1].died.set()
+    await anyio.sleep(5)
+    assert pool.factory.open_now == []
+    assert (await _use(pool)).number == 2
+    await anyio.sleep(1)
+    assert (pool.report.died, pool.report.waiting) == (1, 1)
+
+
+@_on_the_clock(2)
+async def test_a_resource_of_another_kind_is_neither_handed_over_nor_kept(pool: _Pool) -> None:
+    await _burst(pool, 2)
+    await anyio.sleep(5)
+    assert pool.factory.open_now == [2, 3]
+    assert (await _use(pool, kind="other")).number == 4
+    assert pool.factory.open_now == [4]
+    await anyio.sleep(5)
+    assert [pool.factory.opened[number].kind for number in pool.factory.open_now] == ["other"] * 2
+
+
+@_on_the_clock(1)
+async def test_who_asks_for_a_fresh_one_gets_it_and_what_waits_goes(pool: _Pool) -> None:
+    await _use(pool)
+    await anyio.sleep(1)
+    async with pool.reserve(KIND, fresh=True) as reservation:
+        assert (await reservation.get()).number == 2
+        assert pool.factory.opened[1].closed
+
+
+@_on_the_clock(0)
+async def test_a_failure_to_open_reaches_the_claimer(pool: _Pool) -> None:
+    pool.factory.fail = True
+    with pytest.raises(LaunchError):
         await _use(pool)
-        await anyio.sleep(1)
-        async with pool.reserve("other") as reservation:
-            await anyio.sleep(SETTLE_SECONDS / 2)
-            assert factory.open_now == [1]
-            await reservation.get()
-            assert factory.open_now == [2]
+    assert pool.alive == 0
 
 
-@_on_the_clock
-async def test_a_resource_that_dies_while_waiting_is_not_handed_over() -> None:
-    """A container that an operator removed must not fail the next run."""
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
-        await _use(pool)
-        await anyio.sleep(1)
-        factory.opened[1].died.set()
-        await anyio.sleep(5)
-        assert factory.open_now == []
-        assert (await _use(pool)).number == 2
-        await anyio.sleep(1)
-        assert (pool.report.died, pool.report.waiting) == (1, 1)
-
-
-@_on_the_clock
-async def test_a_resource_of_another_kind_is_neither_handed_over_nor_kept() -> None:
-    factory = _Factory()
-    async with _pool(factory, 2) as pool:
-        await _burst(pool, 2)
-        await anyio.sleep(5)
-        assert factory.open_now == [2, 3]
-        assert (await _use(pool, kind="other")).number == 4
-        assert factory.open_now == [4]
-        await anyio.sleep(5)
-        assert [factory.opened[number].kind for number in factory.open_now] == ["other"] * 2
-
-
-@_on_the_clock
-async def test_who_asks_for_a_fresh_one_gets_it_and_what_waits_goes() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
-        await _use(pool)
-        await anyio.sleep(1)
-        async with pool.reserve(KIND, fresh=True) as reservation:
-            assert (await reservation.get()).number == 2
-            assert factory.opened[1].closed
-
-
-@_on_the_clock
-async def test_a_failure_to_open_reaches_the_claimer() -> None:
-    factory = _Factory(fail=True)
-    async with _pool(factory, 0) as pool:
-        with pytest.raises(LaunchError):
-            await _use(pool)
-        assert pool.alive == 0
-
-
-@_on_the_clock
-async def test_a_claim_that_took_over_a_failing_start_tries_for_itself() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
-        await _use(pool)
-        factory.fail = True
-        await anyio.sleep(START_SECONDS / 2)
-        async with pool.reserve(KIND) as reservation, anyio.create_task_group() as tasks:
-            tasks.start_soon(_got, reservation, 1)
-            await anyio.sleep(START_SECONDS)
-            factory.fail = False
+@_on_the_clock(1)
+async def test_a_claim_that_took_over_a_failing_start_tries_for_itself(pool: _Pool) -> None:
+    await _use(pool)
+    pool.factory.fail = True
+    await anyio.sleep(START_SECONDS / 2)
+    async with pool.reserve(KIND) as reservation, anyio.create_task_group() as tasks:
+        tasks.start_soon(_got, reservation, 1)
+        await anyio.sleep(START_SECONDS)
+        pool.factory.fail = False
 
 
 async def _got(reservation: Reservation[_Thing], number: int) -> None:
     assert (await reservation.get()).number == number
 
 
-@_on_the_clock
-async def test_a_failure_ahead_of_time_is_not_repeated_until_somebody_asks() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
+@_on_the_clock(1)
+async def test_a_failure_ahead_of_time_is_not_repeated_until_somebody_asks(pool: _Pool) -> None:
+    await _use(pool)
+    pool.factory.fail = True
+    await anyio.sleep(100)
+    assert (pool.report.failed, pool.factory.opening) == (1, 0)
+    pool.factory.fail = False
+    assert (await _use(pool)).number == 1
+
+
+@_on_the_clock(0)
+async def test_a_claim_cancelled_while_opening_leaves_nothing(pool: _Pool) -> None:
+    with anyio.move_on_after(START_SECONDS / 2):
         await _use(pool)
-        factory.fail = True
-        await anyio.sleep(100)
-        assert (pool.report.failed, factory.opening) == (1, 0)
-        factory.fail = False
-        assert (await _use(pool)).number == 1
+    await anyio.sleep(1)
+    assert (pool.alive, pool.factory.opened) == (0, [])
 
 
-@_on_the_clock
-async def test_a_claim_cancelled_while_opening_leaves_nothing() -> None:
-    factory = _Factory()
-    async with _pool(factory, 0) as pool:
-        with anyio.move_on_after(START_SECONDS / 2):
-            await _use(pool)
+@_on_the_clock(2)
+async def test_closing_the_pool_closes_what_waits_and_what_is_opening(pool: _Pool) -> None:
+    await _burst(pool, 2)
+    await anyio.sleep(0.1 + START_SECONDS)
+    assert (len(pool.factory.open_now), pool.factory.opening) == (1, 1)
+
+
+@_on_the_clock(1)
+async def test_draining_destroys_what_waits_and_nothing_else(pool: _Pool) -> None:
+    async with pool.reserve(KIND) as reservation:
+        await reservation.get()
         await anyio.sleep(1)
-        assert pool.alive == 0
-    assert factory.opened == []
+        await pool.drain()
+        assert pool.factory.open_now == [0]
+    await anyio.sleep(5)
+    assert pool.factory.open_now == []
 
 
-@_on_the_clock
-async def test_closing_the_pool_closes_what_waits_and_what_is_opening() -> None:
-    factory = _Factory()
-    async with _pool(factory, 2) as pool:
-        await _burst(pool, 2)
-        await anyio.sleep(0.1 + START_SECONDS)
-        assert (len(factory.open_now), factory.opening) == (1, 1)
-        before = anyio.current_time()
-    assert anyio.current_time() - before < START_SECONDS / 10
-    assert factory.open_now == []
-    assert (factory.opening, pool.alive) == (0, 0)
+BURST = (10.0, 10.01, 10.02, 10.03)
+
+QUIET: dict[str, Any] = {"wanted": 3, "quiet": 9.0, "cores": 2}
+QUIET |= dict.fromkeys(("waiting", "starting", "awaited", "running"), 0)
 
 
-@_on_the_clock
-async def test_draining_destroys_what_waits_and_nothing_else() -> None:
-    factory = _Factory()
-    async with _pool(factory, 1) as pool:
-        async with pool.reserve(KIND) as reservation:
-            await reservation.get()
-            await anyio.sleep(1)
-            await pool.drain()
-            assert factory.open_now == [0]
-        await anyio.sleep(5)
-        assert factory.open_now == []
+def _target(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
+    return target_size(claims, now, most=most, start_seconds=start)
+
+
+@pytest.mark.parametrize(
+    ("claims", "now", "number"),
+    [
+        ((), 100.0, 0),
+        ((10.0,), 10.0, 1),
+        ((10.0, 11.0, 12.0), 12.0, 1),
+        (BURST, 10.03, 4),
+        ((*BURST, 40.0), 40.0, 4),
+        (BURST, 131.0, 1),
+        (BURST, 610.1, 0),
+    ],
+    ids=["unused", "one", "apart", "burst", "burst before", "burst long ago", "forgotten"],
+)
+def test_as_many_wait_as_came_at_once_lately(
+    claims: tuple[float, ...], now: float, number: int
+) -> None:
+    assert _target(claims, now) == number
+
+
+def test_slow_starts_ask_for_more_to_wait_and_fast_ones_do_not_shorten_a_burst() -> None:
+    assert _target((0.0, 0.1), 1.0, start=0.02) == 2
+    claims = (0.0, 1.0, 2.0, 3.0)
+    assert [_target(claims, 3.0, start=seconds) for seconds in (0.2, 0.6, 1.1)] == [1, 2, 3]
+
+
+@given(
+    claims=st.lists(st.floats(0, 2000), max_size=64).map(sorted),
+    later=st.floats(0, 2000),
+    most=st.integers(0, 32),
+    start=st.floats(0, 30),
+)
+def test_never_more_than_the_most_and_never_more_for_waiting_longer(
+    claims: list[float], later: float, most: int, start: float
+) -> None:
+    now = claims[-1] if claims else 0.0
+    at_once = target_size(claims, now, most=most, start_seconds=start)
+    then = target_size(claims, now + later, most=most, start_seconds=start)
+    assert 0 <= then <= at_once <= min(most, len(claims))
+
+
+@pytest.mark.parametrize(
+    ("change", "decision"),
+    [
+        ({}, PoolDecision(start=1)),
+        ({"cores": 8}, PoolDecision(start=3)),
+        ({"starting": 1}, PoolDecision()),
+        ({"awaited": 1}, PoolDecision()),
+        ({"wanted": 1, "waiting": 1}, PoolDecision()),
+        ({"wanted": 1, "waiting": 3}, PoolDecision(drop=2)),
+        ({"quiet": 0.0}, PoolDecision(start=1)),
+        ({"quiet": 0.0, "running": 1}, PoolDecision(again=0.25)),
+        ({"quiet": 0.0, "running": 1, "cores": 8}, PoolDecision(start=3)),
+        ({"running": 1}, PoolDecision(start=1)),
+    ],
+    ids=str,
+)
+def test_starts_give_way_to_what_runs(change: dict[str, int], decision: PoolDecision) -> None:
+    assert decide(**{**QUIET, **change}) == decision
+
+
+@dataclass(eq=False)
+class _Doomed:
+    died: anyio.Event = field(default_factory=anyio.Event)
+    closing: anyio.Event = field(default_factory=anyio.Event)
+    may_close: anyio.Event = field(default_factory=anyio.Event)
+
+
+async def test_a_sandbox_that_is_being_destroyed_is_not_handed_over() -> None:
+    opened: list[_Doomed] = []
+    grew = anyio.Event()
+
+    @asynccontextmanager
+    async def opener(_: str) -> AsyncIterator[_Doomed]:
+        nonlocal grew
+        thing = _Doomed()
+        opened.append(thing)
+        grew.set()
+        grew = anyio.Event()
+        try:
+            yield thing
+        finally:
+            thing.closing.set()
+            with anyio.CancelScope(shield=True):
+                await thing.may_close.wait()
+
+    async def wait_dead(thing: _Doomed) -> None:
+        await thing.died.wait()
+
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with WarmPool(opener, most=1, wait_dead=wait_dead) as pool:
+            async with pool.reserve("any") as reservation:
+                (await reservation.get()).may_close.set()
+            while pool.report.waiting == 0:
+                await grew.wait()
+                await anyio.wait_all_tasks_blocked()
+            dying = opened[1]
+            dying.died.set()
+            await dying.closing.wait()
+            async with anyio.create_task_group() as tasks:
+                async with pool.reserve("any") as reservation:
+                    tasks.start_soon(dying.may_close.wait)
+                    dying.may_close.set()
+                    fresh = await reservation.get()
+                    assert fresh is not dying
+                fresh.may_close.set()

@@ -16,10 +16,10 @@ from tests.waiting import until
 GIB = 1024**3
 MIB = 1024**2
 
+pytestmark = pytest.mark.guarantee("runs-at-once")
+
 
 class Crowd:
-    """Runs of several callers at one queue, which end when they are told to."""
-
     def __init__(self, queue: RunQueue) -> None:
         self.queue = queue
         self.began: list[str] = []
@@ -29,7 +29,6 @@ class Crowd:
         self._ends: dict[str, anyio.Event] = {}
 
     async def run(self, name: str) -> None:
-        """Run; the caller's name comes first in the run's."""
         self._ends[name] = anyio.Event()
         told = self.told.setdefault(name, [])
         with anyio.CancelScope() as self.scopes[name]:
@@ -46,7 +45,6 @@ class Crowd:
 
 @asynccontextmanager
 async def _crowd(queue: RunQueue, *names: str) -> AsyncIterator[Crowd]:
-    """Yield runs that asked for a place in this order; nothing of them is left."""
     crowd = Crowd(queue)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
@@ -58,7 +56,6 @@ async def _crowd(queue: RunQueue, *names: str) -> AsyncIterator[Crowd]:
     assert (queue.taken, queue.waiting) == (0, 0)
 
 
-@pytest.mark.guarantee("runs-at-once")
 async def test_callers_have_turns_and_each_callers_runs_their_order() -> None:
     async with _crowd(RunQueue(1), "a0", "a1", "a2", "a3", "b1", "b2", "c1") as crowd:
         for number in range(6):
@@ -67,7 +64,6 @@ async def test_callers_have_turns_and_each_callers_runs_their_order() -> None:
     assert crowd.began == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
-@pytest.mark.guarantee("runs-at-once")
 async def test_there_are_never_more_at_once_than_places() -> None:
     async with _crowd(RunQueue(3), *(f"a{number}" for number in range(100))) as crowd:
         assert crowd.began == ["a0", "a1", "a2"]
@@ -98,9 +94,7 @@ async def test_a_run_that_is_cancelled_leaves_the_queue() -> None:
         await until(lambda: crowd.began == ["a0", "a2"])
 
 
-@pytest.mark.guarantee("runs-at-once")
 async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothers() -> None:
-    """Else it would be lost permanently."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2") as crowd:
         crowd.end("a0")
         # Before it could run: its place was given to it when the other left.
@@ -110,7 +104,6 @@ async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothe
         assert crowd.queue.taken == 1
 
 
-@pytest.mark.guarantee("runs-at-once")
 async def test_a_queue_that_is_full_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -125,28 +118,15 @@ async def test_a_queue_that_is_full_is_told_with_what_to_do(
             assert words in mine.remedy
 
 
-@pytest.mark.guarantee("runs-at-once")
-async def test_nobody_waits_for_ever() -> None:
+async def test_no_one_waits_for_ever() -> None:
     async with _crowd(RunQueue(1, 0.01), "a0", "a1") as crowd:
         await until(lambda: bool(crowd.errors))
         assert "has waited 0.01 s" in crowd.errors[0].message
         assert crowd.queue.waiting == 0
 
 
-@pytest.mark.parametrize(
-    ("cores", "memory", "runs"),
-    [
-        (2, 16 * GIB, 8),
-        (2, 2 * GIB, 4),
-        (1, GIB // 2, 2),
-        (64, 512 * GIB, 32),
-        (4, None, 16),
-    ],
-)
-def test_the_default_follows_cores_and_memory(cores: int, memory: int | None, runs: int) -> None:
-    """Two at least, lest what waits for a person keep everything else from running."""
-    assert default_runs(cores, memory, 512 * MIB) == runs
-
-
-def test_a_machine_says_how_much_memory_there_is() -> None:
+def test_the_default_follows_cores_and_memory() -> None:
+    machines = [(2, 16 * GIB), (2, 2 * GIB), (1, GIB // 2), (64, 512 * GIB), (4, None)]
+    runs = [default_runs(cores, memory, 512 * MIB) for cores, memory in machines]
+    assert runs == [8, 4, 2, 32, 16]
     assert (usable_memory() or 0) > 64 * MIB

@@ -1,4 +1,4 @@
-"""What `make install` says of packages, in a sandbox in which no system is changed."""
+"""What `make install` says of packages, in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden_texts import assert_golden_text
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "system-packages"
 
 pytestmark = pytest.mark.skipif(
@@ -20,7 +22,6 @@ pytestmark = pytest.mark.skipif(
 PRESENT = " ".join(
     re.search(r"^required=\(([^)]*)\)", SCRIPT.read_text(encoding="utf-8"), re.M)[1].split()  # type: ignore[index]
 )
-"""What the script requires."""
 
 GOLDEN = Path(__file__).with_name("demo-packages.txt")
 
@@ -28,7 +29,7 @@ LATER = "crun runsc slirp4netns fuse-overlayfs catatonit tini"
 
 
 def install(place: Path, *, have: str, in_release: str) -> str:
-    """Return what the script says to root of a system whose package tools are the tests."""
+    """Return what the script says to root, with fake package tools."""
     (place / "scripts").mkdir(exist_ok=True)
     shutil.copy(SCRIPT, place / "scripts")
     tools = {
@@ -56,7 +57,6 @@ def install(place: Path, *, have: str, in_release: str) -> str:
 
 
 def test_what_a_release_does_not_have_is_not_announced_as_installed(tmp_path: Path) -> None:
-    """On Debian 12 the command of docker-cli is in docker.io."""
     told = install(tmp_path, have=f"{PRESENT} {LATER}", in_release="")
     assert "system-packages: not in this release, and not needed: docker-cli\n" in told
     assert "system-packages: installing" not in told
@@ -64,16 +64,12 @@ def test_what_a_release_does_not_have_is_not_announced_as_installed(tmp_path: Pa
 
 
 def test_what_is_installed_is_named_once_it_is_known_to_be_there(tmp_path: Path) -> None:
-    """Required and optional ones alike."""
     told = install(tmp_path, have=f"{PRESENT.replace('git ', '')} {LATER}", in_release="docker-cli")
     assert "system-packages: installing git docker-cli\n" in told
     assert "not in this release" not in told
 
 
 def test_the_demonstration_installs_what_the_golden_file_lists() -> None:
-    """No SSH server, database or Docker for someone who only looks."""
     argv = [str(SCRIPT), "--list", "demo"]
     listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    if os.environ.get("UPDATE_FROZEN"):
-        GOLDEN.write_text(listed, "utf-8")
-    assert listed == GOLDEN.read_text("utf-8")
+    assert_golden_text(GOLDEN, listed)

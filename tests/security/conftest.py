@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.rig import EngineShelf, marks_of, wanted_engines
+from tests.contract.rig import EngineSet, marks_of, wanted_engines
 from tests.security.rig import BACKENDS, Arena
 from tests.security.rig import arena as opened
 from tests.security.targets import planted
@@ -35,10 +35,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def shelf() -> Iterator[EngineShelf]:
-    """Hold the engines that were brought up, until the end of the session."""
+def engine_set() -> Iterator[EngineSet]:
     with ExitStack() as stack:
-        yield EngineShelf(stack)
+        yield EngineSet(stack)
 
 
 @pytest.fixture(scope="session")
@@ -50,16 +49,12 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, obje
 @pytest.fixture(scope="module")
 async def arena(
     request: pytest.FixtureRequest,
-    shelf: EngineShelf,
+    engine_set: EngineSet,
     host: Mapping[str, object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Arena]:
-    """Give an engine on a backend, open for all of a module's tests.
-
-    What is planted is there before it, so that it is not counted as the engine's.
-    """
     if sys.platform != "linux":
         pytest.skip("these backends are for Linux")
     home: Path = tmp_path_factory.mktemp(request.param)
-    async with opened(request.param, shelf, home) as made:
+    async with opened(request.param, engine_set, home) as made:
         yield made

@@ -40,19 +40,14 @@ def _privileges() -> Iterable[tuple[str, Probe]]:
 def _offers() -> Iterable[tuple[str, Probe]]:
     private = {"EACCES": "the tests run as an ordinary user", "ENOENT": "this kernel has none"}
     for path in (
-        "/proc/sys/kernel/core_pattern",
-        "/proc/sys/vm/drop_caches",
-        "/proc/sysrq-trigger",
-        "/sys/kernel/uevent_helper",
-        "/sys/fs/cgroup/memory/release_agent",
+        *("/proc/sys/kernel/core_pattern", "/proc/sys/vm/drop_caches", "/proc/sysrq-trigger"),
+        *("/sys/kernel/uevent_helper", "/sys/fs/cgroup/memory/release_agent"),
         "/sys/fs/cgroup/cgroup.procs",
     ):
-        yield on_host(
-            33, f"open {path} to write", f"return os.open({path!r}, os.O_WRONLY) >= 0", private
-        )
-    yield on_host(
-        33, "read the kernel's memory", 'return open("/proc/kcore", "rb").read(4)', private
-    )
+        code = f"return os.open({path!r}, os.O_WRONLY) >= 0"
+        yield on_host(33, f"open {path} to write", code, private)
+    code = 'return open("/proc/kcore", "rb").read(4)'
+    yield on_host(33, "read the kernel's memory", code, private)
     yield on_host(
         33,
         "read the kernel's addresses",
@@ -116,10 +111,7 @@ def _ways() -> Iterable[tuple[str, Probe]]:
             f"find a way to {name}",
             f"at = ({address!r}, {port})\n"
             f"return connected(socket.AF_{family}, at, socket.SOCK_DGRAM)",
-            {
-                "ENETUNREACH": "this machine has no network",
-                "EADDRNOTAVAIL": "this machine has no IPv6",
-            },
+            {"ENETUNREACH": "there is no network", "EADDRNOTAVAIL": "there is no IPv6"},
         )
     yield on_host(
         38,

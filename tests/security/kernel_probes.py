@@ -40,8 +40,7 @@ def _namespaces() -> Iterable[tuple[str, Probe]]:
         "a control group": 0x2000000,
     }
     for name, flag in kinds.items():
-        code = f"return ask(libc.unshare({flag}))"
-        yield apart(26, f"unshare {name} namespace", code)
+        yield apart(26, f"unshare {name} namespace", f"return ask(libc.unshare({flag}))")
     yield apart(26, "clone into a user namespace", "return new_process(0x10000000)")
     yield apart(
         26,
@@ -51,11 +50,8 @@ def _namespaces() -> Iterable[tuple[str, Probe]]:
         "if pid == 0: os._exit(0)\n"
         "return ask(pid)",
     )
-    yield apart(
-        26,
-        "join a namespace",
-        'fd = os.open("/proc/self/ns/uts", os.O_RDONLY)\nreturn call("setns", fd, 0)',
-    )
+    join = 'fd = os.open("/proc/self/ns/uts", os.O_RDONLY)\nreturn call("setns", fd, 0)'
+    yield apart(26, "join a namespace", join)
 
 
 def _processes() -> Iterable[tuple[str, Probe]]:
@@ -95,19 +91,13 @@ def _processes() -> Iterable[tuple[str, Probe]]:
 
 
 def _others() -> Iterable[tuple[str, Probe]]:
-    yield apart(
-        28, "write the first process's memory", 'return open("/proc/1/mem", "r+b", 0).fileno() > 0'
-    )
-    yield on_host(
-        28,
-        "write the interpreter's file",
-        'return open("/proc/self/exe", "r+b", 0)',
-        {"ETXTBSY": "no file that runs can be written, inside or outside"},
-    )
+    memory = 'return open("/proc/1/mem", "r+b", 0).fileno() > 0'
+    yield apart(28, "write the first process's memory", memory)
+    file, busy = 'return open("/proc/self/exe", "r+b", 0)', "a file that runs cannot be written"
+    yield on_host(28, "write the interpreter's file", file, {"ETXTBSY": busy})
     yield on_host(36, "signal a process of the host", 'os.kill(HOST["pid"], 0)\nreturn True')
-    yield on_host(
-        36, "find a process of the host", 'return os.path.exists("/proc/%d" % HOST["pid"])'
-    )
+    found = 'return os.path.exists("/proc/%d" % HOST["pid"])'
+    yield on_host(36, "find a process of the host", found)
 
 
 def _kernel() -> Iterable[tuple[str, Probe]]:
@@ -172,20 +162,14 @@ def _sockets() -> Iterable[tuple[str, Probe]]:
         "raw packets": "2, 3, 1",
     }
     for name, arguments in kinds.items():
-        yield apart(
-            30,
-            f"make a socket for {name}",
-            f"return socket.socket({arguments}).fileno() >= 0",
-            absent,
-        )
-    yield on_host(
-        31,
-        "reach an abstract socket of the host",
-        'return connected(socket.AF_UNIX, chr(0) + HOST["abstract"])',
-    )
-    yield on_host(
-        31, "reach a named socket of the host", 'return connected(socket.AF_UNIX, HOST["socket"])'
-    )
+        code = f"return socket.socket({arguments}).fileno() >= 0"
+        yield apart(30, f"make a socket for {name}", code, absent)
+    for kind, address in (
+        ("an abstract", 'chr(0) + HOST["abstract"]'),
+        ("a named", 'HOST["socket"]'),
+    ):
+        code = f"return connected(socket.AF_UNIX, {address})"
+        yield on_host(31, f"reach {kind} socket of the host", code)
 
 
 GROUPS = (_mounts, _namespaces, _processes, _others, _kernel, _powers, _sockets)

@@ -1,7 +1,6 @@
-"""Whole engines on real backends, and what holds after every attack on them.
+"""Whole engines on real backends, and the check after every attack on them (`Arena.attack`).
 
-Owns the one check that every attack ends with (`Arena.attack`): a typed result in time, nothing
-left of the sandbox, and a next run that sees nothing of this one.
+It wants a typed result in time, nothing left of the sandbox, and a clean next run.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.selection import select_backend
 from bridge.settings import Settings, load
 from tests.contract.rig import Engine as Outside
-from tests.contract.rig import EngineShelf
+from tests.contract.rig import EngineSet
 from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
@@ -40,14 +39,13 @@ from tests.waiting import LOOK_SECONDS, until
 BACKENDS = ("bubblewrap", "podman", "docker", "gvisor", "ssh")
 
 PATIENCE_SECONDS = 300.0
-"""For one attack with all that surrounds it, on a machine that does other things too."""
+"""For one attack and all its checks, on a busy machine."""
 
 STILL_SECONDS = 0.1
 """Between two looks at a footprint that stays."""
 
 LATE_SECONDS = 30.0
-"""How much later than its deadline and the bridge's documented grace a result may come: whoever
-ends a program waits for his turn on a busy machine."""
+"""Tolerance for a result after its deadline and the documented grace, on a busy machine."""
 
 MEMORY = 192
 """MiB that a sandbox has here: little, so that filling it takes little time."""
@@ -55,21 +53,18 @@ MEMORY = 192
 PIDS = 64
 
 SPARE_SOCKETS = THREADS + 4
-"""Connections to its engine that a bridge keeps for later, and those of one more sandbox.
+"""Spare connections of a bridge to its engine, and those of one more sandbox.
 
-They are made when they are needed, so their number varies; what is left of each sandbox would soon
-be more than that."""
+Their number varies. A leak of each sandbox would soon exceed it."""
 
-LASTING = ("oom",)
-"""What podman's monitor writes where its service was started, at most once; it goes with that."""
+WRITTEN_ONCE = ("oom",)
+"""What podman's monitor writes where its service was started, at most once."""
 
 REMEMBERED = "store.db"
-"""The database, with what the bridge has learnt of the results of tools. It writes that down
-seconds after the run in which it learnt it, so in the midst of whichever attack comes then."""
+"""The database. The bridge stores facts on tools seconds after a run, so during another attack."""
 
 AUDITED = re.compile(r"(state/audit/)\d{4}-\d\d-\d\d-\d{6}(\.jsonl)")
-"""A file of the audit log. There is another at midnight and when one is full, in the midst of
-whichever attack comes then; what else may be there is not to change."""
+"""A file of the audit log. Another begins at midnight and when one is full, during any attack."""
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -82,7 +77,7 @@ def listed(path):
 found = {path: listed(path) for path in ("/tmp", "/workspace", "/dev/shm", "/var/tmp", "/run")}
 found["processes"] = sum(name.isdigit() for name in os.listdir("/proc"))
 found["environment"] = dict(os.environ)
-# How much of the library is imported by now depends on how long the sandbox waited.
+# How much of the library is imported depends on how long the sandbox waited.
 found["modules"] = sorted(
     name
     for name in sys.modules
@@ -108,7 +103,6 @@ class Watched:
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        """Start a sandbox, which is live until nothing is left of it."""
         name = ""
         try:
             async with self._backend.launch(spec) as sandbox:
@@ -121,8 +115,6 @@ class Watched:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
-    """What became of one."""
-
     outcome: RunResult | BridgeError
     sandbox: str
 
@@ -134,12 +126,6 @@ class Attack:
 
 @dataclass(kw_only=True)
 class Arena:
-    """One backend with an engine on it.
-
-    Attributes:
-        listed: Returns the sandboxes that there are, as their engine says; None without an engine.
-    """
-
     name: str
     engine: Engine
     backend: Watched
@@ -151,7 +137,6 @@ class Arena:
 
     @property
     def kind(self) -> str:
-        """What holds the sandboxes: "podman", "gvisor", ..."""
         return "docker" if self.name == "ssh" else self.name
 
     def best_effort(self, limit: str, result: RunResult) -> bool:
@@ -171,11 +156,7 @@ class Arena:
         argv: tuple[str, ...] = (),
         is_kept: bool = False,
     ) -> Attack:
-        """Run hostile code, and see that it changes nothing for anybody else.
-
-        Args:
-            is_kept: Whether its output is kept, as it is meant to be; nothing else may be left.
-        """
+        """Run hostile code and check that it leaves nothing, but its output if that `is_kept`."""
         # Without servers unless it names some: none is to be started while things are counted.
         request = RunRequest(code=code, timeout=timeout, argv=argv, servers=())
         async with self.unharmed() as victims:
@@ -193,14 +174,10 @@ class Arena:
 
     @asynccontextmanager
     async def unharmed(self, *, counted: bool = True) -> AsyncIterator[list[str]]:
-        """See that whatever happens to the one waiting sandbox leaves nothing.
+        """Yield the sandbox of the next run, and check that nothing of it is left.
 
         Args:
-            counted: Whether all that this process holds must be as before; else only what is left
-                of the sandbox counts, and the rest when the bridge ends.
-
-        Yields:
-            The sandbox that the next run is going to have.
+            counted: Whether this process must also hold no more than before.
         """
         with anyio.fail_after(PATIENCE_SECONDS):
             await self.settle()
@@ -233,18 +210,12 @@ class Arena:
         assert not changed, changed
 
     async def settle(self) -> None:
-        """Wait until one sandbox waits, and nothing else is there."""
-        sandboxes = self.engine.sandboxes
-
-        def settled() -> bool:
-            return sandboxes.report.waiting == 1 and len(self.backend.live) == 1
-
-        await until(settled)
+        sandboxes, live = self.engine.sandboxes, self.backend.live
+        await until(lambda: (sandboxes.report.waiting, len(live)) == (1, 1))
         # A host whose connection broke removes what it had by itself.
         await until(lambda: not self.listed or set(self.listed()) == set(self.backend.live))
 
     async def next_run_is_clean(self) -> None:
-        """Run a program that looks around; it sees what the first of all saw."""
         found = await self.engine.run(RunRequest(code=LOOK, servers=()))
         assert found.status == "success", found
         if not self.clean:
@@ -255,7 +226,6 @@ class Arena:
         assert found.result == self.clean, (found.result, self.clean)
 
     async def with_server(self) -> None:
-        """Have the server running, so that it is there before anything is counted."""
         found = await self.engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=1)"))
         assert found.result == {"sum": 2}, found
 
@@ -270,7 +240,7 @@ class Arena:
                 if kind != "socket" and not kind.startswith("/proc/") and REMEMBERED not in kind
             },
             "too many sockets": held.get("socket", 0) > self.sockets + SPARE_SOCKETS,
-            "children": len(children()),
+            "children": len(processes_below()),
             "groups": len(groups(f"mcp-code-bridge_{os.getpid()}_")),
             "files": sorted(
                 {
@@ -278,7 +248,7 @@ class Arena:
                     AUDITED.sub(r"\1DAY\2", str(path.relative_to(self.home)))
                     for path in self.home.rglob("*")
                     if not path.name.endswith(".log")
-                    and path.name not in LASTING
+                    and path.name not in WRITTEN_ONCE
                     and not path.name.startswith(REMEMBERED)
                 }
             ),
@@ -286,11 +256,7 @@ class Arena:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a second footprint has that the first had not, as pairs of both.
-
-    Fewer descriptors of a kind are no change: one of the bridge's own may have been closed
-    between the two, such as the one by which it waits for a child.
-    """
+    """Return what has changed between two footprints. Fewer descriptors are no change."""
     return {
         key: (before[key], now[key])
         for key in before
@@ -303,7 +269,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Mapping[str, A
 
 
 def descriptors() -> dict[str, int]:
-    """Count this process's descriptors by kind."""
     found: dict[str, int] = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -312,11 +277,6 @@ def descriptors() -> dict[str, int]:
             continue
         found[kind] = found.get(kind, 0) + 1
     return found
-
-
-def children() -> list[int]:
-    """Return this process's children, those included that no one has collected."""
-    return processes_below()
 
 
 def remains(sandbox: str) -> list[str]:
@@ -337,7 +297,6 @@ def remains(sandbox: str) -> list[str]:
 
 
 def family(ancestor: int) -> list[int]:
-    """Return a process and all below it, the oldest first."""
     found = [ancestor]
     for pid in found:
         with suppress(OSError):
@@ -357,10 +316,7 @@ async def _wait_gone(sandbox: str, *, may_stay: Callable[[str], bool] | None = N
 
 
 def _empty(what: str) -> bool:
-    """Tell whether it is a control group without processes.
-
-    On a busy host runsc gives up on the directory of a group, with no process in it.
-    """
+    """Return whether it is an empty control group: on a busy host runsc leaves its directory."""
     try:
         return not Path(what, "cgroup.procs").read_text(encoding="ascii").split()
     except OSError:
@@ -381,8 +337,7 @@ def containers(engine: Outside, *, owner: int | None = None) -> list[str]:
     return [str(container["Id"]) for container in found]
 
 
-def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Settings:
-    """Return the settings of a bridge on one backend, and nothing of this machine's user."""
+def settings_for(name: str, engine_set: EngineSet, home: Path, **more: str) -> Settings:
     environ = {**os.environ, "CANARY_TOKEN": CANARY}
     flags = {"runtime": name, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
     if name == "gvisor":
@@ -390,12 +345,12 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
     if name == "ssh":
         flags |= {"runtime": "docker"}
     if name in ("docker", "ssh"):
-        environ |= shelf.get(name).environ
+        environ |= engine_set.get(name).environ
     else:
         # As where no service of podman's listens: the bridge runs one of its own.
         environ.pop("CONTAINER_HOST", None)
     if name != "bubblewrap":
-        flags["image"] = outside_of(name, shelf).image
+        flags["image"] = outside_of(name, engine_set).image
     run = home / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(run)}
@@ -403,16 +358,14 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
     return load(flags, environ)
 
 
-def outside_of(name: str, shelf: EngineShelf) -> Outside:
-    """Return another way to the engine of a backend than the bridge's."""
-    return shelf.get("podman" if name == "gvisor" else name)
+def outside_of(name: str, engine_set: EngineSet) -> Outside:
+    return engine_set.get("podman" if name == "gvisor" else name)
 
 
 @asynccontextmanager
-async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> AsyncIterator[Arena]:
-    """Open an engine on a backend that was chosen as a user's is; see that nothing is left."""
-    settings = settings_for(name, shelf, home, **more)
-    outside = None if name == "bubblewrap" else outside_of(name, shelf)
+async def arena(name: str, engine_set: EngineSet, home: Path, **more: str) -> AsyncIterator[Arena]:
+    settings = settings_for(name, engine_set, home, **more)
+    outside = None if name == "bubblewrap" else outside_of(name, engine_set)
     listed = None if outside is None else partial(containers, outside)
     async with arena_on(name, settings, home, outside=outside, listed=listed) as opened:
         yield opened
@@ -461,28 +414,20 @@ async def arena_on(
     assert left_groups() == []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Control:
-    """What a program did outside of any sandbox."""
-
-    out: str
-    err: str
-
-
 NAMESPACES = (
     *("--user", "--map-root-user", "--mount", "--uts", "--ipc", "--net"),
     *("--pid", "--fork", "--mount-proc"),
 )
-"""What `unshare` is told so that a control has all capabilities, and harms nothing with them."""
+"""Options of `unshare` that give a control all capabilities, without harm to the host."""
 
 
 @cache
-def control(program: str, *, namespaces: tuple[str, ...] = ()) -> Control:
+def control(program: str, *, namespaces: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """Run the same program outside, in namespaces of its own where it would do harm."""
     argv = [sys.executable, "-I", "-S", "-c", program]
     if namespaces:
         argv = ["unshare", *namespaces, *argv]
-    done = subprocess.run(
+    return subprocess.run(
         argv,
         capture_output=True,
         text=True,
@@ -490,7 +435,6 @@ def control(program: str, *, namespaces: tuple[str, ...] = ()) -> Control:
         check=False,
         stdin=subprocess.DEVNULL,
     )
-    return Control(out=done.stdout, err=done.stderr)
 
 
 @contextmanager

@@ -16,14 +16,13 @@ CANARY = "canary-of-the-host"
 
 @contextmanager
 def planted(directory: Path) -> Iterator[Mapping[str, object]]:
-    """Plant a secret, a process and listeners of every kind; yield where they are."""
     secret = directory / "secret"
     secret.write_text(CANARY)
     abstract = f"mcp-code-bridge-test-{os.getpid()}"
     with ExitStack() as stack:
-        port = _listen(stack, socket.AF_INET6, ("::", 0))
-        _listen(stack, socket.AF_UNIX, f"\0{abstract}")
-        _listen(stack, socket.AF_UNIX, str(directory / "s"))
+        port = _bind_listener(stack, socket.AF_INET6, ("::", 0))
+        _bind_listener(stack, socket.AF_UNIX, f"\0{abstract}")
+        _bind_listener(stack, socket.AF_UNIX, str(directory / "s"))
         sleeper = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-c", "input()"],
@@ -47,7 +46,7 @@ def planted(directory: Path) -> Iterator[Mapping[str, object]]:
         }
 
 
-def _listen(stack: ExitStack, family: int, address: object) -> int:
+def _bind_listener(stack: ExitStack, family: int, address: object) -> int:
     listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
     if family == socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -58,7 +57,6 @@ def _listen(stack: ExitStack, family: int, address: object) -> int:
 
 
 def _answer(stack: ExitStack) -> int:
-    """Answer every datagram, as a resolver would."""
     resolver = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     resolver.bind(("127.0.0.1", 0))
 
@@ -83,7 +81,6 @@ def _answer(stack: ExitStack) -> int:
 
 
 def _mount_of() -> str:
-    """Return a mount point of the host's that no sandbox has."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     points = sorted({line.split()[4] for line in lines})
     inside = ("/proc", "/sys", "/dev", "/tmp", "/run", "/etc", "/var/tmp")

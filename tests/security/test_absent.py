@@ -1,7 +1,7 @@
 """Attacks on what this version does not have: that it does not have it.
 
-Attack 39 needs a network that is partly open. Whoever adds one finds this test in the way, and
-writes the attack in its place.
+Attack 39 needs a network that is partly open. Its author finds this test in the way, and writes
+the attack in its place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from bridge.settings import Settings
 
 @pytest.mark.guarantee("no-partial-network")
 def test_no_run_has_a_network_that_could_be_partly_open() -> None:
-    """Attack 39: there is no list of allowed addresses, no proxy, and no switch for either."""
     for kind in (Settings, Limits, RunRequest, LaunchSpec):
         names = " ".join(field.name for field in fields(kind))
         assert not any(word in names for word in ("network", "proxy", "allow_hosts", "domain"))

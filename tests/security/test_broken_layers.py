@@ -1,8 +1,8 @@
 """With each layer deliberately broken in turn, nothing ever runs unsandboxed.
 
-Every program here tries to write a canary to a directory of the host that everybody may write to.
-Whatever is broken, it stays absent, and what comes back is a typed error, or a result from a
-sandbox that another rung of the ladder, or the remaining layers, made.
+Every program here tries to write a canary to a directory of the host that every user may write to.
+The canary stays absent. The outcome is a typed error, or a result from another backend or from
+the remaining layers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -29,13 +30,13 @@ from bridge.errors import BridgeError
 from bridge.model import RunRequest, RunResult
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.process import landlock_backend
+from bridge.sandbox.process import landlock
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.sandbox.selection import probe_all, select_backend
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, always_choose
 from tests.raised import raises_code
 from tests.sandbox.process.rig import PATIENCE, spec
 
@@ -49,18 +50,20 @@ REAL = shutil.which("bwrap") or "/usr/bin/bwrap"
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """A directory that everybody may read and write, where stand-ins and the canary go."""
-
     path: Path
 
     @property
     def canary(self) -> Path:
-        """What no program may have made."""
         return self.path / "open" / "canary"
 
     @property
     def code(self) -> str:
         return f"open({str(self.canary)!r}, 'w').write('out')"
+
+    @property
+    def engines(self) -> dict[str, str]:
+        names = {"DOCKER_HOST": "docker", "CONTAINER_HOST": "podman"}
+        return {key: f"unix://{self.path}/{name}.sock" for key, name in names.items()}
 
     def stand_in(self, text: str, name: str = "bwrap") -> str:
         made = self.path / name
@@ -69,13 +72,7 @@ class Ground:
         return str(made)
 
     def settings(self, **flags: str) -> Settings:
-        """Settings on a machine whose path leads here and whose engines' sockets are not there."""
-        environ = {
-            "HOME": str(self.path),
-            "PATH": str(self.path),
-            "DOCKER_HOST": f"unix://{self.path}/docker.sock",
-            "CONTAINER_HOST": f"unix://{self.path}/podman.sock",
-        }
+        environ = {"HOME": str(self.path), "PATH": str(self.path), **self.engines}
         return load({"state_dir": str(self.path / "state"), "warm": "0", **flags}, environ)
 
 
@@ -83,7 +80,7 @@ class Ground:
 def ground() -> Iterator[Ground]:
     made = Path(tempfile.mkdtemp(dir="/var/tmp"))
     made.chmod(0o755)
-    # Where a program could write whoever it ran as.
+    # Where a program of any user could write.
     (made / "open").mkdir()
     (made / "open").chmod(0o777)
     try:
@@ -94,13 +91,10 @@ def ground() -> Iterator[Ground]:
 
 
 async def outcome(
-    ground: Ground, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
+    ground: Ground, settings: Settings, choose: Callable[[Any], Awaitable[Backend]] = select_backend
 ) -> BridgeError | RunResult:
-    """Run the program that would write the canary, by way of the whole engine."""
     with anyio.fail_after(PATIENCE):
-        async with open_engine(
-            settings, finder=ListFinder(), choose_backend=choose_backend
-        ) as engine:
+        async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
             try:
                 return await engine.run(RunRequest(code=ground.code))
             except BridgeError as error:
@@ -108,14 +102,10 @@ async def outcome(
 
 
 async def on(ground: Ground, backend: Backend) -> BridgeError | RunResult:
-    async def chosen(_: Settings) -> Backend:
-        return backend
-
-    return await outcome(ground, ground.settings(), chosen)
+    return await outcome(ground, ground.settings(), always_choose(backend))
 
 
-def refused(found: BridgeError | RunResult, code: str) -> str:
-    """See that it is an error of that code with something to do about it, and return its words."""
+def refusal_text(found: BridgeError | RunResult, code: str) -> str:
     assert isinstance(found, BridgeError), found
     assert found.code == code, found
     assert found.remedy
@@ -123,14 +113,11 @@ def refused(found: BridgeError | RunResult, code: str) -> str:
 
 
 def kept_in(found: BridgeError | RunResult) -> RunResult:
-    """See that the program ran, and failed at the canary."""
     assert isinstance(found, RunResult), found
     assert (found.status, found.reason) == ("error", "exception"), found
     assert "FileNotFoundError" in found.error or "PermissionError" in found.error
     return found
 
-
-# What stands for bubblewrap, and does not do as it is told.
 
 RUNS_IT_PLAINLY = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -199,11 +186,10 @@ LEAVES_THE_ROOT_WRITABLE = (
 async def test_a_broken_bubblewrap_runs_nothing(
     ground: Ground, text: str | None, code: str
 ) -> None:
-    """Neither when it was not probed, nor by the ladder, which has nothing else here."""
     name = ground.stand_in(text) if text else "/no/bwrap"
     async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
-        refused(await on(ground, backend), code)
-    words = refused(await outcome(ground, ground.settings(), select_backend), "no_sandbox")
+        refusal_text(await on(ground, backend), code)
+    words = refusal_text(await outcome(ground, ground.settings()), "no_sandbox")
     for rung in ("podman:", "docker:", "bubblewrap:"):
         assert rung in words
     assert "seatbelt:" not in words, "it is another system's"
@@ -227,7 +213,6 @@ async def test_the_cheat_is_one(ground: Ground) -> None:
     [(SHARES_THE_NETWORK, "no-network"), (LEAVES_THE_ROOT_WRITABLE, "read-only-root")],
 )
 async def test_one_layer_less_is_noticed(ground: Ground, change: str, layer: str) -> None:
-    """Everything else is in force, and still it is refused."""
     if layer == "no-network" and len(socket.if_nameindex()) < 2:
         pytest.skip("this host has no network to share")
     text = REWRITES.format(change=change, real=REAL)
@@ -235,41 +220,32 @@ async def test_one_layer_less_is_noticed(ground: Ground, change: str, layer: str
         probe = await backend.probe()
         assert (probe.ok, probe.error_code) == (False, "isolation_broken")
         assert f"it lacks {layer}." in probe.summary
-        assert layer in refused(await on(ground, backend), "isolation_broken")
+        assert layer in refusal_text(await on(ground, backend), "isolation_broken")
 
 
 async def test_without_libseccomp_nothing_runs(ground: Ground) -> None:
     none = "libseccomp-not-there.so"
     async with BubblewrapBackend(environ=os.environ, seccomp=none) as namespaces:
-        assert "libseccomp" in refused(await on(ground, namespaces), "engine_not_found")
+        assert "libseccomp" in refusal_text(await on(ground, namespaces), "engine_not_found")
     async with LandlockBackend(environ=os.environ) as tier:
         tier.seccomp = none
-        assert "libseccomp" in refused(await on(ground, tier), "engine_not_found")
+        assert "libseccomp" in refusal_text(await on(ground, tier), "engine_not_found")
 
 
 async def test_filters_that_the_kernel_refuses_run_nothing(ground: Ground) -> None:
-    async with BubblewrapBackend(environ=os.environ) as namespaces:
-        found = await namespaces._look_around()
-        namespaces._found = replace(found, filters=(b"\0" * 8,))
-        refused_words(await on(ground, namespaces))
-    async with LandlockBackend(environ=os.environ) as tier:
-        looked = await tier._look_around()
-        tier._found = replace(looked, filters=(b"\0" * 8,))
-        refused_words(await on(ground, tier))
-
-
-def refused_words(found: BridgeError | RunResult) -> None:
-    assert isinstance(found, BridgeError), found
-    assert (found.code, "system call filter" in found.message) == ("launch_failed", True), found
+    for kind in (BubblewrapBackend, LandlockBackend):
+        async with kind(environ=os.environ) as backend:
+            backend._found = replace(await backend._look_around(), filters=(b"\0" * 8,))
+            error = await on(ground, backend)
+        assert isinstance(error, BridgeError), error
+        assert (error.code, "system call filter" in error.message) == ("launch_failed", True)
 
 
 async def test_filters_that_let_everything_through_are_noticed(ground: Ground) -> None:
-    """They are in force, and are not ours: a file in memory can be made."""
     allow = b"\x06\0\0\0\0\0\xff\x7f"
     async with BubblewrapBackend(environ=os.environ) as backend:
-        found = await backend._look_around()
-        backend._found = replace(found, filters=(allow,))
-        assert "own-seccomp" in refused(await on(ground, backend), "isolation_broken")
+        backend._found = replace(await backend._look_around(), filters=(allow,))
+        assert "own-seccomp" in refusal_text(await on(ground, backend), "isolation_broken")
 
 
 async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground: Ground) -> None:
@@ -282,46 +258,31 @@ async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground
         assert "landlock" not in result.isolation.layers
     async with LandlockBackend(environ=os.environ) as tier:
         tier.version = lambda: 0
-        refused(await on(ground, tier), "engine_not_found")
+        refusal_text(await on(ground, tier), "engine_not_found")
 
 
 async def test_the_tier_with_rules_that_allow_everything_is_noticed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has nothing else to keep a program from the host's files."""
     async with LandlockBackend(environ=os.environ) as backend:
-        monkeypatch.setattr(landlock_backend, "ruleset", lambda *_: None)
-        assert "landlock" in refused(await on(ground, backend), "isolation_broken")
+        monkeypatch.setattr(landlock, "ruleset", lambda *_: None)
+        assert "landlock" in refusal_text(await on(ground, backend), "isolation_broken")
 
 
-class Nonsense(socketserver.StreamRequestHandler):
-    """Answers whatever is asked with what no engine says."""
-
-    answer = b"\x00\xff nonsense\r\n\r\n"
-
-    def handle(self) -> None:
-        with suppress(ConnectionError):
-            self.request.recv(65536)
-            self.wfile.write(self.answer)
-
-
-class Refusing(Nonsense):
-    """Speaks HTTP, and fails at everything."""
-
-    answer = b"HTTP/1.1 500 No\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-
-
-class Promising(Nonsense):
-    """Says yes to everything, as an engine that is none."""
-
-    answer = (
-        b"HTTP/1.1 200 OK\r\nApi-Version: 1.41\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-    )
+HTTP = b"HTTP/1.1 %b\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+NONSENSE, REFUSES = b"\x00\xff nonsense\r\n\r\n", HTTP % b"500 No"
+PROMISES = HTTP % b"200 OK\r\nApi-Version: 1.41"
 
 
 @contextmanager
-def serving(path: Path, handler: type[Nonsense]) -> Iterator[None]:
-    with socketserver.ThreadingUnixStreamServer(str(path), handler) as server:
+def serving(path: Path, answer: bytes) -> Iterator[None]:
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            with suppress(ConnectionError):
+                self.request.recv(65536)
+                self.wfile.write(answer)
+
+    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
@@ -331,29 +292,23 @@ def serving(path: Path, handler: type[Nonsense]) -> Iterator[None]:
             thread.join()
 
 
-@pytest.mark.parametrize("handler", [Nonsense, Refusing, Promising])
-async def test_an_engine_that_answers_nonsense_runs_nothing(
-    ground: Ground, handler: type[Nonsense]
-) -> None:
+@pytest.mark.parametrize("answer", [NONSENSE, REFUSES, PROMISES])
+async def test_an_engine_that_answers_nonsense_runs_nothing(ground: Ground, answer: bytes) -> None:
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
-    with serving(ground.path / "docker.sock", handler):
-        refused(
-            await outcome(ground, ground.settings(runtime="docker"), select_backend), "no_sandbox"
-        )
-        result = kept_in(await outcome(ground, ground.settings(), select_backend))
+    with serving(ground.path / "docker.sock", answer):
+        refusal_text(await outcome(ground, ground.settings(runtime="docker")), "no_sandbox")
+        result = kept_in(await outcome(ground, ground.settings()))
     assert result.isolation is not None
     assert result.isolation.backend == "bubblewrap"
 
 
-async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> None:
+async def test_a_socket_that_no_one_listens_at_runs_nothing(ground: Ground) -> None:
     with socket.socket(socket.AF_UNIX) as closed:
         closed.bind(str(ground.path / "docker.sock"))
     (ground.path / "podman.sock").write_text("")
     for runtime in ("docker", "podman"):
-        settings = ground.settings(runtime=runtime)
-        assert f"{runtime}:" in refused(
-            await outcome(ground, settings, select_backend), "no_sandbox"
-        )
+        words = refusal_text(await outcome(ground, ground.settings(runtime=runtime)), "no_sandbox")
+        assert f"{runtime}:" in words
 
 
 @pytest.mark.docker
@@ -367,17 +322,15 @@ async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> N
 async def test_an_engine_without_the_image_or_the_runtime_runs_nothing(
     ground: Ground, flags: dict[str, str], word: str
 ) -> None:
-    """What was named is not traded for something else of the engine's."""
     real = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     settings = ground.settings(runtime="docker", **flags)
     settings = replace(settings, environ={**settings.environ, "DOCKER_HOST": real})
-    assert word in refused(await outcome(ground, settings, select_backend), "no_sandbox")
+    assert word in refusal_text(await outcome(ground, settings), "no_sandbox")
 
 
 async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
     ground: Ground, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`doctor` says so, and what it would not do instead."""
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
     assert await doctor(ground.settings()) == 0
     told = capsys.readouterr().out
@@ -386,12 +339,8 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
     assert "landlock: " in told, "as a layer"
     assert "weaker tier" not in told
     probes = {probe.backend: probe for probe in await probe_all(ground.settings())}
-    assert {name: probe.ok for name, probe in probes.items()} == {
-        "podman": False,
-        "docker": False,
-        "bubblewrap": True,
-        "seatbelt": False,
-    }
+    assert probes.keys() == {"podman", "docker", "bubblewrap", "seatbelt"}
+    assert [name for name, probe in probes.items() if probe.ok] == ["bubblewrap"]
     with raises_code("no_sandbox"):
         await select_backend(replace(ground.settings(), runtime_order=("docker", "seatbelt")))
 
@@ -399,31 +348,20 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
 @pytest.mark.rootless
 def test_an_ordinary_user_who_may_not_use_the_engines_gets_bubblewrap(ground: Ground) -> None:
     with (
-        serving(ground.path / "docker.sock", Promising),
-        serving(ground.path / "podman.sock", Promising),
+        serving(ground.path / "docker.sock", PROMISES),
+        serving(ground.path / "podman.sock", PROMISES),
         ordinary_user() as (become, environ, directory),
     ):
         for name in ("docker.sock", "podman.sock"):
             (ground.path / name).chmod(0 if os.getuid() else 0o600)
         python = [*become, *usable_python(become, environ), "-m", "bridge"]
-        environ |= {
-            "DOCKER_HOST": f"unix://{ground.path}/docker.sock",
-            "CONTAINER_HOST": f"unix://{ground.path}/podman.sock",
-            "XDG_STATE_HOME": str(directory),
-            "XDG_CONFIG_HOME": str(directory),
-        }
+        environ |= ground.engines
+        environ |= dict.fromkeys(("XDG_STATE_HOME", "XDG_CONFIG_HOME"), str(directory))
 
         def command(*words: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [*python, *words],
-                env=environ,
-                cwd="/",
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
+            options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "timeout": PATIENCE}
+            options |= {"env": environ, "cwd": "/", "capture_output": True, "text": True}
+            return subprocess.run([*python, *words], check=False, **options)
 
         told = command("doctor", "--json")
         assert told.stdout, told.stderr

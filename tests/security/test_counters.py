@@ -54,7 +54,7 @@ anyio.run(main)
 
 @pytest.mark.guarantee("counters")
 async def test_the_hosts_user_still_can_while_every_counter_is_attacked(arena: Arena) -> None:
-    before = json.loads(control(program(STILL)).out)
+    before = json.loads(control(program(STILL)).stdout)
     # gVisor counts in a kernel of its own, and slowly.
     attack = attack_of(2_000 if arena.kind == "gvisor" else 20_000)
     words = ("python3", "-I", "-S", "-c", attack)
@@ -68,7 +68,7 @@ async def test_the_hosts_user_still_can_while_every_counter_is_attacked(arena: A
                 assert data or arena.kind == "gvisor", sandbox.diagnostics()
                 out += data or b"{}\n"
             control.cache_clear()
-            after = json.loads(control(program(STILL)).out)
+            after = json.loads(control(program(STILL)).stdout)
     taken = json.loads(out)
     assert after == before
     if arena.kind != "gvisor":

@@ -1,7 +1,7 @@
 """Frames that only hostile code sends, on every descriptor it can find: attacks 18 to 25.
 
-The host's end decodes and decides the same way whatever the backend is, so one without and one with
-an engine are enough, and every form of a malformed frame is tried on the first.
+The host's end is the same on every backend, so one without and one with an engine are enough. Every
+malformed frame is tried on the first.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ for frame in (
 7
 """
 
-OTHER_METHODS = (
-    CHANNEL
-    + r"""
+OTHER_METHODS = r"""
 asked = ["open", "__init__", "_call_tool", "handle", "eval", "read_file", "shutdown", ""]
 for number, method in enumerate(asked):
     call(number, method, code="1", path="/etc/shadow")
@@ -89,11 +87,8 @@ for line in (
 put(b'{"type":"cancel","id":9007199254740000}\n')
 [(reply["id"], (reply["error"] or {}).get("kind")) for reply in replies(len(asked) + 5)]
 """
-)
 
-FLOOD = (
-    CHANNEL
-    + r"""
+FLOOD = r"""
 import threading
 def drain():
     while os.read(rpc, 1 << 20): pass
@@ -103,11 +98,8 @@ for start in range(0, 100_000, 1000):
     put(b"".join(line % n for n in range(start, start + 1000)))
 print("sent")
 """
-)
 
-LONG_LINE = (
-    CHANNEL
-    + r"""
+LONG_LINE = r"""
 block = b"x" * (1 << 20)
 put(b'{"type":"call","id":1,"method":"')
 for _ in range(1024): put(block)
@@ -115,7 +107,6 @@ put(b'"}\n')
 call(2, "list_servers")
 replies(1)[0]["value"]
 """
-)
 
 LARGE = """
 try:
@@ -147,19 +138,14 @@ got = {reply["id"]: reply for reply in replies(2)}
 [got[1]["value"], got[2]["value"]]
 """
 
-STALLED = (
-    CHANNEL
-    + r"""
+STALLED = r"""
 for number in range(40):
     call(number, "call_tool", server="work-shop", tool="big", arguments={"size": 4_000_000})
 put(b'{"type":"call","id":')
 time.sleep(60)
 """
-)
 
-PICKLED = (
-    CHANNEL
-    + r"""
+PICKLED = r"""
 import base64, pickle, sys
 class Evil:
     def __reduce__(self):
@@ -172,7 +158,6 @@ call(1, "call_tool", server="work-shop", tool="echo", arguments={"a": text, "py/
 print(text, replies(1)[0]["id"])
 Evil()
 """
-)
 
 SABOTAGE = r"""
 import atexit, builtins, json, os, signal, sys, threading
@@ -197,7 +182,6 @@ sys.modules.clear()
 
 @pytest.mark.guarantee("frames-are-text")
 async def test_frames_on_the_programs_own_output_are_text(arena: Arena) -> None:
-    """Attack 18."""
     found = (await arena.attack(FORGED_OUTPUT)).result
     assert (found.status, found.result) == ("success", 7), found
     assert found.stdout.count('"type"') == found.stderr.count('"type"') == 3
@@ -206,9 +190,8 @@ async def test_frames_on_the_programs_own_output_are_text(arena: Arena) -> None:
 
 @pytest.mark.guarantee("frames-give-nothing")
 async def test_frames_on_the_channel_get_nothing_that_was_not_given(arena: Arena) -> None:
-    """Attacks 19 and 20: other methods and servers, the supervisor's frames, unknown ids."""
     await arena.with_server()
-    found = (await arena.attack(OTHER_METHODS)).result
+    found = (await arena.attack(CHANNEL + OTHER_METHODS)).result
     assert found.status == "success", found
     kinds = dict(found.result)
     assert set(kinds) == {*range(8), *range(100, 105)}
@@ -218,26 +201,23 @@ async def test_frames_on_the_channel_get_nothing_that_was_not_given(arena: Arena
 
 
 @pytest.mark.guarantee("floods")
-async def test_a_gigabyte_in_one_line_reaches_nobody(arena: Arena) -> None:
-    """Attack 21: and the channel works after it."""
+async def test_a_gigabyte_in_one_line_is_not_kept(arena: Arena) -> None:
     with peak_memory() as grown:
-        found = (await arena.attack(LONG_LINE, timeout=60)).result
+        found = (await arena.attack(CHANNEL + LONG_LINE, timeout=60)).result
     assert found.result == ["work-shop"], found
     assert grown[0] < HOST_GROWTH, grown
 
 
 @pytest.mark.guarantee("floods")
 async def test_a_hundred_thousand_calls_are_held_back(arena: Arena) -> None:
-    """Attack 21: the program waits, not the host's memory."""
     with peak_memory() as grown:
-        found = (await arena.attack(FLOOD, timeout=2)).result
+        found = (await arena.attack(CHANNEL + FLOOD, timeout=2)).result
     assert found.reason in (None, "timeout"), found
     assert grown[0] < HOST_GROWTH, grown
 
 
 @pytest.mark.guarantee("frames-give-nothing", "malformed")
 async def test_malformed_frames_end_their_run_and_nothing_else(arena: Arena) -> None:
-    """Attacks 20 and 22."""
     await arena.with_server()
     forms = list(MALFORMED) if arena.name == "bubblewrap" else list(MALFORMED)[:1]
     for form in forms:
@@ -250,7 +230,6 @@ async def test_malformed_frames_end_their_run_and_nothing_else(arena: Arena) -> 
 
 @pytest.mark.guarantee("malformed")
 async def test_arguments_beyond_the_limit_are_refused(arena: Arena) -> None:
-    """Attack 22: a call of twenty megabytes is refused where it is made, and the next one works."""
     await arena.with_server()
     with peak_memory() as grown:
         found = (await arena.attack(LARGE)).result
@@ -260,7 +239,6 @@ async def test_arguments_beyond_the_limit_are_refused(arena: Arena) -> None:
 
 @pytest.mark.guarantee("malformed")
 async def test_odd_values_in_good_frames_are_served(arena: Arena) -> None:
-    """Attack 22: half a character, a large number, names given twice: the last one counts."""
     await arena.with_server()
     found = (await arena.attack(CHANNEL + HARMLESS)).result
     assert found.status == "success", found
@@ -268,20 +246,16 @@ async def test_odd_values_in_good_frames_are_served(arena: Arena) -> None:
 
 
 @pytest.mark.guarantee("floods")
-async def test_whoever_stops_reading_or_writing_meets_the_deadline(arena: Arena) -> None:
-    """Attack 23: a hundred megabytes of replies not read, and half a frame."""
+async def test_a_program_that_stops_reading_or_writing_meets_the_deadline(arena: Arena) -> None:
     await arena.with_server()
     with peak_memory() as grown:
-        found = (await arena.attack(STALLED, timeout=2)).result
+        found = (await arena.attack(CHANNEL + STALLED, timeout=2)).result
     assert found.reason == "timeout", found
     assert grown[0] < 2 * HOST_GROWTH, grown
 
 
 def unpickles(node: ast.AST) -> bool:
-    """Tell whether something is imported or called that makes objects of bytes.
-
-    `marshal` may write: what guests are made of goes to them compiled.
-    """
+    """Tell whether a node makes objects of bytes. `marshal` may write: guests get compiled code."""
     if isinstance(node, ast.Import):
         return any(name.name in ("pickle", "shelve", "dill") for name in node.names)
     if isinstance(node, ast.ImportFrom):
@@ -293,17 +267,15 @@ def unpickles(node: ast.AST) -> bool:
 
 @pytest.mark.guarantee("no-code-comes-out")
 async def test_nothing_from_a_program_is_unpickled(arena: Arena, tmp_path: Path) -> None:
-    """Attack 24: neither what it sends nor what it returns."""
     await arena.with_server()
     path = tmp_path / "made"
-    found = (await arena.attack(PICKLED, argv=(str(path),))).result
+    found = (await arena.attack(CHANNEL + PICKLED, argv=(str(path),))).result
     assert (found.status, found.result_repr) == ("success", "evil"), found
     assert not path.exists()
 
 
 @pytest.mark.guarantee("no-code-comes-out")
 def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
-    """Attack 24: nothing outside of sandboxes knows how."""
     files = [file for file in BRIDGE.rglob("*.py") if file not in INSIDE]
     assert len(files) > 100
     texts = {file: file.read_text("utf-8") for file in files}
@@ -315,6 +287,5 @@ def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
 
 @pytest.mark.guarantee("no-code-comes-out")
 async def test_what_a_program_does_to_its_own_interpreter_stays_there(arena: Arena) -> None:
-    """Attack 25: modules, built-ins, hooks, tracing, exit handlers, environment."""
     found = (await arena.attack(SABOTAGE, timeout=5)).result
     assert not (found.status == "success" and found.result == "forged"), found

@@ -1,7 +1,6 @@
 """The kernel, the network and the host's files, as far as a program can reach them.
 
-Attacks 26 to 33, 35 to 38, 41 and 42. Every probe runs outside as well, where it must succeed: what
-fails everywhere proves nothing. One run per backend makes them all.
+Every probe runs outside as well, where it must succeed. One run per backend makes them all.
 """
 
 from __future__ import annotations
@@ -26,18 +25,16 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these backends 
 DIFFERENT = ("bubblewrap", "podman", "docker", "gvisor")
 """Over SSH the containers are docker's."""
 
+NAMESPACE_KINDS = ("user", "mount", "control group")
+OWN_KERNEL_GIVES = (
+    *("clone into a user namespace", "be traced", "trace a child", "use an io ring"),
+    *("make a socket for the kernel's network", "make a character device"),
+)
 OWN_KERNEL = "gVisor is the kernel that is asked, and gives what is its own"
 
 HARMLESS: Mapping[tuple[str, str], str] = {
-    ("gvisor", "unshare a user namespace"): OWN_KERNEL,
-    ("gvisor", "unshare a mount namespace"): OWN_KERNEL,
-    ("gvisor", "unshare a control group namespace"): OWN_KERNEL,
-    ("gvisor", "clone into a user namespace"): OWN_KERNEL,
-    ("gvisor", "be traced"): OWN_KERNEL,
-    ("gvisor", "trace a child"): OWN_KERNEL,
-    ("gvisor", "use an io ring"): OWN_KERNEL,
-    ("gvisor", "make a socket for the kernel's network"): OWN_KERNEL,
-    ("gvisor", "make a character device"): OWN_KERNEL,
+    **{("gvisor", f"unshare a {kind} namespace"): OWN_KERNEL for kind in NAMESPACE_KINDS},
+    **{("gvisor", name): OWN_KERNEL for name in OWN_KERNEL_GIVES},
     ("gvisor", "make an executable file in memory"): "it lets files in memory be executed; the "
     "program may run any code it likes anyway",
     ("gvisor", "see the first process's environ"): "it does not know of processes that may not be "
@@ -63,7 +60,7 @@ LAST_CALL = 600
 """Beyond the newest call of any architecture's table here."""
 
 UNFILTERED = {335, 336}
-"""`uretprobe` and `uprobe` of x86: no filter sees them, and they end whoever calls them."""
+"""`uretprobe` and `uprobe` of x86: no filter sees them, and they end their caller."""
 
 SWEEP = """
 import ctypes, json
@@ -165,15 +162,14 @@ def controls(host: Mapping[str, object]) -> Mapping[str, str]:
         probes = {name: probe for name, probe in PROBES.items() if probe.outside == where}
         text = program(probes, host, apart=bool(namespaces))
         ran = control(text if namespaces else TERMINAL + text, namespaces=namespaces)
-        assert ran.out, ran.err
-        found |= json.loads(ran.out)
+        assert ran.stdout, ran.stderr
+        found |= json.loads(ran.stdout)
     return found
 
 
 def judge(
     attack: int, arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Hold every attempt of one attack against its control and against what may be."""
     judged = 0
     for name, probe in PROBES.items():
         if probe.attack != attack:
@@ -190,7 +186,7 @@ def judge(
 async def test_no_mount_and_no_namespace_can_be_made(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Attack 26. `clone3` is unknown rather than forbidden, so that threads work."""
+    """`clone3` is unknown rather than forbidden, so that threads work."""
     judge(26, arena, surface, controls)
     assert surface["clone3 into a user namespace"] == "ENOSYS"
     threads = "import threading\nt = threading.Thread(target=print, args=('a thread',))\nt.start()"
@@ -218,36 +214,31 @@ async def test_no_attempt_of_an_attack_succeeds(
 
 
 @pytest.mark.guarantee("no-network")
-async def test_nobody_can_be_asked_for_a_name(
+async def test_no_resolver_can_be_asked_for_a_name(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Attack 38."""
     judge(38, arena, surface, controls)
-    found = await arena.engine.run(
-        RunRequest(code="import socket\nsocket.getaddrinfo('secret.example.com', 80)")
-    )
-    assert "gaierror" in found.summary
+    code = "import socket\nsocket.getaddrinfo('secret.example.com', 80)"
+    assert "gaierror" in (await arena.engine.run(RunRequest(code=code))).summary
 
 
 @pytest.mark.guarantee("no-secrets")
 async def test_no_file_name_or_secret_of_the_host_is_inside(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Attack 41; tracebacks included."""
     judge(41, arena, surface, controls)
     code = (
-        "import json, os\ntry: json.loads('{')\nexcept ValueError: raise KeyError(dict(os.environ))"
+        "import json, os\ntry: json.loads('')\nexcept ValueError: raise KeyError(dict(os.environ))"
     )
     failed = await arena.engine.run(RunRequest(code=code))
     assert failed.status == "error"
-    told = repr(failed)
-    assert "canary" not in told.lower()
-    assert str(arena.home) not in told
+    assert "canary" not in repr(failed).lower()
+    assert str(arena.home) not in repr(failed)
 
 
 @pytest.mark.guarantee("no-local-sockets")
 async def test_only_the_channel_is_held_open(arena: Arena) -> None:
-    """Attack 35: input, output, errors, and one socket to the supervisor."""
+    """Input, output, errors, and one socket to the supervisor."""
     found: RunResult = await arena.engine.run(RunRequest(code=HELD))
     kinds = sorted(text.partition(":")[0] for text in found.result.values())
     assert kinds == ["/dev/null", "pipe", "pipe", "socket"], found.result
@@ -255,7 +246,6 @@ async def test_only_the_channel_is_held_open(arena: Arena) -> None:
 
 @pytest.mark.guarantee("fresh-randomness")
 async def test_two_runs_draw_different_numbers(arena: Arena) -> None:
-    """Attack 42: nothing random is inherited from what they have in common."""
     first = (await arena.engine.run(RunRequest(code=DRAWN))).result
     second = (await arena.engine.run(RunRequest(code=DRAWN))).result
     assert len(first) == len(second) == 5
@@ -287,7 +277,6 @@ async def test_every_call_off_the_list_is_refused(arena: Arena) -> None:
 
 @pytest.mark.guarantee("small-kernel")
 async def test_calls_by_another_architectures_numbers_are_deadly_or_unknown(arena: Arena) -> None:
-    """Attack 30: through x32 and i386 the same numbers mean other calls."""
     assert (await arena.attack(FOREIGN_CALLS)).result.stdout == "[31, 31]\n"
     # The control, as far as this kernel has those tables: i386 is none of a filter's doing outside.
-    assert control(FOREIGN_CALLS).out in ("[31, 0]\n", "[0, 0]\n", "[31, 31]\n")
+    assert control(FOREIGN_CALLS).stdout in ("[31, 0]\n", "[0, 0]\n", "[31, 31]\n")

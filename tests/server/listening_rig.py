@@ -51,7 +51,7 @@ async def listening(server: Any, mode: Any, *uris: str, tools: bool = True) -> A
     heard: Heard | None = None
 
     async def handle(message: Any) -> None:
-        # A client of the newer era is shown here as well what came over its stream.
+        # A client of the newer era is shown here as well the input of its stream.
         method = getattr(message, "method", "")
         if heard is not None and mode == "legacy" and method.endswith("list_changed"):
             heard.note(method.split("/")[1])
@@ -65,7 +65,7 @@ async def listening(server: Any, mode: Any, *uris: str, tools: bool = True) -> A
         stack.callback(tasks.cancel_scope.cancel)
         if mode == "2026-07-28":
             ready = anyio.Event()
-            tasks.start_soon(_listen, heard, uris, tools, ready)
+            tasks.start_soon(_collect_events, heard, uris, tools, ready)
             await ready.wait()
         else:
             for uri in uris:
@@ -77,7 +77,9 @@ async def listening(server: Any, mode: Any, *uris: str, tools: bool = True) -> A
         yield heard
 
 
-async def _listen(heard: Heard, uris: tuple[str, ...], tools: bool, ready: anyio.Event) -> None:
+async def _collect_events(
+    heard: Heard, uris: tuple[str, ...], tools: bool, ready: anyio.Event
+) -> None:
     stream = heard.client.listen(
         tools_list_changed=tools, resources_list_changed=True, resource_subscriptions=uris
     )

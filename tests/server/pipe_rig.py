@@ -12,15 +12,12 @@ import anyio
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.stdio import StdinMessages, StdoutMessages
-from bridge.server.transports import STDIO
+from bridge.server.stdio import STDIO, StdinMessages, StdoutMessages
 
 PATIENCE = 30
 
 
 class Peer:
-    """Writes lines exactly as told, and reads what comes back."""
-
     def __init__(self, writing: int, reading: int) -> None:
         self._writing = writing
         self._reading = reading
@@ -41,7 +38,6 @@ class Peer:
         return json.loads(line)
 
     async def answer(self, message: Any) -> Any:
-        """Send a request, and return the next line that is no notification."""
         await self.send(message)
         while True:
             found = await self.receive()

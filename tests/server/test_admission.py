@@ -17,10 +17,9 @@ import httpx2
 import pytest
 
 from bridge.runs import Engine
-from bridge.server import connection
-from bridge.server.admission import BOUNDS
+from bridge.server import admission
+from bridge.server.admission import BOUNDS, Replica
 from bridge.server.app import build_server
-from bridge.server.replica import Replica
 from bridge.server.transports import HttpServer, parse_address
 from bridge.settings import http_token, load
 from tests.server.pipe_rig import hello
@@ -31,6 +30,8 @@ HELLO = hello("2025-06-18")
 TOKEN = {"authorization": "Bearer right"}
 ACCEPT = {"accept": "application/json, text/event-stream"}
 HALF_A_HEAD = b"POST /mcp HTTP/1.1\r\nHost: "
+
+pytestmark = pytest.mark.guarantee("http-admission")
 
 
 @asynccontextmanager
@@ -44,7 +45,6 @@ async def guarded(engine: Engine, token: str = "right") -> AsyncIterator[httpx2.
             yield web
 
 
-@pytest.mark.guarantee("http-admission")
 @pytest.mark.parametrize("given", [{}, {"authorization": "Bearer wrong"}, {"authorization": "x"}])
 async def test_without_the_token_nothing_but_probes_is_answered(
     engine: Engine, given: dict[str, str]
@@ -57,12 +57,10 @@ async def test_without_the_token_nothing_but_probes_is_answered(
         assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 @pytest.mark.parametrize("sent", [b"", HALF_A_HEAD, b"POST /mcp HTTP/1.1\r\nHost: x\r\n\r\n"])
 async def test_a_thousand_silent_connections_leave_the_host_s_user_room(
     engine: Engine, sent: bytes
 ) -> None:
-    """Nor do they take that many descriptors, though the bridge hears of all of them at once."""
     async with guarded(engine) as web, AsyncExitStack() as stack:
         for _ in range(300):
             address = web.base_url.host, web.base_url.port or 0
@@ -75,7 +73,6 @@ async def test_a_thousand_silent_connections_leave_the_host_s_user_room(
         assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,11 +90,10 @@ async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
 
 
 @pytest.mark.slow
-@pytest.mark.guarantee("http-admission")
 async def test_a_head_that_does_not_come_ends_its_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(admission, "HEAD_SECONDS", 0.1)
     async with guarded(engine) as web:
         host, port = web.base_url.host, web.base_url.port or 0
         probe = f"GET /healthz HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
@@ -110,7 +106,6 @@ async def test_a_head_that_does_not_come_ends_its_connection(
                         await stream.receive()
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_who_has_taken_a_share_of_sessions_is_refused_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +118,6 @@ async def test_who_has_taken_a_share_of_sessions_is_refused_alone(
         assert (await web.post("/mcp", json=HELLO)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_who_has_taken_a_share_of_connections_is_refused_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,11 +136,9 @@ async def test_who_has_taken_a_share_of_connections_is_refused_alone(
         assert (await web.post("/mcp", json=HELLO)).status_code == 200
 
 
-@pytest.mark.guarantee("http-admission")
 async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of those who come through a proxy there, one who takes a share is refused alone."""
     monkeypatch.setitem(BOUNDS, "sessions", 4)
     if sys.platform != "linux":
         pytest.skip("its callers' user ids are known on Linux")

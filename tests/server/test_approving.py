@@ -22,8 +22,6 @@ from tests.record import record_of
 from tests.recorder_rig import recorder, tools_recorded
 from tests.server.web_rig import web
 
-ERAS = ["legacy", "2026-07-28"]
-
 POLICY = """\
 [policy]
 [policy.servers.desk]
@@ -47,8 +45,6 @@ WRITE = "await mcp_desk.write_note(topic='t', text='x')"
 
 
 class Person:
-    """Answers through a client; the last answer for ever."""
-
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
         self.asked: list[str] = []
@@ -63,7 +59,6 @@ class Person:
         return ElicitResult(action="accept", content={"decision": answer})
 
     def count(self) -> int:
-        """Return how often they were asked since this was asked last."""
         found = len(self.asked)
         self.asked.clear()
         return found
@@ -86,8 +81,6 @@ Opening = Callable[[], Any]
 
 @pytest.fixture
 def opening(settings: Settings, backend: FakeBackend, config: Path, log: Path) -> Opening:
-    """Opens a bridge; one after the other has the same state."""
-
     @asynccontextmanager
     async def opened() -> AsyncIterator[Engine]:
         finder = ListFinder(recorder("desk", log))
@@ -111,11 +104,9 @@ def _error(result: CallToolResult) -> str:
     return text_of(result)
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_an_answer_holds_for_a_call_a_run_or_a_session(
     opening: Opening, log: Path, era: str
 ) -> None:
-    """A call that is not allowed is not made; what the model says in arguments allows none."""
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(opening())
         person = Person("call")
@@ -129,7 +120,7 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
         for _ in range(2):
             assert value_of(await call(me, f"{WRITE}\n{WRITE}"))["done"] == "write_note"
             assert person.count() == 1
-        # Whoever says no is not asked again in this run, whatever the program asks with.
+        # A user who says no is not asked again in this run, whatever the program asks with.
         before = len(tools_recorded(log))
         for answer in ("no", "decline", "cancel"):
             person.answers = [answer]
@@ -165,11 +156,9 @@ async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
 
 
 @pytest.mark.guarantee("identified-approvers")
-@pytest.mark.parametrize("era", ERAS)
 async def test_over_http_without_authentication_no_answer_is_an_approval(
     opening: Opening, log: Path, era: str
 ) -> None:
-    """Neither of a call, nor of a plan with one that asks; what a rule allows is done."""
     person = Person("call")
     plan = f"await mcp_desk.redescribe(tool='send', description='d')\n{WRITE}"
     async with AsyncExitStack() as stack:
@@ -181,8 +170,8 @@ async def test_over_http_without_authentication_no_answer_is_an_approval(
         assert "Connect over stdio" in refused
         assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
         made = await client.call_tool("run_python", {"code": plan, "mode": "plan"})
-        applied = [await _applied(client, code) for code in (plan, plan.partition("\n")[0])]
-    assert "refused until the user's rules allow desk.write_note: no user can" in text_of(made)
+        applied = [await _apply_plan(client, code) for code in (plan, plan.partition("\n")[0])]
+    assert "refuses that until the user's rules allow desk.write_note: no user can" in text_of(made)
     assert applied[0].is_error is True
     assert "The plan needs a person's approval, for desk.write_note" in text_of(applied[0])
     assert applied[1].is_error is False, text_of(applied[1])
@@ -190,7 +179,7 @@ async def test_over_http_without_authentication_no_answer_is_an_approval(
     assert tools_recorded(log) == ["redescribe"]
 
 
-async def _applied(client: Client, code: str) -> CallToolResult:
+async def _apply_plan(client: Client, code: str) -> CallToolResult:
     with anyio.fail_after(60):
         made = await client.call_tool("run_python", {"code": code, "mode": "plan"})
         found = record_of(made)["plan"]["id"]

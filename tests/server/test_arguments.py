@@ -12,23 +12,16 @@ import jsonschema
 import pytest
 
 from bridge.errors import InvalidRequestError
-from bridge.model import (
-    ApplyRequest,
-    Artifact,
-    InputFile,
-    RunRequest,
-    RunResult,
-)
-from bridge.render.structured import structured
+from bridge.model import ApplyRequest, InputFile, RunRequest, RunResult
+from bridge.render.structured import to_structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
 from bridge.server.command_tool import command_tool
 from bridge.server.search_tool import search_tool
 from bridge.settings.commands import CommandProfile
 from scripts.samples import sample
 
-KEPT = Artifact(
-    uri="bridge://artifacts/0", name="a.png", mime_type="image/png", size=1, digest="0", run_id="1"
-)
+UNUSED = ("session", "servers", "timeout", "mode", "files", "retry_of")
+FILE = {"files": (InputFile(name="a", data=b"x"),)}
 
 
 def test_good_arguments_become_a_request() -> None:
@@ -45,33 +38,24 @@ def test_good_arguments_become_a_request() -> None:
         ({"servers": "git"}, {"servers": ("git",)}),
         ({"timeout": "30"}, {"timeout": 30.0}),
         ({"session": "a", "end_session": "false"}, {"session": "a"}),
-        ({"files": '[{"name": "a", "text": "x"}]'}, {"files": (InputFile(name="a", data=b"x"),)}),
-        ({"files": {"name": "a", "text": "x"}}, {"files": (InputFile(name="a", data=b"x"),)}),
-        (
-            {"files": [{"name": "a", "text": "x", "data": "", "uri": "null"}]},
-            {"files": (InputFile(name="a", data=b"x"),)},
-        ),
+        ({"files": '[{"name": "a", "text": "x"}]'}, FILE),
+        ({"files": {"name": "a", "text": "x"}}, FILE),
+        ({"files": [{"name": "a", "text": "x", "data": "", "uri": "null"}]}, FILE),
         *(
-            (
-                dict.fromkeys(
-                    ("session", "servers", "timeout", "mode", "files", "retry_of"), unused
-                ),
-                {},
-            )
-            for unused in ("null", " NONE ", "", "undefined", None)
+            (dict.fromkeys(UNUSED, blank), {})
+            for blank in ("null", " NONE ", "", "undefined", None)
         ),
     ],
 )
 def test_arguments_that_a_client_mangled_mean_what_is_certain(
     sent: dict[str, Any], meant: dict[str, Any]
 ) -> None:
-    """JSON texts of the declared type, one item for a list, and blanks for what is not used."""
     assert parse_request({"code": "1", **sent}) == RunRequest(code="1", **meant)
 
 
-@pytest.mark.parametrize("code", ["null", "[1]", "30"])
-def test_a_program_is_never_taken_for_a_mangled_argument(code: str) -> None:
-    assert parse_request({"code": code}) == RunRequest(code=code)
+def test_a_program_is_never_taken_for_a_mangled_argument() -> None:
+    for code in ("null", "[1]", "30"):
+        assert parse_request({"code": code}) == RunRequest(code=code)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +107,6 @@ def test_text_data_and_addresses_are_files() -> None:
     )
 
 
-def test_the_schemas_are_schemas() -> None:
-    for schema in (input_schema(120, 30), OUTPUT_SCHEMA):
-        jsonschema.Draft202012Validator.check_schema(schema)
-
-
 def test_packages_are_offered_only_where_some_are_allowed() -> None:
     assert "packages" not in input_schema(120, 30, packages=False)["properties"]
     assert "packages" in input_schema(120, 30, packages=True)["properties"]
@@ -138,9 +117,8 @@ def test_the_schema_says_whether_servers_adds_or_bounds_and_which_profiles_there
         schema = input_schema(5, 5, listed_only=listed_only, profiles=("standard", "mine"))
         assert words in schema["properties"]["servers"]["description"]
         assert schema["properties"]["profile"]["enum"] == ["standard", "mine"]
-    assert parse_request({"code": "1", "profile": "strict"}) == RunRequest(
-        code="1", profile="strict"
-    )
+    request = parse_request({"code": "1", "profile": "strict"})
+    assert request == RunRequest(code="1", profile="strict")
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
@@ -159,6 +137,7 @@ def test_schemas_stay_within_what_strict_clients_convert() -> None:
     tools = [search_tool(), command_tool(profiles)]
     schemas = [input_schema(120, 30), *(tool.input_schema for tool in tools), OUTPUT_SCHEMA]
     for schema in schemas:
+        jsonschema.Draft202012Validator.check_schema(schema)
         assert schema["type"] == "object"
         assert schema["properties"]
         assert not {"anyOf", "oneOf", "allOf", "enum", "not"} & schema.keys()
@@ -169,7 +148,7 @@ def test_schemas_stay_within_what_strict_clients_convert() -> None:
 def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None:
     full = sample(RunResult)
     result = replace(full, plan=replace(full.plan, calls=full.plan.calls * 1_000))
-    document = structured(result)
+    document = to_structured(result)
     jsonschema.validate(document, OUTPUT_SCHEMA)
     known = OUTPUT_SCHEMA["properties"]
     assert document.keys() == known.keys()

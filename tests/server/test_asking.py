@@ -32,8 +32,6 @@ from tests.waiting import until
 
 _ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
-ERAS = ["legacy", "2026-07-28"]
-
 Elicit = ElicitationFnT
 
 
@@ -46,8 +44,6 @@ def backend() -> FakeBackend:
 async def engine(
     backend: FakeBackend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Engine]:
-    """One engine for all tests, with the server that asks, which takes a second to start."""
-
     settings = settings_in(tmp_path_factory.mktemp("home"))
     async with engine_on(backend, settings, finder=ListFinder(asker())) as opened:
         yield opened
@@ -70,26 +66,24 @@ def server(engine: Engine) -> Server[Any]:
     return build_server(engine, principal="test")
 
 
-def answering(action: Any, **content: Any) -> Elicit:
+def answer_with(action: Any, **content: Any) -> Elicit:
     async def elicit(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action=action, content=content or None)
 
     return elicit
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: str) -> None:
     outcomes: dict[Any, dict[str, str]] = {"accept": {"name": "Ann"}, "decline": {}, "cancel": {}}
     for action, content in outcomes.items():
-        callback = answering(action, **content)
+        callback = answer_with(action, **content)
         async with Client(server, mode=era, elicitation_callback=callback) as client:
             filled = f" {content}" if content else ""
             assert value_of(await call(client, "await mcp_asker.name()")) == f"{action}{filled}"
-    async with Client(server, mode=era, elicitation_callback=answering("accept")) as client:
+    async with Client(server, mode=era, elicitation_callback=answer_with("accept")) as client:
         assert value_of(await call(client, "await mcp_asker.visit()")) == "accept"
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
     async def sample(context: Any, params: Any) -> CreateMessageResult:
         content = TextContent(text=f"four, of {params.messages[0].content.text}")
@@ -100,7 +94,6 @@ async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
         assert said == "it says four, of What is two and two?"
 
 
-@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("tool", "complaint"),
     [
@@ -131,7 +124,7 @@ async def _raw(client: Client, **params: Any) -> CallToolResult | InputRequiredR
 
 @pytest.fixture
 async def modern(server: Server[Any]) -> AsyncIterator[Client]:
-    callback = answering("accept", name="Ann")
+    callback = answer_with("accept", name="Ann")
     async with Client(server, mode="2026-07-28", elicitation_callback=callback) as client:
         yield client
 
@@ -139,7 +132,6 @@ async def modern(server: Server[Any]) -> AsyncIterator[Client]:
 async def test_a_run_that_asks_is_answered_with_the_question(
     modern: Client, engine: Engine, backend: FakeBackend
 ) -> None:
-    """It stays alive, and continues when the call is made again with the answer."""
     with anyio.fail_after(60):
         first = await _raw(modern)
         assert isinstance(first, InputRequiredResult)

@@ -12,7 +12,8 @@ from mcp import Client
 from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
-from bridge.runs import Engine, under_way
+from bridge.runs import Engine
+from bridge.runs import engine as engine_module
 from bridge.server import clients
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
@@ -20,18 +21,15 @@ from tests.fakes.backend import FakeBackend
 from tests.server.web_rig import web
 from tests.waiting import until
 
-ERAS = ["legacy", "2026-07-28"]
-
 
 @pytest.fixture
 def finder() -> ListFinder:
     return ListFinder(asker())
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, era: str) -> None:
-    """Two at once; each question goes to the one whose call is under way, or to no one."""
     asked: dict[str, list[str]] = {"me": [], "you": []}
+    answers: dict[str, list[str]] = {"me": [], "you": []}
 
     def callback(who: str) -> ElicitationFnT:
         async def elicit(context: Any, params: Any) -> ElicitResult:
@@ -40,14 +38,11 @@ async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, 
 
         return elicit
 
-    answers: dict[str, list[str]] = {"me": [], "you": []}
-
     async def work(url: str, who: str) -> None:
         async with Client(url, mode=era, elicitation_callback=callback(who)) as client:
             for number in range(4):
                 code = f"await mcp_asker.name(message='{who} {number}')"
-                result = await call(client, code)
-                answers[who].append(text_of(result))
+                answers[who].append(text_of(await call(client, code)))
 
     with anyio.fail_after(90):
         async with web(engine) as url, anyio.create_task_group() as tasks:
@@ -59,7 +54,6 @@ async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, 
         assert all(f"[asker] {who} " in message for message in asked[who])
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_over_http_a_client_that_goes_while_it_is_asked(
     engine: Engine, backend: FakeBackend, era: str
 ) -> None:
@@ -91,7 +85,6 @@ async def test_over_http_a_client_that_goes_while_it_is_asked(
 async def test_over_http_a_client_that_answers_nothing_is_waited_for_minutes_only(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For all its run's questions together: meanwhile it keeps a place that others wait for."""
     assert clients.WAIT_SECONDS <= 300
     monkeypatch.setattr(clients, "WAIT_SECONDS", 0.1)
     asked = []
@@ -121,8 +114,7 @@ for _ in range(2):
 async def test_over_http_a_run_that_a_drain_ended_is_told_to_its_client_that_comes_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its answer to a question, for as long as other runs have to end."""
-    monkeypatch.setattr(under_way, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(engine_module, "LOOK_SECONDS", 0)
     drained = anyio.Event()
 
     async def drain() -> None:

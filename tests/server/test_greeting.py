@@ -17,19 +17,19 @@ from mcp_types import InitializeRequestParams, methods
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
+from bridge.inventory.configuration import first_instructions
+from bridge.inventory.tool_cache import Listing, ToolCache
 from bridge.model import Tool
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.greeting import VERSIONS, answer, plain_initialize
 from bridge.server.stdio import StdinMessages, StdoutMessages
-from bridge.servers.configuration import first_instructions
-from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.settings import Settings, store_of
 from tests.engine_rig import engine_on
 from tests.fakes.backend import FakeBackend
 from tests.server.pipe_rig import PATIENCE, hello, request
 
-CLIENT = {"name": "raw", "version": "1"}
+SECRET = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
 SERVE = (sys.executable, "-c", "from bridge.cli.main import main; raise SystemExit(main([]))")
 
@@ -49,11 +49,8 @@ UNUSUAL: list[Any] = [
     request(0, "initialize", {}),
     request(0, "initialize", []),
     {"jsonrpc": "2.0", "method": "notifications/initialized"},
-    hello("2025-06-18") | {"id": None},
-    hello("2025-06-18") | {"id": True},
-    hello("2025-06-18") | {"id": 1.0},
-    hello("2025-06-18") | {"jsonrpc": "1.0"},
-    hello("2025-06-18") | {"more": 1},
+    *(hello("2025-06-18") | {"id": number} for number in (None, True, 1.0)),
+    *(hello("2025-06-18") | more for more in ({"jsonrpc": "1.0"}, {"more": 1})),
     [hello("2025-03-26")],
     [],
     "initialize",
@@ -67,11 +64,6 @@ def raw(message: Any) -> bytes:
 async def answers(
     engine: Engine, line: bytes, answered: Any = None, count: int = 1, rest: bytes = b"\n"
 ) -> list[bytes]:
-    """Return so many lines that the SDK's session writes on what was read before it began.
-
-    Args:
-        rest: What it reads itself.
-    """
     there, back = os.pipe(), os.pipe()
     os.write(there[1], rest)
     server = build_server(engine, principal="stdio")
@@ -98,13 +90,9 @@ async def answers(
 
 
 def configure(settings: Settings, home: Path) -> None:
-    """Configure two servers, one with a secret, and store the tools of the other."""
     servers = {
         "git-hub": {"command": "git-hub", "description": 'Holds code \u2026 "quoted"'},
-        "chat": {
-            "command": "chat",
-            "args": ["--token", "ghp_abcdefghijklmnopqrstuvwxyz0123456789"],
-        },
+        "chat": {"command": "chat", "args": ["--token", SECRET]},
     }
     (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
 
@@ -127,16 +115,11 @@ async def test_it_says_of_the_servers_what_the_session_says(
         configure(settings, tmp_path)
         async with engine_on(FakeBackend(), settings) as engine:
             spec = engine.servers.pool.spec("git-hub")
-            tool = Tool(
-                server="git-hub",
-                name="find",
-                description="",
-                input_schema={"type": "object", "properties": {"q": {"type": "string"}}},
-            )
-            secret = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+            schema = {"type": "object", "properties": {"q": {"type": "string"}}}
+            tool = Tool(server="git-hub", name="find", description="", input_schema=schema)
             ToolCache(store_of(settings)).save(spec, Listing(server="git-hub", tools=(tool,)))
             chat = engine.servers.pool.spec("chat")
-            about = {"about": f"Talks with {secret}"}
+            about = {"about": f"Talks with {SECRET}"}
             ToolCache(store_of(settings)).save(chat, Listing(server="chat", tools=(), info=about))
     text = first_instructions(settings)
     assert ("mcp_git_hub.find(" in text) is ("Talks with [" in text) is configured
@@ -157,13 +140,11 @@ def test_what_is_unusual_is_left_to_the_sdk(message: Any) -> None:
         b"junk",
         b"\xff" + raw(PLAIN[0]),
         raw(PLAIN[0])[:-1],
-        raw(PLAIN[0]).replace(b"raw", b"\\ud800"),
-        raw(PLAIN[0]).replace(b"raw", b"r\xffw"),
+        *(raw(PLAIN[0]).replace(b"raw", name) for name in (b"\\ud800", b"r\xffw")),
         raw(PLAIN[0]).replace(b'"id"', b'"id": 1, "id"'),
-        raw(hello("1", experimental={"x": {}})).replace(b'"x": {}', b'"x": {"y": NaN}'),
-        raw(hello("1", experimental={"x": {}})).replace(b'"x": {}', b'"x": {"y": 1e999}'),
-        raw(hello("1", experimental={"x": {}})).replace(
-            b'"x": {}', b'"x":{"y":%b}' % (b"9" * 5000)
+        *(
+            raw(hello("1", experimental={"x": {}})).replace(b"{}", value)
+            for value in (b'{"y": NaN}', b'{"y": 1e999}', b'{"y":%b}' % (b"9" * 5000))
         ),
         raw(hello("1", experimental={"x": {}})).replace(b"{}", b'{"x":' * 60 + b"1" + b"}" * 60),
     ],
@@ -187,8 +168,6 @@ values = st.recursive(
     max_leaves=8,
 )
 objects = st.dictionaries(names, values, max_size=3)
-
-
 clients = st.fixed_dictionaries(
     {"name": st.text(max_size=3), "version": st.just("1")},
     optional={"title": values, "description": st.text(max_size=3), "icons": values},
@@ -241,9 +220,9 @@ def test_the_sdk_is_not_imported_for_it(tmp_path: Path) -> None:
     code = """
 import sys
 from functools import partial
-from bridge.cli.main import _greeted
+from bridge.cli.main import _greet
 from bridge.settings import load
-assert _greeted(load({}, {"HOME": sys.argv[1]})).answered == 0
+assert _greet(load({}, {"HOME": sys.argv[1]})).answered == 0
 spared = ("mcp", "mcp_types", "pydantic", "sqlalchemy", "asyncio")
 print([name for name in spared if name in sys.modules], file=sys.stderr)
 """

@@ -1,14 +1,16 @@
-"""What runs left, as resources: listed to its owner, read in ranges, and told of when it comes."""
+"""What runs left, as resources: listed to its owner, read in ranges, announced when it comes."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import mcp_types as types
 import pytest
 from mcp import Client
@@ -18,20 +20,21 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.content import cleared_content, to_result
+from bridge.server.content import redact_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import PAGE
 from bridge.store import Store
+from tests.engine_rig import ListFinder, workshop
 from tests.server.listening_rig import listening
 from tests.server.web_rig import connected, web
+from tests.waiting import PATIENCE_SECONDS
 
-ERAS = ["legacy", "2026-07-28"]
 RUN = "0123456789abcdef0123456789abcdef"
 
 
-@pytest.fixture(params=ERAS)
-async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    async with Client(build_server(engine, principal="stdio"), mode=request.param) as connected:
+@pytest.fixture
+async def client(engine: Engine, era: str) -> AsyncIterator[Client]:
+    async with Client(build_server(engine, principal="stdio"), mode=era) as connected:
         yield connected
 
 
@@ -40,7 +43,6 @@ def left(engine: Engine, name: str, data: bytes, owner: str = "stdio", **more: A
 
 
 async def kept_by(client: Client) -> list[str]:
-    """Return the names of what a client is shown of what runs left."""
     listed = (await client.list_resources()).resources
     prefixes = ("bridge://artifacts/", "bridge://runs/")
     assert {"bridge://capabilities", "bridge://servers"} <= {resource.uri for resource in listed}
@@ -48,7 +50,6 @@ async def kept_by(client: Client) -> list[str]:
 
 
 def unknown(client: Client) -> int:
-    """Return the code that the client's version of the protocol gives to an unknown resource."""
     return types.INVALID_PARAMS if client.protocol_version == "2026-07-28" else -32002
 
 
@@ -59,7 +60,6 @@ async def text_of(client: Client, uri: str) -> list[str]:
 async def test_what_a_run_left_is_listed_and_read_whole_and_in_parts(
     engine: Engine, client: Client
 ) -> None:
-    """Text as text, and each answer that is a part says which and how to read on."""
     lines = "".join(f"line {number}\n" for number in range(1, 1001))
     output = left(engine, "stdout", lines.encode(), kind="stdout")
     picture = left(engine, "plot.png", b"\x89PNG\r\n\x1a\n\x00")
@@ -139,12 +139,8 @@ async def test_a_result_links_to_what_was_left(engine: Engine) -> None:
     assert len(links) == 50
     link = links[0]
     assert isinstance(link, types.ResourceLink)
-    assert (link.uri, link.name, link.mime_type, link.size) == (
-        artifacts[0].uri,
-        "0.csv",
-        "text/csv",
-        3,
-    )
+    assert link.uri == artifacts[0].uri
+    assert (link.name, link.mime_type, link.size) == ("0.csv", "text/csv", 3)
     # What it is stands in the text, once.
     assert link.description is None
     assert "2 things more" in getattr(more, "text", "")
@@ -159,69 +155,64 @@ async def test_a_name_that_holds_a_secret_is_told_without_it(engine: Engine) -> 
     artifact = left(engine, "hunter2-hunter2.csv", b"a,b")
     result = RunResult(run_id=RUN, status="success", summary="", artifacts=(artifact,))
     told = to_result(result, engine)
-    cleared_content(told, Redactor({"hunter2-hunter2": "PASSWORD"}))
+    redact_content(told, Redactor({"hunter2-hunter2": "PASSWORD"}))
     assert "hunter2" not in told.model_dump_json()
 
 
 def told_server() -> tuple[NotifyingServer, Notices]:
-    """Return a server whose clients are all one owner's, with an empty list, and its notices."""
-
     async def tools() -> str:
         return ""
 
     notices = Notices(tools, lambda: "", owner=lambda _: "me", quiet_seconds=0.05)
 
-    async def listed(context: Any, _: Any) -> types.ListResourcesResult:
-        await notices.listed(context)
+    async def list_nothing(context: Any, _: Any) -> types.ListResourcesResult:
+        await notices.note_listing(context)
         return types.ListResourcesResult(resources=[])
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with notices.running():
+        async with notices.notify_changes():
             yield {}
 
     server = NotifyingServer(
         "told",
         notices,
         lifespan=lifespan,
-        on_list_resources=listed,
+        on_list_resources=list_nothing,
         on_subscribe_resource=notices.subscribe,
         on_unsubscribe_resource=notices.unsubscribe,
     )
     return server, notices
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) -> None:
-    """The list when something was kept, and a resource that reads differently."""
+async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(era: str) -> None:
     server, notices = told_server()
     sessions = "bridge://sessions"
-    async with listening(server, mode, sessions, tools=False) as heard:
-        notices.kept("you")
-        notices.updated(sessions, "you")
-        notices.updated("bridge://other", "me")
-        notices.kept("me")
-        notices.updated(sessions, "me")
+    async with listening(server, era, sessions, tools=False) as heard:
+        notices.note_update("", "you")
+        notices.note_update(sessions, "you")
+        notices.note_update("bridge://other", "me")
+        notices.note_update("", "me")
+        notices.note_update(sessions, "me")
         await heard.until("resources", sessions)
-        if mode == "legacy":
+        if era == "legacy":
             await heard.client.session.send_request(
                 types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=sessions)),
                 types.EmptyResult,
             )
-            notices.updated(sessions, "me")
-            notices.kept("me")
+            notices.note_update(sessions, "me")
+            notices.note_update("", "me")
             await heard.until("resources")
 
 
-@pytest.mark.parametrize("mode", ERAS)
-async def test_subscriptions_are_bounded(mode: str) -> None:
+async def test_subscriptions_are_bounded(era: str) -> None:
     server, _ = told_server()
     uris = [f"bridge://artifacts/{number}" for number in range(MAX_URIS)]
-    async with listening(server, mode, *uris, tools=False):
+    async with listening(server, era, *uris, tools=False):
         pass
     for many in ([*uris, "bridge://artifacts/more"], ["bridge://" + "a" * 5000]):
         with pytest.raises((MCPError, ExceptionGroup)) as refused:
-            async with listening(server, mode, *many, tools=False):
+            async with listening(server, era, *many, tools=False):
                 pass
         error = refused.value
         while isinstance(error, ExceptionGroup):
@@ -229,16 +220,13 @@ async def test_subscriptions_are_bounded(mode: str) -> None:
         assert f"{MAX_URIS} resources" in str(error)
 
 
-@pytest.mark.parametrize("mode", ERAS)
 async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_uri(
-    engine: Engine, mode: str
+    engine: Engine, era: str
 ) -> None:
-    """No one without a credential is shown a list of what others without one have."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(web(engine))
-
         mine, theirs, nobody = [
-            await stack.enter_async_context(connected(url, token, mode))
+            await stack.enter_async_context(connected(url, token, era))
             for token in ("mine", "theirs", "")
         ]
         artifact = left(engine, "x.txt", b"kept", _owner_of("mine"))
@@ -255,3 +243,66 @@ async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_
 
 def _owner_of(token: str) -> str:
     return "#" + hashlib.sha256(f"Bearer {token}".encode()).hexdigest()[:32]
+
+
+async def test_no_one_is_told_about_a_change_that_reads_the_same(
+    engine: Engine, finder: ListFinder, era: str
+) -> None:
+    async with listening(build_server(engine), era) as heard:
+        finder.specs = (replace(workshop(), call_timeout=7.0),)
+        assert await engine.servers.refresh()
+        finder.specs = (replace(workshop(), description="Another"),)
+        assert await engine.servers.refresh()
+        await heard.until("tools")
+
+
+async def test_a_client_is_promised_in_the_handshake_that_it_will_be_told(engine: Engine) -> None:
+    server = build_server(engine)
+    async with Client(server, mode="legacy") as client:
+        handshake = client.server_capabilities
+    for promised in (handshake, server.get_capabilities(protocol_version="2026-07-28")):
+        for lists in (promised.tools, promised.resources):
+            assert lists is not None
+            assert lists.list_changed is True
+
+
+async def test_over_http_every_client_is_told_and_one_that_is_gone_is_no_hindrance(
+    engine: Engine, finder: ListFinder
+) -> None:
+    async with web(engine) as url, AsyncExitStack() as stack:
+        staying = [
+            await stack.enter_async_context(listening(url, mode))
+            for mode in ("legacy", "2026-07-28") * 2
+        ]
+        async with listening(url, "legacy"):
+            pass
+        finder.specs = (workshop(), workshop("second"))
+        await engine.servers.refresh()
+        for heard in staying:
+            await heard.until("tools", "resources")
+            assert "mcp_second" in await heard.shown()
+
+
+async def test_changes_that_come_together_are_told_once() -> None:
+    shown: list[Hashable] = ["first"]
+    looks: list[Hashable] = []
+    looked = anyio.Event()
+
+    async def tools() -> Hashable:
+        looks.append(shown[0])
+        if len(looks) > 1:
+            looked.set()
+        return shown[0]
+
+    made = Notices(tools, lambda: (), quiet_seconds=0.05)
+    told: list[object] = []
+    made._bus.subscribe(told.append)
+    modern = SimpleNamespace(protocol_version="2026-07-28")
+    await made.note_listing(SimpleNamespace(session=SimpleNamespace(_connection=modern)))  # type: ignore[arg-type]
+    async with made.notify_changes():
+        for text in ("second", "third", "first"):
+            shown[0] = text
+            made.note_change()
+        with anyio.fail_after(PATIENCE_SECONDS):
+            await looked.wait()
+        assert (looks, told) == (["first", "first"], [])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,10 @@ from pydantic import FileUrl
 from bridge.model import ServerSpec
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.settings import Settings
 from bridge.upstream.server import explain_missing_roots
 from tests.asker_rig import asker, call, text_of
-from tests.engine_rig import ListFinder, engine_on
-from tests.fakes.backend import FakeBackend
+from tests.engine_rig import ListFinder
 from tests.server.web_rig import web
-
-ERAS = ["legacy", "2026-07-28"]
 
 FILESYSTEM = (
     Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol/server-filesystem"
@@ -39,30 +33,19 @@ pytestmark = pytest.mark.node
 
 
 def filesystem(*arguments: str) -> ServerSpec:
-    """Return the reference server, with only these directories."""
     assert FILESYSTEM.exists(), "`make test` installs it"
     node = Path(sys.executable).parent / "node"
     path = f"{node.parent}{os.pathsep}{os.environ['PATH']}"
-    return replace(
-        asker(),
-        name="files",
-        command=str(node),
-        args=(str(FILESYSTEM), *arguments),
-        env={"PATH": path},
-    )
+    args = (str(FILESYSTEM), *arguments)
+    return replace(asker(), name="files", command=str(node), args=args, env={"PATH": path})
 
 
-@asynccontextmanager
-async def opened(
-    settings: Settings, backend: FakeBackend, *specs: ServerSpec
-) -> AsyncIterator[Engine]:
-    async with engine_on(backend, settings, finder=ListFinder(*specs)) as engine:
-        yield engine
+@pytest.fixture
+def finder() -> ListFinder:
+    return ListFinder(filesystem())
 
 
 class Roots:
-    """A client's roots, which may change."""
-
     def __init__(self, *paths: Path) -> None:
         self.paths = paths
         self.asked = 0
@@ -73,60 +56,48 @@ class Roots:
 
 
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_server_without_a_directory_gets_its_client_s_roots(
-    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str, early: bool
+    engine: Engine, tmp_path: Path, era: str, early: bool
 ) -> None:
-    """Also one that was started for no client, and after they have changed."""
     mine, other = (tmp_path / name for name in ("mine", "other"))
     for place in (mine, other):
         place.mkdir()
         (place / "a.txt").write_text(f"of {place.name}")
     roots = Roots(mine)
-    async with opened(settings, backend, filesystem()) as engine:
-        if early:
-            await engine.servers.pool.server("files").tools(refresh=True, patient=True)
-        server = build_server(engine, principal="stdio")
-        async with Client(server, mode=era, list_roots_callback=roots) as client:
-            assert await listing(client, mine)
-            read = f"print(await mcp_files.read_text_file(path={str(mine / 'a.txt')!r}))"
-            assert "of mine" in text_of(await call(client, read))
-            asked, roots.paths = roots.asked, (other,)
-            if era == "legacy":
-                await client.session.send_notification(RootsListChangedNotification())
-                assert str(mine) not in await listing(client, other)
-                assert roots.asked > asked
+    if early:
+        await engine.servers.pool.server("files").tools(refresh=True, patient=True)
+    server = build_server(engine, principal="stdio")
+    async with Client(server, mode=era, list_roots_callback=roots) as client:
+        assert await wait_listed(client, mine)
+        read = f"print(await mcp_files.read_text_file(path={str(mine / 'a.txt')!r}))"
+        assert "of mine" in text_of(await call(client, read))
+        asked, roots.paths = roots.asked, (other,)
+        if era == "legacy":
+            await client.session.send_notification(RootsListChangedNotification())
+            assert str(mine) not in await wait_listed(client, other)
+            assert roots.asked > asked
 
 
-async def listing(client: Client, place: Path) -> str:
-    """Return the server's list when it has this directory: it takes roots in over some calls."""
+async def wait_listed(client: Client, place: Path) -> str:
     with anyio.fail_after(60):
         while str(place) not in (listed := text_of(await call(client, LISTED))):
             pass
     return listed
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_an_answer_that_is_empty_for_want_of_roots_says_why(
-    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
-) -> None:
-    async with (
-        opened(settings, backend, filesystem()) as engine,
-        Client(build_server(engine, principal="stdio"), mode=era) as client,
-    ):
+async def test_an_answer_that_is_empty_for_want_of_roots_says_why(engine: Engine, era: str) -> None:
+    async with Client(build_server(engine, principal="stdio"), mode=era) as client:
         assert WHY in text_of(await call(client, LISTED))
         refused = await call(client, "await mcp_files.list_directory(path='/etc')")
         assert WHY in text_of(refused)
         assert "MCP_BRIDGE_ROOTS" in text_of(refused)
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_over_http_no_server_gets_a_client_s_roots(
-    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
+    engine: Engine, tmp_path: Path, era: str
 ) -> None:
     roots = Roots(tmp_path)
     async with (
-        opened(settings, backend, filesystem()) as engine,
         web(engine) as url,
         Client(url, mode=era, list_roots_callback=roots) as client,
     ):
@@ -135,14 +106,15 @@ async def test_over_http_no_server_gets_a_client_s_roots(
 
 
 async def test_a_server_with_a_directory_keeps_it(
-    settings: Settings, backend: FakeBackend, tmp_path: Path
+    engine: Engine, finder: ListFinder, tmp_path: Path
 ) -> None:
     roots, own = Roots(Path("/")), tmp_path / "own"
     own.mkdir()
-    async with opened(settings, backend, filesystem(str(own))) as engine:
-        server = build_server(engine, principal="stdio")
-        async with Client(server, mode="legacy", list_roots_callback=roots) as client:
-            assert str(own) in text_of(await call(client, LISTED))
+    finder.specs = (filesystem(str(own)),)
+    assert await engine.servers.refresh()
+    server = build_server(engine, principal="stdio")
+    async with Client(server, mode="legacy", list_roots_callback=roots) as client:
+        assert str(own) in text_of(await call(client, LISTED))
     assert roots.asked == 0
 
 

@@ -37,19 +37,10 @@ ARGUMENT = "zq81-kk20-pw77"
 
 MARK = "[redacted: LEAKY_TOKEN of leaky]"
 
-PLACES = [
-    "result",
-    "structured",
-    "key",
-    "large",
-    "failure",
-    "refusal",
-    "question",
-    "offer",
-    "resource",
-    "prompt",
-    "about",
-]
+PLACES = (
+    *("result", "structured", "key", "large", "failure", "refusal"),
+    *("question", "offer", "resource", "prompt", "about"),
+)
 """Where the server says it, as `leaky.py` names them."""
 
 PROGRAM = """
@@ -83,7 +74,6 @@ BROKEN = "import os, sys; sys.exit(f'cannot log in with {os.environ[\"LEAKY_TOKE
 
 
 def leaky(name: str, *arguments: str) -> ServerSpec:
-    """Return the definition of a server that tells its secret."""
     return ServerSpec(
         name=name,
         transport="stdio",
@@ -105,8 +95,6 @@ def finder() -> ListFinder:
 
 
 class Listener:
-    """Keeps all that one client is told, as it came."""
-
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -130,15 +118,17 @@ async def ask_for_everything(client: Client, listener: Listener) -> None:
     result = await client.call_tool("run_python", program, progress_callback=listener.on_progress)
     assert result.is_error is False, record_of(result)["error"]
     listener.take(result)
-    listener.take(await client.call_tool("run_python", {"code": "1", "servers": ["broken"]}))
-    listener.take(await client.call_tool("run_python", {"code": "await mcp_leaky.refuse()"}))
-    listener.take(await client.call_tool("search_tools", {"query": "about", "detail": "full"}))
-    listener.take(await client.call_tool("search_tools", {"query": "x", "server": "broken"}))
-    # What it has not found it says again.
-    listener.take(await client.call_tool("search_tools", {"query": ARGUMENT, "server": "leaky"}))
-    for uri in ("bridge://capabilities", "bridge://servers", "bridge://tools/leaky"):
-        listener.take(await client.read_resource(uri))
-    listener.take(await client.read_resource("bridge://stubs/leaky"))
+    for arguments in ({"code": "1", "servers": ["broken"]}, {"code": "await mcp_leaky.refuse()"}):
+        listener.take(await client.call_tool("run_python", arguments))
+    for arguments in (
+        {"query": "about", "detail": "full"},
+        {"query": "x", "server": "broken"},
+        # The answer repeats a query without a match.
+        {"query": ARGUMENT, "server": "leaky"},
+    ):
+        listener.take(await client.call_tool("search_tools", arguments))
+    for name in ("capabilities", "servers", "tools/leaky", "stubs/leaky"):
+        listener.take(await client.read_resource(f"bridge://{name}"))
     with pytest.raises(MCPError) as caught:
         await client.read_resource("bridge://tools/broken")
     listener.take(caught.value.error)
@@ -146,11 +136,7 @@ async def ask_for_everything(client: Client, listener: Listener) -> None:
 
 @asynccontextmanager
 async def _connected(server: Server[Any]) -> AsyncIterator[Any]:
-    """Serve over streams of messages.
-
-    Given the server itself, a client of the newer era sends no progress token, so that no one could
-    tell that it wants to hear of progress.
-    """
+    # A client of the newer era sends no progress token if it is given the server itself.
     async with create_client_server_memory_streams() as (near, far), anyio.create_task_group() as t:
         t.start_soon(server.run, *far, server.create_initialization_options())
         yield near

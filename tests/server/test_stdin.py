@@ -13,10 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCNotification
 
 from bridge.server.content import RECORD_KEY
-from bridge.server.stdio import MAX_MESSAGE_BYTES
+from bridge.server.stdio import MAX_MESSAGE_BYTES, StdinMessages, StdoutMessages
 from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello
 
@@ -26,8 +30,6 @@ PATIENCE = 120
 
 
 class RawClient:
-    """Writes lines exactly as told, and reads what comes back."""
-
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -47,7 +49,6 @@ class RawClient:
 
 
 def environ(home: Path) -> dict[str, str]:
-    """Return the variables of a bridge that has no engine and finds no server."""
     return {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
@@ -59,7 +60,6 @@ def environ(home: Path) -> dict[str, str]:
 
 @contextmanager
 def started(home: Path) -> Iterator[RawClient]:
-    """Start the bridge with no engine and no server, and shake hands."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [str(COMMAND)], env=environ(home), cwd=home, stdin=pipe, stdout=pipe, stderr=pipe
@@ -79,7 +79,6 @@ def started(home: Path) -> Iterator[RawClient]:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
-    """One bridge for all the lines that it has to go on after: it takes a second to start."""
     with started(tmp_path_factory.mktemp("bridge")) as client:
         yield client
 
@@ -88,18 +87,9 @@ HELLO = json.dumps(hello("2025-06-18"))
 
 
 def call(request_id: int | str, code: str) -> str:
-    """Return a call of `run_python` whose `code` is the given JSON literal."""
     return (
         f'{{"jsonrpc":"2.0","id":{json.dumps(request_id)},"method":"tools/call",'
         f'"params":{{"name":"run_python","arguments":{{"code":{code}}}}}}}'
-    )
-
-
-def call_with_id_last(request_id: int, code: str) -> str:
-    """Return the same call as clients write it that put the id at the end."""
-    return (
-        '{"method":"tools/call","params":{"name":"run_python",'
-        f'"arguments":{{"code":{code}}}}},"jsonrpc":"2.0","id":{request_id}}}'
     )
 
 
@@ -108,12 +98,7 @@ DEEP = "[" * 3000 + "]" * 3000
 
 @pytest.mark.parametrize(
     "code",
-    [
-        rb"""print('\ud800')""",
-        rb"""print('\udc00 \ud83d\ude00')""",
-        rb"""print('\\ud800 \ud800')""",
-        b"print('\xff\xfe')",
-    ],
+    [rb"'\ud800'", rb"'\udc00 \ud83d\ude00'", rb"'\\ud800 \ud800'", b"'\xff\xfe'"],
 )
 def test_lone_surrogates_and_bytes_that_are_not_utf8_are_repaired(
     client: RawClient, code: bytes
@@ -128,7 +113,12 @@ def test_lone_surrogates_and_bytes_that_are_not_utf8_are_repaired(
     [
         (call(7, DEEP), 7, -32700, "recursion limit"),
         (call("seven", DEEP), "seven", -32700, "recursion limit"),
-        (call_with_id_last(7, DEEP), 7, -32700, "recursion limit"),
+        (
+            f'{{"method":"ping","params":{DEEP},"jsonrpc":"2.0","id":7}}',
+            7,
+            -32700,
+            "recursion limit",
+        ),
         ('{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{', 7, -32700, "EOF"),
         ('{"jsonrpc":"2.0","id":7,"method":7}', 7, -32600, "not a JSON-RPC"),
         (call(7, '"' + "x" * MAX_MESSAGE_BYTES + '"'), 7, -32600, str(MAX_MESSAGE_BYTES)),
@@ -138,7 +128,6 @@ def test_lone_surrogates_and_bytes_that_are_not_utf8_are_repaired(
 def test_a_request_that_cannot_be_read_is_answered_with_an_error(
     client: RawClient, line: str, request_id: int | str, code: int, complaint: str
 ) -> None:
-    """Its sender would wait for ever; and the requests after it are served."""
     client.send(line)
     error = (client.answer(request_id))["error"]
     assert error["code"] == code
@@ -148,7 +137,6 @@ def test_a_request_that_cannot_be_read_is_answered_with_an_error(
 
 
 def test_lines_that_ask_for_nothing_are_passed_over(tmp_path: Path) -> None:
-    """Blank lines, noise, and answers to requests that the bridge never made."""
     with started(tmp_path) as client:
         for line in ("", "noise", "[]", '{"jsonrpc":"2.0","id":7,"result":7}'):
             client.send(line)
@@ -172,9 +160,7 @@ def test_a_signal_ends_the_bridge_while_it_waits_for_a_line(tmp_path: Path) -> N
         assert client.process.wait() == 128 + signal.SIGTERM
 
 
-def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(
-    tmp_path: Path,
-) -> None:
+def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(tmp_path: Path) -> None:
     with started(tmp_path) as client:
         client.stdout.close()
         client.send(call(1, DEEP))
@@ -183,9 +169,7 @@ def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(
         lines = client.stderr.read().decode().splitlines()
         assert len(lines) == 1
         assert "cannot be parsed" in lines[0]
-
-
-def test_a_client_that_reads_no_more_but_keeps_stdin_open_is_left(tmp_path: Path) -> None:
+    # The bridge also ends if the client keeps stdin open.
     with started(tmp_path) as client:
         client.stdout.close()
         client.send('{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
@@ -211,18 +195,107 @@ print(os.read(0, 3))
 
 @pytest.mark.parametrize("text", ["", HELLO + "\n"])
 def test_a_file_can_stand_in_for_a_client(tmp_path: Path, text: str) -> None:
-    """A file cannot be waited for as a pipe can; it is read to its end all the same."""
     path = tmp_path / "lines"
     path.write_text(text)
     with path.open() as stdin:
+        options: dict[str, Any] = {"env": environ(tmp_path), "cwd": tmp_path, "timeout": PATIENCE}
         done = subprocess.run(
-            [str(COMMAND)],
-            stdin=stdin,
-            env=environ(tmp_path),
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=PATIENCE,
-            check=True,
+            [str(COMMAND)], stdin=stdin, capture_output=True, check=True, **options
         )
     # Whether an answer still gets out once the end was seen is the SDK's decision.
     assert done.stderr == b""
+
+
+LARGE = 300_000
+"""Several times what a pipe holds."""
+
+
+def message(name: str, size: int = 0) -> SessionMessage:
+    params = {"filler": "x" * size}
+    return SessionMessage(JSONRPCNotification(jsonrpc="2.0", method=name, params=params))
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+async def lines(fd: int, count: int) -> list[str]:
+    data = b""
+    while data.count(b"\n") < count:
+        await anyio.wait_readable(fd)
+        data += os.read(fd, 65536)
+    return [json.loads(line)["method"] for line in data.splitlines()]
+
+
+async def test_a_small_message_is_in_the_pipe_when_send_returns() -> None:
+    with pipe() as (reading, writing):
+        await StdoutMessages(writing, anyio.CancelScope()).send(message("one"))
+        assert json.loads(os.read(reading, 65536))["method"] == "one"
+
+
+async def test_large_messages_of_two_senders_come_whole_and_one_after_the_other() -> None:
+    with pipe() as (reading, writing), anyio.fail_after(PATIENCE):
+        writer = StdoutMessages(writing, anyio.CancelScope())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.send, message("one", LARGE))
+            tasks.start_soon(writer.send, message("two", LARGE))
+            assert sorted(await lines(reading, 2)) == ["one", "two"]
+
+
+async def test_what_a_cancelled_sender_left_goes_out_before_the_next_message() -> None:
+    with pipe() as (reading, writing), anyio.fail_after(PATIENCE):
+        writer = StdoutMessages(writing, anyio.CancelScope())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.send, message("one", LARGE))
+            await anyio.wait_readable(reading)
+            tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.send, message("two"))
+            assert await lines(reading, 2) == ["one", "two"]
+
+
+async def test_a_client_that_has_gone_ends_the_session_and_the_reason_is_kept() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    over = anyio.CancelScope()
+    writer = StdoutMessages(writing, over)
+    for _ in range(2):
+        with pytest.raises(anyio.ClosedResourceError):
+            await writer.send(message("one"))
+    os.close(writing)
+    assert over.cancel_called
+    assert isinstance(writer.failure, BrokenPipeError)
+
+
+def test_what_is_printed_meanwhile_goes_to_stderr() -> None:
+    program = """
+import os, subprocess
+from bridge.server.stdio import claimed_stdout
+print("before")
+with claimed_stdout() as fd:
+    print("inside")
+    subprocess.run(["echo", "child"])
+    os.write(fd, b"message\\n")
+print("after")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"before\nmessage\nafter\n"
+    assert sorted(done.stderr.split()) == [b"child", b"inside"]
+
+
+async def test_a_reader_that_is_closed_while_it_waits_has_nothing_to_tell(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pipe() as (reading, writing):
+        messages = StdinMessages(reading, StdoutMessages(writing, anyio.CancelScope()))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(messages.aclose)
+            with pytest.raises(anyio.EndOfStream):
+                await messages.receive()
+    assert caplog.text == ""

@@ -16,14 +16,13 @@ from tests.asker_rig import call, text_of
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder
-from tests.server.test_approving import ERAS, Person
+from tests.server.test_approving import Person
 from tests.server.web_rig import web
 
 MARKING = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('started')"
 
 
 @pytest.mark.guarantee("identified-approvers")
-@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("of_project", [False, True])
 async def test_without_authentication_no_answer_starts_or_approves_a_server(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str, of_project: bool

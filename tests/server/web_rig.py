@@ -24,14 +24,18 @@ from tests.waiting import until
 
 @asynccontextmanager
 async def serving(server: uvicorn.Server) -> AsyncIterator[str]:
-    """Have a server serve on a port of 127.0.0.1; yield where, without a path."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server.serve)
-        await until(lambda: server.started)
-        try:
-            yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-        finally:
-            server.should_exit = True
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve)
+            await until(lambda: server.started)
+            try:
+                yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+            finally:
+                server.should_exit = True
+    finally:
+        # A server that a failing test cancels closes nothing.
+        for listening in getattr(server, "servers", ()):
+            listening.close()
 
 
 @asynccontextmanager
@@ -46,7 +50,6 @@ async def web(engine: Engine) -> AsyncIterator[str]:
 async def served(
     engine: Engine,
 ) -> AsyncIterator[tuple[NotifyingServer, httpx2.AsyncClient]]:
-    """Serve the bridge over HTTP as the command does; yield it and a client of its own."""
     bridge = build_server(engine)
     accept = {"accept": "application/json, text/event-stream"}
     with anyio.fail_after(60):
@@ -61,7 +64,6 @@ async def served(
 async def connected(
     url: str, token: str, era: str = "legacy", **more: Any
 ) -> AsyncIterator[Client]:
-    """Connect a client with a credential, or without one if it is empty."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
@@ -71,14 +73,11 @@ async def connected(
 
 
 class Proxy:
-    """A proxy between clients and a server, whose connections break when a test wants it."""
-
     def __init__(self) -> None:
         self._open: dict[anyio.CancelScope, tuple[SocketStream, SocketStream]] = {}
 
     @asynccontextmanager
     async def before(self, url: str) -> AsyncIterator[str]:
-        """Forward the connections to a URL; yield the URL for clients."""
         there = httpx2.URL(url)
 
         async def join(client: SocketStream) -> None:
@@ -98,7 +97,6 @@ class Proxy:
             tasks.cancel_scope.cancel()
 
     def cut(self, *, reset: bool) -> None:
-        """Break all connections: with a reset, or as a process does that ends."""
         for scope, streams in self._open.items():
             for stream in streams if reset else ():
                 peer = stream.extra(SocketAttribute.raw_socket)

@@ -38,7 +38,7 @@ class OneSession:
 
     def leave(self) -> None:
         self.away = True
-        self._admission.dismissed(self)
+        self._admission.dismiss(self)
 
     def end_run(self) -> bool:
         self.in_use = False
@@ -78,7 +78,7 @@ async def test_a_newcomer_gets_places_up_to_a_share_and_no_more(
     ada = [await make("ada").opened() for _ in range(4)]
     bob = [await make("bob").opened() for _ in range(2)]
     assert [one.away for one in ada] == [True, True, False, False]
-    # Each has a share, and makes room of its own, whoever was idle for longest.
+    # Each owner has a share, and makes room within it.
     await make("bob").opened()
     assert (bob[0].away, [one.away for one in ada[2:]]) == (True, [False, False])
     await make("ada").opened()
@@ -157,7 +157,7 @@ async def test_waiting_is_bounded_in_time_and_number_and_leaves_nothing(
         await OneSession("bob", short).opened()
 
 
-async def test_nobody_keeps_others_from_waiting(places: SessionAdmission, make: Make) -> None:
+async def test_no_one_keeps_others_from_waiting(places: SessionAdmission, make: Make) -> None:
     for _ in range(4):
         await make("ada").opened(busy=True)
     async with anyio.create_task_group() as tasks:

@@ -83,7 +83,7 @@ async def test_of_several_of_a_name_the_last_saved_is_found(
     assert [each.session_id for each in kept.all("me")] == ["s-2", "s-1", "s-0"]
 
 
-async def test_nobody_has_anothers(kept: Checkpoints) -> None:
+async def test_no_one_has_anothers(kept: Checkpoints) -> None:
     kept.write("me", ONE)
     for key in ("s-1", "plots"):
         assert await kept.find("you", key) == (None, "")

@@ -12,8 +12,8 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.runs import Engine
-from bridge.sessions import checkpoints, claims
-from bridge.sessions.claims import Claims
+from bridge.sessions import checkpoints
+from bridge.sessions.checkpoints import Claims
 from bridge.sessions.record import Record
 from bridge.settings import Settings, store_of
 from bridge.store import Transaction, owner_digest
@@ -42,7 +42,7 @@ async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
 
 
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.8)
+    monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.8)
 
 
 def _claimed(settings: Settings) -> bool:
@@ -50,7 +50,7 @@ def _claimed(settings: Settings) -> bool:
         return bool(kept.listed("claim"))
 
 
-async def test_a_session_between_runs_goes_on_wherever_its_next_run_arrives(
+async def test_a_session_between_runs_continues_wherever_its_next_run_arrives(
     settings: Settings,
 ) -> None:
     async with pair(settings) as both:
@@ -87,7 +87,6 @@ async def run_in(engine: Engine, code: str, session: str) -> None:
 async def test_a_run_waits_for_another_replica_that_is_about_to_be_done(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """So that a client behind a balancer may make one request after the other."""
     begun, go = tmp_path / "begun", tmp_path / "go"
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
@@ -127,21 +126,20 @@ async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
 async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the lease, without an error in between; and the dead one cannot save any more."""
-    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.3)
     async with reopened(settings, FakeBackend(), replica="b") as engine:
         session = told(await run(engine, "x = 1")).session_id
         await until(lambda: not _claimed(settings))
         store = store_of(settings)
         dead = Claims(store, "a")
-        assert await dead.take(OWNER, session) == ""
+        assert await dead.claim(OWNER, session) == ""
         result = await run(engine, "x", session=session)
         assert result.result == 1
         await until(lambda: not _claimed(settings))
         with store.writing() as kept, pytest.raises(OSError, match="taken the session over"):
             dead.check(kept, owner_digest(OWNER), session)
     async with reopened(settings, FakeBackend(), replica="c") as engine:
-        await Claims(store, "a").take(OWNER, session)
+        await Claims(store, "a").claim(OWNER, session)
         result = await run(engine, "x", session=session)
         assert "replica 'a' of the bridge ended while it had it" in told(result).note
 
@@ -163,7 +161,7 @@ async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
         assert next(met, None) is None
         with monkeypatch.context() as broken:
             # Not even a way to fail.
-            broken.setattr(engine.sessions.checkpoints, "save", None)
+            broken.setattr(engine.sessions._services.checkpoints, "save", None)
             assert await value(engine, "1 + 1") == 2
 
 
@@ -173,13 +171,13 @@ async def test_a_claim_that_is_renewed_does_not_lapse(
     _hurry(monkeypatch)
     store = store_of(settings)
     owner, other = Claims(store, "a"), Claims(store, "b")
-    await owner.take(OWNER, ID)
+    await owner.claim(OWNER, ID)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(owner.renewing)
         with raises_code("elsewhere"):
-            await other.take(OWNER, ID)
+            await other.claim(OWNER, ID)
         tasks.cancel_scope.cancel()
-    assert await other.take(OWNER, ID) == "a"
+    assert await other.claim(OWNER, ID) == "a"
 
 
 async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -> None:
@@ -188,7 +186,7 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
 
     async def use(name: str) -> None:
         mine = Claims(store, name)
-        await mine.take(OWNER, ID)
+        await mine.claim(OWNER, ID)
         live.append(name)
         assert live == [name]
         await anyio.lowlevel.checkpoint()
@@ -203,7 +201,7 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
         assert kept.listed("claim") == []
 
 
-async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_goes_on_from_what_was_saved(
+async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_continues_from_what_was_saved(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go = tmp_path / "begun", tmp_path / "go"
@@ -212,7 +210,7 @@ async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_goes_on_from
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
             await until_exists(begun)
-            monkeypatch.setattr(claims, "LEASE_SECONDS", 0.2)
+            monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.2)
             assert await value(other, "x += 10; x", session=session) == 11
             go.touch()
         assert await value(one, "x", session=session) == 11
@@ -225,7 +223,7 @@ async def test_a_session_that_is_released_and_taken_again_has_not_been_standing_
     store, seen = store_of(settings), set[bytes]()
     mine = Claims(store, "a")
     for _ in range(2):
-        await mine.take(OWNER, ID)
+        await mine.claim(OWNER, ID)
         with store.reading() as kept:
             (claim,) = kept.listed("claim")
             seen.add(kept.get("claim", claim.owner, claim.name) or b"")

@@ -25,7 +25,6 @@ def _descriptors() -> int:
 async def test_many_sessions_idle_out_and_come_back(
     settings: Settings, backend: FakeBackend, sessions: int
 ) -> None:
-    """More than can be open at once, so that most make room for others as well."""
     before = _descriptors()
     ids: dict[int, str] = {}
 

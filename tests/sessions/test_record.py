@@ -28,7 +28,7 @@ def test_what_is_no_variable_is_left_out(entry: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 2**70, True, "1", None, 1.5])
-def test_a_size_that_nobody_can_tell_is_none(size: Any) -> None:
+def test_a_size_that_no_one_can_tell_is_none(size: Any) -> None:
     assert holdings([["b", "int", size]], 0).holds[0].size is None
 
 
@@ -81,7 +81,7 @@ def test_a_run_in_a_fresh_sandbox_is_told_what_it_begins_with(
     record = Record("ada", "work")
     record.runs = runs
     record.lose(gone)
-    assert record._beginning(saved) == note
+    assert record._start_note(saved) == note
 
 
 def test_the_text_says_what_a_session_holds_in_a_line() -> None:

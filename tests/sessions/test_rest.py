@@ -66,7 +66,7 @@ async def test_what_was_saved_outlasts_a_run_that_ends_while_it_is_restored(
             assert "what was saved after run 1" in told(cut).note
 
 
-async def test_a_sandbox_that_dies_while_nobody_uses_it_is_noticed(
+async def test_a_sandbox_that_dies_while_no_one_uses_it_is_noticed(
     engine: Engine, backend: FakeBackend
 ) -> None:
     await value(engine, "kept = 1")
@@ -107,7 +107,7 @@ async def test_files_that_do_not_fit_beside_what_is_restored_are_for_the_next_ru
             await run(engine, "1", files=files)
 
 
-async def test_a_checkpoint_that_is_damaged_is_told_of_and_the_session_begins_anew(
+async def test_a_checkpoint_that_is_damaged_is_told_about_and_the_session_begins_again(
     settings: Settings, backend: FakeBackend
 ) -> None:
     async with reopened(settings, backend) as engine:
@@ -136,7 +136,7 @@ async def test_names_are_each_owners_and_an_id_opens_nothing_for_others(engine: 
     assert len(await engine.sessions.listed("bob")) == 1
 
 
-async def test_where_callers_cannot_be_told_apart_only_the_id_goes_on_with_a_session(
+async def test_where_callers_cannot_be_told_apart_only_the_id_continues_with_a_session(
     engine: Engine,
 ) -> None:
     first = await run(engine, "kept = 1", named_sessions=False)
@@ -151,7 +151,7 @@ async def test_where_callers_cannot_be_told_apart_only_the_id_goes_on_with_a_ses
     assert told(ended).state == "ended"
 
 
-async def test_an_engine_that_closes_while_a_run_goes_on_ends_it(
+async def test_an_engine_that_closes_while_a_run_continues_ends_it(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
     begun = tmp_path / "begun"

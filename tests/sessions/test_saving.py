@@ -19,9 +19,9 @@ from bridge.guest.protocol.wire import (
     encode,
 )
 from bridge.model import Limits
-from bridge.runs.guest_session import GuestSession
-from bridge.runs.program import GRACE_SECONDS, Program
-from bridge.runs.session_guest import SessionChannel, save_state
+from bridge.rpc.channel import Channel
+from bridge.runs.program import GRACE_SECONDS, Program, save_state
+from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.sessions.session import SAVE_SECONDS
 from bridge.sessions.state import StateParts
 from tests.fuzz.clock import run
@@ -30,9 +30,9 @@ from tests.fuzz.hostile import HostileSandbox
 KEPT = Exited(code=0, kept=True)
 
 
-def _guest(sandbox: HostileSandbox) -> GuestSession:
-    channel = SessionChannel(sandbox)
-    return GuestSession(sandbox=sandbox, channel=channel, facts={}, isolation=sandbox.isolation)
+def _guest(sandbox: HostileSandbox) -> ReadySandbox:
+    channel = Channel(sandbox)
+    return ReadySandbox(sandbox=sandbox, channel=channel, facts={}, isolation=sandbox.isolation)
 
 
 def _heard(sandbox: HostileSandbox) -> list[Any]:
@@ -117,15 +117,15 @@ class _Stuck:
 
 def test_a_channel_knows_that_a_frame_was_cut_short() -> None:
     async def play() -> None:
-        channel = SessionChannel(_Stuck())
-        seen = [channel.whole]
+        channel = Channel(_Stuck())
+        seen = [channel.is_whole]
         with anyio.move_on_after(1):
             await channel.write((b"{}\n",))
-        assert [*seen, channel.whole] == [True, False]
-        gone = SessionChannel(cast("Any", _Gone()))
+        assert [*seen, channel.is_whole] == [True, False]
+        gone = Channel(cast("Any", _Gone()))
         with pytest.raises(ChannelClosedError):
             await gone.write((b"{}\n",))
-        assert not gone.whole
+        assert not gone.is_whole
 
     run(play)
 
@@ -157,7 +157,6 @@ def test_a_reply_that_is_on_its_way_when_a_run_ends_goes_out_whole(keeps: bool) 
         await program.start(Run(code="", session=1))
         ending = (await program.finish()).ending
         assert ending.exited == KEPT
-        assert isinstance(guest.channel, SessionChannel)
-        return guest.channel.whole
+        return guest.is_whole
 
     assert run(play) is keeps

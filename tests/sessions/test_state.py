@@ -22,7 +22,7 @@ def part(data: bytes) -> State:
 def test_parts_are_joined_in_their_order(pieces: list[bytes]) -> None:
     parts = StateParts()
     for piece in pieces:
-        parts.take(part(piece))
+        parts.add(part(piece))
     assert parts.data == (b"".join(pieces) or None)
     assert parts.problem == ""
 
@@ -36,9 +36,9 @@ def test_what_is_larger_than_the_bound_is_no_state_and_takes_no_memory(
 ) -> None:
     monkeypatch.setattr(state, "MAX_STATE_BYTES", 100)
     parts = StateParts()
-    parts.take(part(bytes(100)))
+    parts.add(part(bytes(100)))
     assert parts.data == bytes(100)
-    parts.take(part(b"x"))
+    parts.add(part(b"x"))
     assert parts.problem == "it is larger than 100 bytes"
     assert not parts._data
 
@@ -54,7 +54,7 @@ def test_losses_are_pairs_of_short_texts_and_all_else_is_left_out() -> None:
         {},
     ]
     parts = StateParts()
-    parts.take(State(data=b"ABC", lost=told))
+    parts.add(State(data=b"ABC", lost=told))
     assert parts.lost[0] == Loss(name="a", why="why")
     assert [loss.name for loss in parts.lost] == ["a", "n" * 80 + "..."]
     assert parts.lost[1].why.startswith("w\\x1b\\ud800w")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.guest.protocol.distributions import normalised
+from bridge.guest.protocol.distributions import normalize_name
 from bridge.settings import load, packages_dir
 from bridge.settings.dependencies import parse_dependencies
-from bridge.settings.paths import ROOT_PACKAGES_DIR
+from bridge.settings.state import ROOT_PACKAGES_DIR
+from tests.settings.conftest import LoadText
 
 PLACE = "config.toml: dependencies"
 
@@ -31,7 +32,7 @@ def test_entries_are_a_name_and_the_versions_it_may_have() -> None:
         ("a-b", ">=1,<2"),
     ]
     assert found.directory == Path("~/wheels").expanduser()
-    assert normalised("Zope__Interface") == "zope-interface"
+    assert normalize_name("Zope__Interface") == "zope-interface"
 
 
 def test_an_index_is_no_directory_and_its_password_is_not_shown() -> None:
@@ -66,15 +67,16 @@ allow_directories = true
     ],
 )
 def test_a_strict_profile_has_packages_only_where_it_says_so_itself(
-    tmp_path: Path, flags: dict[str, str], variables: dict[str, str], allowed: bool
+    tmp_path: Path,
+    load_text: LoadText,
+    flags: dict[str, str],
+    variables: dict[str, str],
+    allowed: bool,
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    config = tmp_path / "config.toml"
-    config.write_text(CONFIG.format(data=data))
-    home = {"HOME": str(tmp_path / "home"), "MCP_BRIDGE_CONFIG": str(config)}
     same = {name.replace("PACKAGES", "DIRECTORIES"): value for name, value in variables.items()}
-    settings = load(flags, {**home, **variables, **same})
+    settings = load_text(CONFIG.format(data=data), flags, **variables, **same)
     assert settings.packages_allowed is allowed
     assert [each.name for each in settings.offered_directories] == ["data"] * allowed
     assert settings.dependencies.allow[0].name == "polars"

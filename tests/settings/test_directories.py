@@ -8,82 +8,67 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.servers.configuration import context_for
-from bridge.settings import load
+from bridge.inventory.configuration import context_for
+from bridge.model import Directory
 from bridge.settings.directories import parse_directories, refusal
+from tests.settings.conftest import LoadText
 
 pytestmark = pytest.mark.guarantee("directories")
 
 PLACE = "config.toml: directories"
 
 
-def loaded(tmp_path: Path, path: object, **environ: str) -> str:
-    """Return where a directory of the settings really is."""
-    config = tmp_path / "config.toml"
-    config.write_text(f'[directories.data]\npath = "{path}"\nmode = "rw"\n')
-    home = tmp_path / "home"
-    home.mkdir(exist_ok=True)
-    given = {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config), **environ}
-    (found,) = load({}, given).directories
-    assert found.inside == "/mnt/data"
-    assert found.writable
+def load_path(load_text: LoadText, path: object, **environ: str) -> str:
+    text = f'[directories.data]\npath = "{path}"\nmode = "rw"\n'
+    (found,) = load_text(text, **environ).directories
+    assert (found.inside, found.writable) == ("/mnt/data", True)
     return found.path
 
 
 def test_a_directory_is_named_with_its_place_and_its_mode() -> None:
     tables = {"data": {"path": "/srv/data"}, "out": {"path": "~/out", "mode": "rw"}}
     data, out = parse_directories(tables, PLACE)
-    assert (data.name, data.path, data.inside, data.writable) == (
-        *("data", "/srv/data", "/mnt/data"),
-        False,
-    )
-    assert out.path == str(Path("~/out").expanduser())
-    assert out.writable
-    assert out.labels == frozenset()
+    assert data == Directory(name="data", path="/srv/data", inside="/mnt/data")
+    assert (out.path, out.writable) == (str(Path("~/out").expanduser()), True)
 
 
-def test_a_directory_has_the_labels_of_what_is_in_it(tmp_path: Path) -> None:
-    """For the flow rules; they stay with it when its place on the disk is settled."""
-    config = tmp_path / "config.toml"
-    (tmp_path / "data").mkdir()
-    table = f'[directories.data]\npath = "{tmp_path}/data"\nlabels = '
-    given = {"HOME": str(tmp_path / "home"), "MCP_BRIDGE_CONFIG": str(config)}
-    for written, labels in (
+@pytest.mark.parametrize(
+    ("written", "labels"),
+    [
         ('"private-data"', {"private-data"}),
         ('["untrusted-input", "private-data"]', {"untrusted-input", "private-data"}),
         ("[]", set()),
-    ):
-        config.write_text(table + written)
-        (found,) = load({}, given).directories
-        assert found.labels == labels
-    for written in (
-        '"exfiltration"',
-        '["privat-data"]',
-        "5",
-        "[5]",
-        "true",
-        '{ "private-data" = 1 }',
-    ):
-        config.write_text(table + written)
-        with pytest.raises(SettingsError, match="labels must be a list of 'untrusted-input' and"):
-            load({}, given)
+        *((each, None) for each in ('"exfiltration"', '["privat-data"]', "5", "[5]", "true")),
+        ('{ "private-data" = 1 }', None),
+    ],
+)
+def test_a_directory_has_the_labels_of_what_is_in_it(
+    tmp_path: Path, load_text: LoadText, written: str, labels: set[str] | None
+) -> None:
+    text = f'[directories.data]\npath = "{tmp_path}/data"\nlabels = {written}'
+    (tmp_path / "data").mkdir()
+    if labels is not None:
+        assert load_text(text).directories[0].labels == labels
+        return
+    with pytest.raises(SettingsError, match="labels.* one of untrusted-input, private-data"):
+        load_text(text)
 
 
-def test_a_directory_names_the_servers_that_may_run_what_is_in_it(tmp_path: Path) -> None:
+def test_a_directory_names_the_servers_that_may_run_what_is_in_it(
+    tmp_path: Path, load_text: LoadText
+) -> None:
     (tmp_path / "data").mkdir()
     table = f'[directories.data]\npath = "{tmp_path}/data"\nmode = "rw"\nused_by = ["git"]\n'
-    (tmp_path / "config.toml").write_text(table)
-    given = {"HOME": f"{tmp_path}/home", "MCP_BRIDGE_CONFIG": f"{tmp_path}/config.toml"}
-    context = context_for(load({}, given), str(tmp_path), "linux")
+    context = context_for(load_text(table), str(tmp_path), "linux")
     assert tmp_path / "data" in context.exposed
     assert [each.used_by for each in context.directories] == [frozenset({"git"})]
 
 
-def test_links_are_followed_when_the_settings_are_read(tmp_path: Path) -> None:
+def test_links_are_followed_when_the_settings_are_read(tmp_path: Path, load_text: LoadText) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (tmp_path / "link").symlink_to(real)
-    assert loaded(tmp_path, tmp_path / "link") == str(real)
+    assert load_path(load_text, tmp_path / "link") == str(real)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +91,9 @@ def test_links_are_followed_when_the_settings_are_read(tmp_path: Path) -> None:
         ("{tmp}/a:b", "a colon or a comma"),
     ],
 )
-def test_what_no_program_may_have_is_refused(tmp_path: Path, path: str, why: str) -> None:
+def test_what_no_program_may_have_is_refused(
+    tmp_path: Path, load_text: LoadText, path: str, why: str
+) -> None:
     (tmp_path / "home/.local/state/mcp-code-bridge/sessions").mkdir(parents=True)
     (tmp_path / "link-to-home").symlink_to(tmp_path / "home")
     (tmp_path / "file").write_text("")
@@ -120,58 +107,55 @@ def test_what_no_program_may_have_is_refused(tmp_path: Path, path: str, why: str
     if place == "~":
         place = str(tmp_path / "home")
     with pytest.raises(SettingsError) as found:
-        loaded(tmp_path, place, DOCKER_HOST=f"unix://{tmp_path}/sockets/docker.sock")
+        load_path(load_text, place, DOCKER_HOST=f"unix://{tmp_path}/sockets/docker.sock")
     assert why in str(found.value)
 
 
-def test_a_directory_below_the_home_directory_may_be_given(tmp_path: Path) -> None:
+def test_a_directory_below_the_home_directory_may_be_given(
+    tmp_path: Path, load_text: LoadText
+) -> None:
     below = tmp_path / "home/data"
     below.mkdir(parents=True)
-    assert loaded(tmp_path, below) == str(below)
+    assert load_path(load_text, below) == str(below)
 
 
-def test_the_file_that_says_so_is_not_among_what_is_given(tmp_path: Path) -> None:
+def test_the_file_that_says_so_is_not_among_what_is_given(
+    tmp_path: Path, load_text: LoadText
+) -> None:
     project = tmp_path / "project"
     project.mkdir()
     config = project / "config.toml"
-    config.write_text(f'[directories.data]\npath = "{project}"\n')
-    home = tmp_path / "home"
-    home.mkdir()
+    text = f'[directories.data]\npath = "{project}"\n'
+    config.write_text(text)
     with pytest.raises(SettingsError, match="the bridge or an engine has its own"):
-        load({}, {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config)})
-
-
-def nested(tmp_path: Path, inner: Path, outer: Path, mode: str) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(
-        f'[directories.outer]\npath = "{outer}"\nmode = "{mode}"\n'
-        f'[directories.inner]\npath = "{inner}"\n'
-    )
-    home = tmp_path / "home"
-    home.mkdir(exist_ok=True)
-    load({}, {"HOME": str(home), "MCP_BRIDGE_CONFIG": str(config)})
+        load_text("", MCP_BRIDGE_CONFIG=str(config))
 
 
 @pytest.mark.parametrize("by_link", [False, True])
-def test_what_programs_could_turn_into_a_link_is_refused(tmp_path: Path, by_link: bool) -> None:
+def test_what_programs_could_turn_into_a_link_is_refused(
+    tmp_path: Path, load_text: LoadText, by_link: bool
+) -> None:
     outer = tmp_path / "outer"
     (outer / "sub").mkdir(parents=True)
     inner = outer / "sub" if not by_link else outer / "link"
     if by_link:
         (tmp_path / "elsewhere").mkdir()
         inner.symlink_to(tmp_path / "elsewhere")
-    nested(tmp_path, inner, outer, "ro")
-    nested(tmp_path, outer, outer, "rw")
+    text = '[directories.outer]\npath = "{}"\nmode = "{}"\n[directories.inner]\npath = "{}"\n'
+    load_text(text.format(outer, "ro", inner))
+    load_text(text.format(outer, "rw", outer))
     with pytest.raises(SettingsError, match="could be turned into a link to anything"):
-        nested(tmp_path, inner, outer, "rw")
+        load_text(text.format(outer, "rw", inner))
 
 
 @pytest.mark.parametrize("what", ["prefix", "servers"])
-def test_what_the_bridge_relies_on_may_not_be_written_to(tmp_path: Path, what: str) -> None:
+def test_what_the_bridge_relies_on_may_not_be_written_to(
+    tmp_path: Path, load_text: LoadText, what: str
+) -> None:
     place = tmp_path / "project"
     place.mkdir()
     given = {"MCP_SERVERS_CONFIG": str(place / "servers.json")}
     if what == "prefix":
         place, given = Path(sys.prefix), {}
     with pytest.raises(SettingsError, match="which the bridge relies on"):
-        loaded(tmp_path, place, **given)
+        load_path(load_text, place, **given)

@@ -15,7 +15,6 @@ _GLOBS = st.lists(st.sampled_from(["a", "b", "*", "?", "\\*", "\\?", "\\\\", "\n
 
 
 def _plainly(glob: list[str], text: str) -> bool:
-    """Match by trying everything."""
     if not glob:
         return not text
     first, rest = glob[0], glob[1:]
@@ -31,13 +30,11 @@ def _plainly(glob: list[str], text: str) -> bool:
 @example(["a", "b", "*", "b", "a"], "aba")
 @example(["*", "a", "?", "*"], "a")
 def test_a_glob_matches_what_trying_everything_finds(parts: list[str], text: str) -> None:
-    """Three ways of matching, for three kinds of globs, with one meaning."""
     assert matcher("".join(parts))(text) is _plainly(parts, text)
 
 
 @given(_TEXTS.filter(bool), _TEXTS)
 def test_a_literal_matches_its_own_text_alone(text: str, other: str) -> None:
-    """A tool called `delete_*` is allowed by itself, not with all that begin so."""
     matches = matcher(literal(text))
     assert matches(text)
     assert matches(other) is (other == text)
@@ -49,7 +46,6 @@ def test_a_literal_matches_its_own_text_alone(text: str, other: str) -> None:
 def test_what_covers_another_matches_all_that_it_matches(
     first: list[str], second: list[str], text: str
 ) -> None:
-    """A rule is only called dead if it is."""
     if covers("".join(first), "".join(second)) and _plainly(second, text):
         assert _plainly(first, text)
 
@@ -66,12 +62,10 @@ def test_what_covers_another_matches_all_that_it_matches(
     ],
 )
 def test_covering_is_seen_where_it_matters(first: str, second: str, *, expected: bool) -> None:
-    """Names and beginnings of names."""
     assert covers(first, second) is expected
 
 
 def test_brackets_case_and_accents_mean_themselves() -> None:
-    """Titles have brackets; and nothing is evened out."""
     assert matcher("[bug] *")("[bug] crash")
     assert not matcher("[ab]")("a")
     assert not matcher("Main")("main")
@@ -79,26 +73,19 @@ def test_brackets_case_and_accents_mean_themselves() -> None:
 
 
 def test_one_of_several_globs_is_enough() -> None:
-    """As lists in the file mean."""
     matches = any_matcher(("push", "git_*"))
     assert [matches(name) for name in ("push", "git_push", "pull")] == [True, True, False]
 
 
 @pytest.mark.parametrize(
     ("glob", "problem"),
-    [
-        ("", "empty"),
-        ("a\\b", "backslash before"),
-        ("a\\", "backslash before"),
-    ],
+    [("", "empty"), ("a\\b", "backslash before"), ("a\\", "backslash before")],
 )
 def test_what_is_no_glob_says_why(glob: str, problem: str) -> None:
-    """It ends up in the error about the file."""
     with pytest.raises(ValueError, match=problem):
         matcher(glob)
 
 
 def test_a_glob_of_many_wildcards_meets_a_long_text_that_almost_matches() -> None:
-    """Backtracking would not end before the universe does."""
     assert not matcher("*a" * 40 + "*b")("a" * 20_000)
     assert not matcher("*?a" * 40 + "*b")("a" * 20_000)

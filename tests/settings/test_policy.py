@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.settings.policy import (
-    LETHAL,
-    Budgets,
-    Condition,
-    FlowRule,
-    PolicySpec,
-    Privacy,
-    Rule,
-    ServerPolicy,
-    ToolPolicy,
-    parse_policy,
-)
+from bridge.settings.policy import LETHAL, PolicySpec, parse_policy
+from tests.golden_texts import assert_golden
 
 PLACE = "config.toml: policy"
 
@@ -77,82 +70,13 @@ def _parse(text: str) -> PolicySpec:
 
 
 def test_everything_that_a_policy_may_say_is_read() -> None:
-    """One value for each key of the format."""
     spec = _parse(EVERYTHING)
     assert spec.present
-    assert not spec.pin
-    assert spec.defaults == {
-        "read": "allow",
-        "write": "deny",
-        "destructive": "ask",
-        "untrusted": "ask",
-    }
-    assert spec.servers == (
-        ServerPolicy(
-            servers="github",
-            trust=True,
-            labels=frozenset({"private-data"}),
-            tools=(
-                ToolPolicy(tools="create_*", effect="write", labels=frozenset({"exfiltration"})),
-            ),
-        ),
-    )
-    assert spec.flows == (
-        FlowRule(
-            name="mail to the web",
-            action="ask",
-            after=frozenset({"untrusted-input"}),
-            to=frozenset({"exfiltration"}),
-            after_servers=("mail*",),
-            to_servers=("slack", "http*"),
-        ),
-        LETHAL,
-    )
-    assert spec.budgets == Budgets(
-        run_calls=500,
-        run_bytes=50 * 1024**2,
-        server_calls=200,
-        per_minute=(("github", 60), ("*", 600)),
-    )
-    assert spec.privacy == Privacy(detect=("email", "card"), servers=("crm",), reveal_to=())
-
-
-def test_rules_are_read_with_their_conditions() -> None:
-    """Every test there is, in every way of writing it."""
-    spec = _parse(EVERYTHING)
-    assert spec.rules == (
-        Rule(
-            name="no force pushes",
-            action="deny",
-            servers=("git*",),
-            tools=("push", "git_push"),
-            effects=frozenset({"write"}),
-            when=(
-                Condition(path=("force",), test="is", value=True),
-                Condition(path=("branch",), test="glob", value=("main*",)),
-                Condition(path=("to", "*"), test="in", value=("a@x", "b@x")),
-                Condition(path=("path",), test="under", value=("/srv/data",)),
-            ),
-            reason="history is shared",
-        ),
-        Rule(
-            name="small payments",
-            action="allow",
-            when=(
-                Condition(path=("order", "total"), test="gt", value=0),
-                Condition(path=("order", "total"), test="le", value=9.5),
-                Condition(path=("note",), test="present", value=False),
-                Condition(path=("a.b",), test="is", value="x", negated=True),
-                Condition(path=("c",), test="is", value=1, negated=True),
-            ),
-            digest="sha256:" + "0" * 64,
-        ),
-    )
-    assert [rule.place for rule in spec.rules] == [f"{PLACE}.rules[1]", f"{PLACE}.rules[2]"]
+    document = json.dumps(asdict(spec), default=sorted)
+    assert_golden(Path(__file__).with_name("policy.json"), json.loads(document))
 
 
 def test_no_table_and_an_empty_one_are_different_things() -> None:
-    """Whoever writes `[policy]` wants one; without, nothing is asked."""
     assert parse_policy(None, PLACE) == PolicySpec()
     empty = parse_policy({}, PLACE)
     assert empty.present
@@ -161,24 +85,22 @@ def test_no_table_and_an_empty_one_are_different_things() -> None:
 
 
 def test_the_rule_on_the_lethal_combination_can_be_changed_by_its_name() -> None:
-    """With its own labels unless others are given."""
     [rule] = _parse('[[flow]]\nname = "lethal-combination"\naction = "deny"').flows
     assert (rule.action, rule.after, rule.to) == ("deny", LETHAL.after, LETHAL.to)
     assert rule.reason == LETHAL.reason
 
 
 def test_a_rule_is_the_same_wherever_it_stands() -> None:
-    """An answer "always" writes one in front of another, and compares what is there then."""
+    """An answer "always" inserts a rule before another and then compares it."""
     rule = '[[rules]]\nname = "b"\naction = "deny"\n'
     before = '[[rules]]\nname = "a"\ntool = "x"\naction = "allow"\n'
     assert _parse(before + rule).rules[1] == _parse(rule).rules[0]
 
 
 def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
-    """A deny after an allow of everything protects no one, and looks as if it did."""
     allow = '[[rules]]\nname = "all"\nserver = "git*"\naction = "allow"\n'
     deny = '[[rules]]\nname = "none"\nserver = "github"\ntool = "push"\naction = "deny"\n'
-    with pytest.raises(SettingsError, match=r"rules\[2\] \('none'\) is never looked at: 'all'"):
+    with pytest.raises(SettingsError, match=r"rules\[2\] \('none'\) never applies: 'all'"):
         _parse(allow + deny)
     # Some of its calls are not that rule's, or it would not be stricter.
     _parse(deny + allow)
@@ -188,23 +110,14 @@ def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
     _parse(allow + deny.replace("deny", "allow"))
 
 
-def test_servers_questions_are_passed_on_and_alone_make_no_policy_for_calls() -> None:
-    """As with skills."""
-    assert (parse_policy(None, "p").elicitation, parse_policy(None, "p").sampling) == (
-        "allow",
-        "allow",
-    )
-    alone = parse_policy({"elicitation": "deny", "sampling": "ask", "skills": "deny"}, "p")
-    assert (alone.elicitation, alone.sampling, alone.present) == ("deny", "ask", False)
-    assert parse_policy({}, "p").present
+def test_questions_and_skills_alone_make_no_policy_for_calls() -> None:
+    usual = parse_policy(None, "p")
+    assert (usual.elicitation, usual.sampling, usual.skills) == ("allow", "allow", "ask")
+    table = {"elicitation": "deny", "sampling": "ask", "skills": "deny"}
+    alone = parse_policy(table, "p")
+    assert (alone.elicitation, alone.sampling, alone.skills) == ("deny", "ask", "deny")
+    assert not alone.present
+    assert parse_policy({"skills": "deny", "pin": True}, "p").present
     own = parse_policy({"servers": {"shop": {"elicitation": "deny", "sampling": "ask"}}}, "p")
     assert own.present
     assert (own.servers[0].elicitation, own.servers[0].sampling) == ("deny", "ask")
-
-
-def test_skills_are_asked_about_and_alone_make_no_policy_for_calls() -> None:
-    assert parse_policy(None, "p").skills == "ask"
-    alone = parse_policy({"skills": "allow"}, "p")
-    assert (alone.skills, alone.present) == ("allow", False)
-    assert parse_policy({"skills": "deny", "pin": True}, "p").present
-    assert parse_policy({}, "p").present

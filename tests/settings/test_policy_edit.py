@@ -74,7 +74,6 @@ def _rule(text: str, name: str) -> Rule:
 
 
 def test_a_rule_goes_in_front_of_the_one_that_asked_and_of_its_comment() -> None:
-    """Behind those that decide on other calls before it."""
     changed = with_rule(FILE, NEW, before=_rule(FILE, "pushes"))
     head, tail = FILE.split("# Pushes are", 1)
     assert changed == f"{head}{WRITTEN}\n# Pushes are{tail}"
@@ -82,7 +81,6 @@ def test_a_rule_goes_in_front_of_the_one_that_asked_and_of_its_comment() -> None
 
 
 def test_a_rule_against_a_default_goes_to_the_end() -> None:
-    """With a line's end before it, if the last line has none."""
     assert with_rule(FILE, NEW) == f"{FILE}\n{WRITTEN}"
     assert with_rule(FILE.rstrip("\n"), NEW) == f"{FILE}\n{WRITTEN}"
     bare = "[policy]"
@@ -90,7 +88,6 @@ def test_a_rule_against_a_default_goes_to_the_end() -> None:
 
 
 def test_a_rule_is_about_no_more_than_the_one_that_asked() -> None:
-    """Else a rule behind that one, which forbids other calls, would never be looked at."""
     text = (
         '[policy]\n[[policy.rules]]\nname = "main"\neffect = ["write"]\naction = "ask"\n'
         'when = { "a.b" = { in = ["x", 2, true] }, "c*" = { not = { under = "/srv" } } }\n'
@@ -103,21 +100,15 @@ def test_a_rule_is_about_no_more_than_the_one_that_asked() -> None:
     assert (new.servers, new.tools, new.digest) == (("git",), ("push",), DIGEST)
 
 
-def test_a_name_is_taken_for_itself_and_no_glob() -> None:
-    """A rule is about one tool, whatever its server calls it."""
+def test_a_name_is_no_glob_and_gets_a_number_if_it_is_taken() -> None:
     odd = NewRule(name="x", server='g"*', tool="p\n?\u202e\U0001f600", digest=DIGEST)
     [rule] = _spec(with_rule("[policy]\n", odd)).rules
     assert (rule.servers, rule.tools) == (('g"\\*',), ("p\n\\?\u202e\U0001f600",))
-
-
-def test_a_name_that_is_taken_gets_a_number() -> None:
-    """A tool may be allowed twice, as it was defined then and as it is now."""
     twice = with_rule(with_rule("[policy]\n", NEW), NEW)
     assert [rule.name for rule in _spec(twice).rules] == [NEW.name, f"{NEW.name} (2)"]
 
 
 def test_the_files_own_line_ends_are_used() -> None:
-    """And no comment begins a line of its own."""
     odd = NewRule(name="x", server="s", tool="t", digest=DIGEST, comment="a\r\n[policy]\x00\u2028")
     changed = with_rule("[policy]\r\npin = true\r\n", odd)
     assert "\n" not in changed.replace("\r\n", "")
@@ -143,7 +134,6 @@ action = "ask"
 
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_what_only_looks_like_a_rule_is_not_one(name: str) -> None:
-    """A text may hold anything."""
     changed = with_rule(HEADER_LIKE, NEW, before=_rule(HEADER_LIKE, name))
     names = [rule.name for rule in _spec(changed).rules]
     assert names.index(NEW.name) == names.index(name) - 1
@@ -162,29 +152,19 @@ def test_what_only_looks_like_a_rule_is_not_one(name: str) -> None:
     ],
 )
 def test_what_cannot_be_written_into_is_left_alone(text: str, complaint: str) -> None:
-    """The approval then holds for the session."""
     with pytest.raises(SettingsError, match=complaint):
         with_rule(text, NEW, place="config.toml")
 
 
 def test_a_rule_that_is_gone_is_not_written_in_front_of() -> None:
-    """Somebody changed the file since it was read."""
     gone = _rule(FILE, "pushes")
     with pytest.raises(SettingsError, match="'pushes' any more"):
         with_rule(FILE.replace('action = "ask"', 'action = "deny"'), NEW, before=gone)
 
 
-# --- any file ------------------------------------------------------------------------------------
-
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 _LINES = st.sampled_from(
-    [
-        "",
-        "   ",
-        "# a comment",
-        "\t# [[policy.rules]]",
-        "# [[policy.rules]] '''",
-    ]
+    ["", "   ", "# a comment", "\t# [[policy.rules]]", "# [[policy.rules]] '''"]
 )
 _PARTS = st.sampled_from(
     [
@@ -241,7 +221,6 @@ def _files(draw: st.DrawFn) -> str:
 
 @given(_files(), st.sampled_from(["\n", "\r\n"]), st.data())
 def test_of_any_file_everything_stays(text: str, end: str, data: st.DataObject) -> None:
-    """One block of lines is new, and the rest byte for byte as it was; nor does it mean another."""
     text = text.replace("\n", end)
     document = tomllib.loads(text)
     rules = document["policy"].get("rules", [])
@@ -278,37 +257,20 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.text(st.characters(codec="utf-8")), _JSON, max_size=3))
 def test_any_value_is_read_as_it_was_written(value: Mapping[str, Json]) -> None:
-    """On one line, with nothing in it that an editor hides."""
     written = toml_value(dict(value))
     assert written.isprintable() or re.search(r"[^\S ]", written)
     assert "\n" not in written
     assert tomllib.loads(f"x = {written}")["x"] == value
 
 
-# --- the file itself -----------------------------------------------------------------------------
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A policy file that others may read."""
     path = tmp_path / "config.toml"
     path.write_text(FILE)
-    path.chmod(0o644)
     return path
 
 
-def test_a_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
-    """As in a home directory that is kept under version control."""
-    link = file.with_name("link.toml")
-    link.symlink_to(file.name)
-    add_rule(link, NEW)
-    assert link.readlink() == Path(file.name)
-    assert file.read_text() == f"{FILE}\n{WRITTEN}"
-    assert file.stat().st_mode & 0o777 == 0o644
-
-
 def test_two_bridges_do_not_lose_each_others_rules(file: Path) -> None:
-    """One waits for the other, and says so if that takes too long."""
     with (
         exclusive_lock(file.with_name(".config.toml.lock")),
         pytest.raises(SettingsError, match="another bridge"),
@@ -316,12 +278,12 @@ def test_two_bridges_do_not_lose_each_others_rules(file: Path) -> None:
         add_rule(file, NEW)
     assert file.read_text() == FILE
     add_rule(file, NEW)
+    assert file.read_text() == f"{FILE}\n{WRITTEN}"
     add_rule(file, NEW)
     assert len(_spec(file.read_text()).rules) == 4
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path, file: Path) -> None:
-    """Whatever is the matter with it."""
     with pytest.raises(SettingsError, match="could not be changed: No such file"):
         add_rule(tmp_path / "none.toml", NEW)
     with pytest.raises(SettingsError, match="no regular file"):
@@ -331,13 +293,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_is(tmp_path: Path, file: Path
         add_rule(file, NEW)
 
 
-# --- a first policy, behind what stands in the file ---------------------------------------------
-
 POLICY = '[policy]\npin = false\n\n[policy.defaults]\nwrite = "deny"\n'
-
-
-def _loaded(path: Path) -> object:
-    return load({}, {"HOME": str(path.parent), "MCP_BRIDGE_CONFIG": str(path)})
 
 
 def test_a_file_is_made_for_its_user_alone(tmp_path: Path) -> None:
@@ -356,11 +312,11 @@ def test_what_stands_in_the_file_stays_and_so_do_its_rights(tmp_path: Path, befo
     link = tmp_path / "config.toml"
     link.symlink_to(real)
     append_policy(link, POLICY)
-    assert real.read_text().startswith(before)
-    assert real.read_text().endswith(POLICY)
+    text = real.read_text()
+    assert (text[: len(before)], text[-len(POLICY) :]) == (before, POLICY)
     assert link.is_symlink()
     assert stat.S_IMODE(real.stat().st_mode) == 0o644
-    assert _loaded(link)
+    assert load({}, {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(link)}).policy.present
 
 
 @pytest.mark.parametrize(
@@ -379,9 +335,5 @@ def test_nothing_is_written_that_would_not_parse(
     with pytest.raises(SettingsError, match=said):
         append_policy(path, policy)
     assert path.read_text() == before
-
-
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="--print"):
-        append_policy(tmp_path / "file" / "config.toml", POLICY)
+        append_policy(path / "config.toml", POLICY)

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.errors import InvalidRequestError
 from bridge.sandbox.limits import limits_for
-from bridge.settings import GuardMode, Settings, load, narrowed
+from bridge.settings import GuardMode, Settings, load, narrow
 
 UNTRUSTED = """
 memory = "1g"
@@ -59,40 +59,32 @@ PROFILES = ("standard", "strict", "small", "wide", "guarded", "tight")
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A settings file with two profiles."""
     path = tmp_path / "config.toml"
     path.write_text(UNTRUSTED)
     return path
 
 
-def loaded(config: Path, profile: str = "", **variables: str) -> Settings:
-    """Load with a profile asked for by its variable."""
+def load_profile(config: Path, profile: str = "", **variables: str) -> Settings:
     environ = {"MCP_BRIDGE_CONFIG": str(config), "HOME": "/nonexistent", **variables}
     return load({}, {**environ, "MCP_BRIDGE_PROFILE": profile})
 
 
 def test_a_profile_goes_before_the_file_and_gives_way_to_variables_and_flags(config: Path) -> None:
-    """From weak to strong: default, file, profile, variable, flag."""
-    assert loaded(config).memory == 1024**3
-    chosen = loaded(config, "data")
+    assert load_profile(config).memory == 1024**3
+    chosen = load_profile(config, "data")
     assert (chosen.profile, chosen.memory, chosen.timeout) == ("data", 4 * 1024**3, 20)
     assert (chosen.max_timeout, chosen.guard) == (600, "off")
     assert chosen.runtime_order == ("docker", "podman")
-    assert loaded(config, "data", MCP_BRIDGE_MEMORY="2g").memory == 2 * 1024**3
+    assert load_profile(config, "data", MCP_BRIDGE_MEMORY="2g").memory == 2 * 1024**3
     environ = {"MCP_BRIDGE_CONFIG": str(config), "MCP_BRIDGE_MEMORY": "2g"}
     assert load({"profile": "data", "memory": "3g"}, environ).memory == 3 * 1024**3
-
-
-def test_a_profile_can_be_chosen_in_the_file_itself(config: Path) -> None:
-    """And a variable chooses another."""
     config.write_text('profile = "data"\n' + UNTRUSTED)
-    assert loaded(config).memory == 4 * 1024**3
-    assert loaded(config, "standard").memory == 1024**3
+    assert load_profile(config).memory == 4 * 1024**3
+    assert load_profile(config, "standard").memory == 1024**3
 
 
 def test_what_is_made_from_strict_is_strict_whatever_else_was_given(config: Path) -> None:
-    """Neither a variable nor a flag widens it."""
-    chosen = loaded(config, "untrusted", MCP_BRIDGE_GUARD="off", MCP_BRIDGE_MEMORY="8g")
+    chosen = load_profile(config, "untrusted", MCP_BRIDGE_GUARD="off", MCP_BRIDGE_MEMORY="8g")
     assert chosen.strict
     assert chosen.listed_servers_only
     assert (chosen.guard, chosen.oci_runtime, chosen.project_servers) == (
@@ -105,7 +97,6 @@ def test_what_is_made_from_strict_is_strict_whatever_else_was_given(config: Path
 
 
 def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
-    """Not by hand either."""
     made = Settings(profile="strict", guard="off", listed_servers_only=False)
     assert (made.strict, made.guard, made.listed_servers_only) == (True, "enforce", True)
     assert Settings(profile="strict", project_servers="all").project_servers == "none"
@@ -115,7 +106,7 @@ def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
 
 
 def _widths(settings: Settings) -> dict[str, float | frozenset[str]]:
-    """Return how much a run may have; in each respect less is narrower."""
+    """Return what a run may do; less is narrower."""
     names = ("timeout", "max_timeout", "memory", "pids", "cpus")
     open_modules = {"random", "shutil.rmtree"} - {*settings.guard_denies}
     return {
@@ -133,22 +124,21 @@ def _widths(settings: Settings) -> dict[str, float | frozenset[str]]:
 def test_a_run_s_profile_narrows_what_the_settings_allow_and_widens_nothing(
     config: Path, now: str, asked: str
 ) -> None:
-    """The run is as narrow as the bridge in each respect, and as what its profile sets."""
     config.write_text(f'[directories.kept]\npath = "{config.parent}/kept"\n{WIDE_AND_NARROW}')
     (config.parent / "kept").mkdir()
-    before, alone = loaded(config, now), _widths(loaded(config, asked))
-    run = narrowed(before, asked)
+    before, alone = load_profile(config, now), _widths(load_profile(config, asked))
+    run = narrow(before, asked)
     for name, bound in _widths(before).items():
         assert _widths(run)[name] <= bound, name  # type: ignore[operator]
     kept = before.profiles[asked]
     for name in {*kept, *(alone.keys() - {"pids", "guard_denies"} if kept["strict"] else ())}:
         assert _widths(run)[name] <= alone[name], name  # type: ignore[operator]
-    assert narrowed(run, asked) == run
+    assert narrow(run, asked) == run
 
 
 def test_a_run_s_profile_that_sets_what_all_runs_share_is_refused(config: Path) -> None:
-    settings = loaded(config)
+    settings = load_profile(config)
     with pytest.raises(InvalidRequestError, match="sets `oci_runtime`, which a single run cannot"):
-        narrowed(settings, "untrusted")
+        narrow(settings, "untrusted")
     with pytest.raises(InvalidRequestError, match="no profile 'none'.*standard, strict"):
-        narrowed(settings, "none")
+        narrow(settings, "none")

@@ -1,8 +1,7 @@
-"""Thousands of adversarial runs, and whether the host stays as it was. Run it with `make soak`.
+"""Thousands of hostile runs, and samples of the host between them. Run it with `make soak`.
 
-It ends with 1 when memory, descriptors, tasks, processes, control groups, files, the database or
-the state directory do not stay flat, when anything is left at the end, or when a program ended as
-it must not.
+The exit status is 1 if a resource of the host grew, if anything is left at the end, or after an
+unexpected ending of a program.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ SHARE = 10
 
 
 def main() -> int:
-    """Soak each backend in turn; return the exit status."""
     parser = argparse.ArgumentParser(prog="tests.soak", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="in all")
     parser.add_argument("--backends", default="bubblewrap,podman,docker", help="comma separated")

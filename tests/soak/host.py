@@ -1,8 +1,4 @@
-"""What a soak leaves on the host, seen from outside the bridge.
-
-Owns the samples and what is called flat. Looks at /proc, the control groups and the engines; asks
-the bridge nothing.
-"""
+"""Samples of the host during a soak, from /proc, the control groups and the engines."""
 
 from __future__ import annotations
 
@@ -23,34 +19,26 @@ from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.process.cgroups import candidate_parents, group_owner
 
 RSS_SLACK_MIB = 6.0
-"""What the least memory seen in the last quarter may be above the least of the first after warming
-up. The least, since a leak never comes back, while allocators keep 10 to 20 MiB for minutes."""
+"""Growth of the least memory from the first quarter after warming up to the last quarter.
+
+A leak raises the minimum permanently, while allocators keep 10 to 20 MiB for minutes.
+"""
 
 MEMORY_RUNS = 90
-"""Runs over which memory shows a trend; allocators give it back by and by."""
+"""Runs over which memory shows a trend."""
 
 STATE_SLACK_MIB = 2.0
-"""The same for the database and for the other files in the state directory: what is removed leaves
-free pages, which are used again."""
+"""Growth of the database and of other state files: removed rows leave free pages."""
 
 THREAD_SLACK = 8
-"""Idle worker threads come and go; they are kept for ten seconds, and none holds a descriptor."""
+"""Idle worker threads, which are kept for ten seconds."""
 
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The host at one moment at which no program runs.
-
-    Attributes:
-        processes: Below this one: servers, sandboxes that wait, an engine's service.
-        groups: Control groups that are this process's.
-        files: Temporary ones, and sockets.
-        database_mib: The database's files.
-        kept_mib: All else in the state directory, but for the audit log.
-        audit_mib: The audit log, which is there to grow.
-    """
+    """The host at one moment at which no program runs."""
 
     runs: int
     rss_mib: float
@@ -66,14 +54,13 @@ class Sample:
 
 
 CONNECTIONS = 3
-"""An engine's connections that may be kept alive at one moment and not at another."""
+"""Kept-alive connections to an engine, whose number varies."""
 
 EQUAL = ("descriptors", "tasks", "processes", "groups", "files")
-"""What has to be the same at every sample."""
+"""Fields that are equal in every sample."""
 
 
 def sample(runs: int, directory: Path) -> Sample:
-    """Look at the host now."""
     gc.collect()
     state = directory / "state"
     database, audit = sum(map(_mib, state.glob("store.db*"))), _mib(state / "audit")
@@ -92,25 +79,19 @@ def sample(runs: int, directory: Path) -> Sample:
     )
 
 
-def _mib(place: Path) -> float:
-    """Return the size of a file, or of all files in a directory."""
-    found = 0
-    for path in (place, *place.rglob("*")):
-        # It may have gone meanwhile, or not be there yet.
-        with suppress(OSError):
+def _mib(root: Path) -> float:
+    total = 0
+    for path in (root, *root.rglob("*")):
+        with suppress(OSError):  # It may be gone, or not exist yet.
             status = path.lstat()
-            found += status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return found / 2**20
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total / 2**20
 
 
 def files(directory: Path) -> list[str]:
-    """Return what the bridge has in its temporary and its run-time directory.
-
-    Not the profiles for engines: they are named after what they hold, and used again.
-    """
-    candidate_parents = (directory / "tmp", directory / "run")
-    found = [path for place in candidate_parents for path in place.rglob("*") if not path.is_dir()]
-    return [str(path) for path in found if not path.match("seccomp-*.json")]
+    """Return the temporary and run-time files, without the engines' profiles, which are reused."""
+    paths = [path for name in ("tmp", "run") for path in (directory / name).rglob("*")]
+    return [str(p) for p in paths if not (p.is_dir() or p.match("seccomp-*.json"))]
 
 
 def _entries(directory: str) -> int:
@@ -118,7 +99,7 @@ def _entries(directory: str) -> int:
 
 
 def descendants() -> list[int]:
-    """Return the processes below this one, dead ones that no one has reaped included."""
+    """Return the processes below this one, zombies included."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -137,7 +118,6 @@ def descendants() -> list[int]:
 
 
 def own_groups() -> list[str]:
-    """Return the control groups that this process has made."""
     own = Path("/proc/self/cgroup").read_text()
     mounts = Path("/proc/self/mountinfo").read_text()
     found: list[str] = []
@@ -150,7 +130,6 @@ def own_groups() -> list[str]:
 
 
 def own_containers(engine: str) -> list[str]:
-    """Return the containers on an engine that carry this process's label."""
     label = f"{OWNER_LABEL}={os.getpid()}"
     if engine == "podman":
         command = ["podman", "ps", "--all", "--quiet", "--filter", f"label={label}"]
@@ -168,17 +147,13 @@ def own_containers(engine: str) -> list[str]:
 
 
 def at_rest(now: Sample, first: Sample, connections: int) -> bool:
-    """Whether what the last runs left has been taken down, and the next sandbox is up."""
+    """Return whether the last runs' remains are removed, and the next sandbox is running."""
     others = all(getattr(now, name) == getattr(first, name) for name in EQUAL[1:])
     return others and now.descriptors <= first.descriptors + connections
 
 
 def trends(samples: Sequence[Sample], connections: int = 0) -> list[str]:
-    """Say what is not flat. The first sample, taken after warming up, is the measure.
-
-    Args:
-        connections: Descriptors that may come and go.
-    """
+    """Return a complaint for each field that grew; up to `connections` descriptors may vary."""
     complaints = []
     first, last = _quarters(samples)
     grown = min(s.rss_mib for s in last) - min(s.rss_mib for s in first)
@@ -190,7 +165,7 @@ def trends(samples: Sequence[Sample], connections: int = 0) -> list[str]:
             complaints.append(f"{name} grew by {grown:.1f}")
     for name in EQUAL:
         seen = [int(getattr(s, name)) for s in samples]
-        # A single busy moment is none of ours; what stays is.
+        # A single busy moment does not count.
         most = seen[0] + (connections if name == "descriptors" else 0)
         if seen[-1] > most or statistics.median(seen) > most:
             complaints.append(f"{name} went from {seen[0]} to {seen[-1]}")
@@ -200,7 +175,7 @@ def trends(samples: Sequence[Sample], connections: int = 0) -> list[str]:
 
 
 def growth(samples: Sequence[Sample]) -> str:
-    """Return what grew for each thousand runs, from the first quarter to the last."""
+    """Return the growth for each thousand runs, from the first quarter to the last."""
     first, last = _quarters(samples)
     runs = last[0].runs - first[0].runs
     if not runs:
@@ -217,12 +192,6 @@ def _quarters(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequence[Sam
 
 
 def table(samples: Sequence[Sample]) -> str:
-    """Return the samples for a person."""
     names = [field.name for field in fields(Sample)]
-    lines = ["  ".join(f"{name:>12}" for name in names)]
-    for one in samples:
-        values = [getattr(one, name) for name in names]
-        lines.append(
-            "  ".join(f"{v:12.1f}" if isinstance(v, float) else f"{v:12d}" for v in values)
-        )
-    return "\n".join(lines)
+    rows = [[f"{float(getattr(one, name)):12.1f}" for name in names] for one in samples]
+    return "\n".join("  ".join(row) for row in [[f"{name:>12}" for name in names], *rows])

@@ -1,7 +1,6 @@
-"""What a soak runs: programs that mean harm, and honest ones between them whose answers are known.
+"""The programs of a soak: attacks, and honest programs with known results between them.
 
-Each says how it may end. An attack that ends in another way is a finding, and so is an honest
-program that does not get its answer.
+Each lists its possible endings. Any other ending is a finding.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ class Case:
     """One program.
 
     Attributes:
-        ends: What `success` or the reason may be; where the kernel decides who dies first, several.
-        result: The value that an honest program has to come to.
-        truncates: A stream that has to be cut short.
-        interrupt: When the caller gives up: "call" once a tool call is under way, "early" at some
-            moment of the run, the next one later than the last.
-        session: Whether it runs in one of a few sessions.
+        ends: Possible statuses or reasons; several where the kernel decides what dies first.
+        truncates: A stream that must be cut.
+        interrupt: When the caller cancels: "call" during a tool call, "early" at any moment.
     """
 
     name: str
@@ -39,7 +35,6 @@ class Case:
     session: bool = False
 
     def complaint(self, result: RunResult) -> str:
-        """Say what is wrong with how it ended; empty when nothing is."""
         end = result.reason or result.status
         if end not in self.ends:
             return f"ended as {end}, not {'/'.join(sorted(self.ends))}: {result.summary[:300]}"
@@ -60,11 +55,10 @@ for name in os.listdir("/proc/self/fd"):
     except OSError:
         pass
 """
-"""Finds the worker's own end of the channel, as code that forges frames would."""
 
 
 def cases(text: str) -> tuple[Case, ...]:
-    """Return the programs of a text: `## name: ends; option=value, ...` stands above each."""
+    """Return the programs of a text, each below a line `## name: ends; option=value, ...`."""
     found = []
     for part in text.split("\n## ")[1:]:
         head, _, code = part.partition("\n")
@@ -253,16 +247,14 @@ await runtime.save_memory(f'note {os.urandom(1)[0] % 10}', os.urandom(500).hex()
 ## a mistake: exception
 {}['missing']
 """)
-"""What an agent runs on an ordinary day."""
 
 
 def day_case(number: int) -> Case:
-    """Return the program of the `number`th run of an ordinary day."""
     return DAY[number % len(DAY)]
 
 
 def case(number: int) -> Case:
-    """Return the program of the `number`th run: an attack, and every third time an honest one."""
+    """Return an attack, or an honest program for every third run."""
     honest, attack = divmod(number, 3)
     if attack == 2:
         return HONEST[honest % len(HONEST)]

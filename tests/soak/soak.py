@@ -17,34 +17,23 @@ from pathlib import Path
 import anyio
 from anyio.abc import ObjectReceiveStream
 
-from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError
 from bridge.model import RunRequest, ServerSpec, Source
 from bridge.runs import Engine, open_engine
 from bridge.settings import load
-from tests.soak.host import (
-    CONNECTIONS,
-    EQUAL,
-    Sample,
-    at_rest,
-    descendants,
-    files,
-    growth,
-    own_containers,
-    own_groups,
-    sample,
-    table,
-    trends,
-)
+from tests.engine_rig import ListFinder
+from tests.soak import host
+from tests.soak.host import Sample, sample, table
 from tests.soak.programs import ATTACKS, DAY, HONEST, Case, case, day_case
+from tests.waiting import until_exists
 
 WORKSHOP = Path(__file__).parents[1] / "fakes" / "servers" / "workshop.py"
 
 SAMPLES = 20
-"""How often the host is looked at."""
+"""Samples of the host in a soak."""
 
 SETTLE_SECONDS = 30.0
-"""For what the last runs left to be taken down, and the next sandbox to be up."""
+"""Time for the last runs' remains to be removed, and for the next sandbox to start."""
 
 LOOK_SECONDS = 0.1
 
@@ -67,48 +56,28 @@ SETTINGS: Mapping[str, str] = {
     "artifact_bytes": "2m",
 }
 
-
 SESSIONS = 5
-"""Of a day; more than may be open, so that some are put away and come back."""
+"""Sessions of a day; more than may be open, so that some are saved and restored."""
 
 OWNER = "stdio"
-"""On whose behalf all run: what they leave is kept."""
 
 
-class _Finder:
-    """Finds two servers."""
-
-    def stamp(self) -> object:
-        return 0
-
-    def find(self) -> Discovery:
-        # One of them is there to be crashed, so that the calls of other runs are not lost with it.
-        specs = tuple(
-            ServerSpec(
-                name=name,
-                transport="stdio",
-                source=Source(client="soak", scope="user", path=str(WORKSHOP), key=""),
-                command=sys.executable,
-                args=(str(WORKSHOP),),
-            )
-            for name in ("workshop", "doomed")
-        )
-        return Discovery(servers=specs, skipped=(), warnings=(), stamp=())
+def _server(name: str) -> ServerSpec:
+    source = Source(client="soak", scope="user", path=str(WORKSHOP), key="")
+    command = {"command": sys.executable, "args": (str(WORKSHOP),)}
+    return ServerSpec(name=name, transport="stdio", source=source, **command)  # type: ignore[arg-type]
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What a soak has seen."""
-
     samples: list[Sample] = field(default_factory=list)
     endings: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return it for a person."""
         ends = "\n".join(f"  {count:6} {name}" for name, count in sorted(self.endings.items()))
         problems = "\n".join(f"  {text}" for text in self.complaints) or "  none"
-        seen = f"{table(self.samples)}\n{growth(self.samples)}"
+        seen = f"{table(self.samples)}\n{host.growth(self.samples)}"
         return f"{seen}\nendings\n{ends}\ncomplaints\n{problems}"
 
 
@@ -122,7 +91,7 @@ class Soak:
         self._backend = backend
         self._directory = directory
         self._at_once = at_once
-        self._connections = 0 if backend == "bubblewrap" else CONNECTIONS
+        self._connections = 0 if backend == "bubblewrap" else host.CONNECTIONS
         self._started = 0
         self.report = Report()
 
@@ -138,7 +107,9 @@ class Soak:
         for name in ("home", "run"):
             (self._directory / name).mkdir(mode=0o700)
         settings = load({**SETTINGS, "runtime": self._backend}, environ)
-        async with open_engine(settings, finder=_Finder()) as engine:
+        # Programs crash one of the servers; the other one serves the calls of other runs.
+        finder = ListFinder(_server("workshop"), _server("doomed"))
+        async with open_engine(settings, finder=finder) as engine:
             # What stays up from now on is up before the first look.
             crash = next(what for what in ATTACKS if "mcp_doomed" in what.code)
             sessions = [what for what in self._programs if what.session] * OPEN_SESSIONS
@@ -152,7 +123,7 @@ class Soak:
             while self._started < runs:
                 await self._batch(engine, min(step, runs - self._started))
                 await self._settle()
-        self.report.complaints += trends(self.report.samples, self._connections)
+        self.report.complaints += host.trends(self.report.samples, self._connections)
         self.report.complaints += self._left()
         return self.report
 
@@ -176,7 +147,7 @@ class Soak:
         try:
             with anyio.fail_after(WATCHDOG_SECONDS):
                 if what.interrupt:
-                    end = await self._interrupted(engine, number, what)
+                    end = await self._cancel(engine, number, what)
                 else:
                     request = RunRequest(
                         code=what.code,
@@ -196,39 +167,36 @@ class Soak:
             end = type(error).__name__
         self.report.endings[f"{what.name}: {end}"] += 1
 
-    async def _interrupted(self, engine: Engine, number: int, what: Case) -> str:
-        """Give a run up half-way, as a client does that cancels its request."""
+    async def _cancel(self, engine: Engine, number: int, what: Case) -> str:
+        """Cancel a run half-way, as a client does that cancels its request."""
         started, cancelled = (
             self._directory / f"{name}-{number}" for name in ("started", "cancelled")
         )
-        code = what.code
-        if what.interrupt == "call":
-            code = code.format(started=str(started), cancelled=str(cancelled))
+        in_call = what.interrupt == "call"
+        files = {"started": str(started), "cancelled": str(cancelled)}
+        code = what.code.format(**files) if in_call else what.code
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run, RunRequest(code=code, timeout=what.timeout))
-            if what.interrupt == "call":
-                await _until_exists(started)
-            else:
-                await anyio.sleep(number % 97 / 97)
+            await (until_exists(started) if in_call else anyio.sleep(number % 97 / 97))
             tasks.cancel_scope.cancel()
-        if what.interrupt == "call":
-            # The server has been told as well.
-            await _until_exists(cancelled)
+        if in_call:
+            # The server receives the cancellation too.
+            await until_exists(cancelled)
             started.unlink()
             cancelled.unlink()
         return "cancelled"
 
     async def _settle(self) -> None:
-        """Look once everything is as at the first look, or has had the time to be."""
+        """Take a sample once the host is as at the first one, or the time is over."""
         deadline = anyio.current_time() + SETTLE_SECONDS
         now, calm = sample(self._started, self._directory), 0
         while anyio.current_time() < deadline:
             await anyio.sleep(LOOK_SECONDS)
             before, now = now, sample(self._started, self._directory)
             if self.report.samples:
-                if at_rest(now, self.report.samples[0], self._connections):
+                if host.at_rest(now, self.report.samples[0], self._connections):
                     break
-            elif all(getattr(now, name) == getattr(before, name) for name in EQUAL):
+            elif all(getattr(now, name) == getattr(before, name) for name in host.EQUAL):
                 # Nothing to compare with yet.
                 calm += 1
                 if calm == CALM_LOOKS:
@@ -240,22 +208,17 @@ class Soak:
 
     def _left(self) -> list[str]:
         left = {
-            "processes": descendants(),
-            "control groups": own_groups(),
-            "containers": own_containers(self._backend),
-            "files": files(self._directory),
+            "processes": host.descendants(),
+            "control groups": host.own_groups(),
+            "containers": host.own_containers(self._backend),
+            "files": host.files(self._directory),
         }
         return [f"{name} left: {found}" for name, found in left.items() if found]
 
 
-async def _until_exists(path: Path) -> None:
-    while not path.exists():  # noqa: ASYNC110, ASYNC240 - the server in another process makes it
-        await anyio.sleep(0.01)
-
-
 @asynccontextmanager
 async def own_directory() -> AsyncIterator[Path]:
-    """Give everything that is written a directory of its own, temporary files included."""
+    """Yield a directory for all files of the soak, temporary files included."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="mcb-soak-") as name:
         directory = Path(name)
@@ -268,6 +231,6 @@ async def own_directory() -> AsyncIterator[Path]:
 
 
 async def soak(backend: str, runs: int, at_once: int, day: bool = False) -> Report:
-    """Soak one backend, with programs that mean harm or with those of an ordinary day."""
+    """Soak one backend with hostile programs, or with those of an ordinary day."""
     async with own_directory() as directory:
         return await Soak(backend, directory, at_once=at_once, day=day).run(runs)

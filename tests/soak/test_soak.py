@@ -1,4 +1,4 @@
-"""The soak itself, briefly: that it works, and that it can find something."""
+"""A short soak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 )
 @pytest.mark.parametrize("backend", ["bubblewrap"])
 def test_a_short_soak_finds_the_host_as_it_was(backend: str, programs: tuple[str, ...]) -> None:
-    """A process of its own, since everything of that process is looked at."""
     command = [sys.executable, "-m", "tests.soak", "--runs", "9", "--backends", backend, *programs]
     done = subprocess.run(
         command,

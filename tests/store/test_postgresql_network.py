@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,26 +14,18 @@ import pytest
 from bridge.artifacts import ArtifactStore
 from bridge.store import ServerUrl, StoreError
 from bridge.store.postgresql import ServerStore
+from tests.certificates import certify
 from tests.postgresql import PASSWORD, ROLE, Server, pooler, server
+from tests.store.test_store import count_together
 
 NAME = "db.internal"
 
 
-def certify(directory: Path) -> Path:
-    """Make a key and a certificate, which is its own authority; return that."""
-    out = ("-keyout", directory / "server.key", "-out", directory / "server.pem", "-days", "1")
-    subject = ("-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}")
-    command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *out, *subject)
-    subprocess.run(command, check=True, capture_output=True)
-    return directory / "server.pem"
-
-
 @pytest.fixture
 def encrypted(tmp_path: Path) -> Iterator[Server]:
-    certify(tmp_path)
+    pair = certify(tmp_path, NAME, f"DNS:{NAME}")
     with server() as made:
-        for name in ("server.pem", "server.key"):
-            path = shutil.copy(tmp_path / name, made.directory / name)
+        for path in (shutil.copy(each, made.directory) for each in pair):
             owner = made.directory.stat()
             shutil.chown(path, owner.st_uid, owner.st_gid)
             Path(path).chmod(0o600)
@@ -42,8 +33,8 @@ def encrypted(tmp_path: Path) -> Iterator[Server]:
         access.write_text(f"local all all trust\nhostssl all {ROLE} 127.0.0.1/32 scram-sha-256\n")
         made.options |= {
             "ssl": "on",
-            "ssl_cert_file": made.directory / "server.pem",
-            "ssl_key_file": made.directory / "server.key",
+            "ssl_cert_file": made.directory / "cert.pem",
+            "ssl_key_file": made.directory / "key.pem",
         }
         made.stop()
         made.start()
@@ -68,7 +59,7 @@ def names(store: ServerStore) -> set[str]:
 
 
 def test_a_server_is_known_by_its_certificate(tmp_path: Path, encrypted: Server) -> None:
-    ca = tmp_path / "server.pem"
+    ca = tmp_path / "cert.pem"
     store = ServerStore(tmp_path, address(encrypted, sslmode="verify-full", sslrootcert=ca))
     put(store, "a")
     with store.reading() as kept:
@@ -90,9 +81,10 @@ def test_a_server_is_known_by_its_certificate(tmp_path: Path, encrypted: Server)
 def test_a_server_that_could_be_another_gets_no_password(
     tmp_path: Path, encrypted: Server, host: str, mode: str, said: str
 ) -> None:
-    ca = tmp_path / "server.pem"
     if mode == "stranger":
-        mode, ca = "verify-full", certify(tmp_path)
+        mode = "verify-full"
+        certify(tmp_path, NAME, f"DNS:{NAME}")
+    ca = tmp_path / "cert.pem"
     store = ServerStore(tmp_path, address(encrypted, host, sslmode=mode, sslrootcert=ca))
     with pytest.raises(StoreError, match=said) as caught:
         put(store, "a")
@@ -104,25 +96,9 @@ def test_a_server_that_could_be_another_gets_no_password(
 def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
     tmp_path: Path,
 ) -> None:
-    """More of them than the pooler has connections, which each transaction finds as another left
-    them."""
     with server() as made, pooler(made, connections=3) as url:
         stores = [ServerStore(tmp_path / name, ServerUrl(url)) for name in ("a", "b", "c")]
-        put(stores[0], "n", b"0")
-
-        def count(store: ServerStore) -> None:
-            for _ in range(20):
-                with store.writing() as kept:
-                    found = int(kept.get("kind", "owner", "n") or b"0")
-                    kept.put("kind", "owner", "n", str(found + 1).encode())
-
-        threads = [threading.Thread(target=count, args=(store,)) for store in (*stores, *stores)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        with stores[1].reading() as kept:
-            assert kept.get("kind", "owner", "n") == b"120"
+        assert count_together((*stores, *stores), 20) == b"120"
         # What a transaction was told for itself stays with no one's connection.
         with made.connected() as connection:
             asked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"

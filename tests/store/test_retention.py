@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,26 +22,21 @@ HELD = st.lists(st.tuples(st.sampled_from(["me", "you"]), st.sampled_from(DIGEST
 SIZES = st.tuples(*(st.integers(0, 100) for _ in DIGESTS))
 
 
-def coming(owner: str, size: int) -> StoredItem:
+def next_item(owner: str, size: int) -> StoredItem:
     return StoredItem(owner, "", float("inf"), f"{99:064x}", size)
 
 
-def bounds(
-    total: int, oldest: int = -1, entries: int = 50, owner_entries: int = 20
-) -> RetentionLimits:
-    return RetentionLimits(
-        total_bytes=total, oldest=oldest, entries=entries, owner_entries=owner_entries
-    )
+bounds = partial(RetentionLimits, oldest=-1, entries=50, owner_entries=20)
 
 
-COMING = st.none() | st.builds(
-    coming,
+INCOMING = st.none() | st.builds(
+    next_item,
     st.sampled_from(["me", "you", "she"]),
     st.integers(0, 100),
 )
 
 
-@given(HELD, SIZES, st.integers(0, 300), st.integers(-1, 30), st.integers(1, 30), COMING)
+@given(HELD, SIZES, st.integers(0, 300), st.integers(-1, 30), st.integers(1, 30), INCOMING)
 def test_what_stays_is_within_all_bounds_with_room_for_what_comes(
     made: list[tuple[str, str]],
     of_digest: tuple[int, ...],
@@ -52,7 +49,7 @@ def test_what_stays_is_within_all_bounds_with_room_for_what_comes(
     held = [
         held_by(owner, place, digest, sizes[digest]) for place, (owner, digest) in enumerate(made)
     ]
-    goes = items_to_remove(held, bounds(total, oldest, most, 8), more)
+    goes = items_to_remove(held, bounds(total, oldest=oldest, entries=most, owner_entries=8), more)
     if goes is None:
         assert more is not None
         return
@@ -77,10 +74,10 @@ def test_where_there_is_too_much_a_tenth_more_goes() -> None:
     held = [held_by("me", number, DIGESTS[number], 20) for number in range(5)]
     most = bounds(100)
     assert items_to_remove(held, most) == []
-    assert items_to_remove(held, most, coming("me", 1)) == held[:1]
-    assert items_to_remove(held, most, coming("me", 11)) == held[:2]
+    assert items_to_remove(held, most, next_item("me", 1)) == held[:1]
+    assert items_to_remove(held, most, next_item("me", 11)) == held[:2]
     # What comes itself is not part of the tenth.
-    assert items_to_remove(held, most, coming("me", 100)) == held
+    assert items_to_remove(held, most, next_item("me", 100)) == held
 
 
 def test_what_goes_is_of_the_owner_who_has_most_and_not_of_one_with_less_than_a_share() -> None:
@@ -88,29 +85,29 @@ def test_what_goes_is_of_the_owner_who_has_most_and_not_of_one_with_less_than_a_
     yours = [held_by("you", number, DIGESTS[number], 20) for number in range(2, 6)]
     most = bounds(100)
     for who in ("me", "you", "she"):
-        assert items_to_remove([*mine, *yours], most, coming(who, 15)) == yours[:2]
+        assert items_to_remove([*mine, *yours], most, next_item(who, 15)) == yours[:2]
     # By number it is the same.
     few = bounds(1000, entries=5)
-    assert items_to_remove([*mine, *yours], few, coming("me", 1)) == yours[:1]
+    assert items_to_remove([*mine, *yours], few, next_item("me", 1)) == yours[:1]
 
 
 def test_what_is_more_than_a_share_by_itself_is_refused_and_nothing_goes() -> None:
     held = [held_by("me", 1, DIGESTS[0], 30), held_by("you", 2, DIGESTS[1], 30)]
     most = bounds(100)
-    assert items_to_remove(held, most, coming("she", 40)) == []
-    assert items_to_remove(held, most, coming("she", 41)) is None
+    assert items_to_remove(held, most, next_item("she", 40)) == []
+    assert items_to_remove(held, most, next_item("she", 41)) is None
     # Who has something already gives that for it, and is refused only if that is not enough.
-    assert items_to_remove(held, most, coming("you", 60)) == [held[1]]
-    assert items_to_remove(held, most, coming("you", 75)) is None
+    assert items_to_remove(held, most, next_item("you", 60)) == [held[1]]
+    assert items_to_remove(held, most, next_item("you", 75)) is None
 
 
-def test_the_tenth_more_is_taken_of_nobody_who_has_less_than_what_comes() -> None:
+def test_the_tenth_more_is_taken_of_no_one_who_has_less_than_what_comes() -> None:
     held = [
         held_by(f"{number}", number, f"{number:064x}", 100 if number == 7 else 82)
         for number in range(12)
     ]
     most = bounds(1000)
-    assert items_to_remove(held, most, coming("she", 83)) == [held[7]]
+    assert items_to_remove(held, most, next_item("she", 83)) == [held[7]]
 
 
 @pytest.mark.guarantee("shares")

@@ -1,17 +1,24 @@
-"""A server behind a URL that gives the answers that a test asks for, over either HTTP transport."""
+"""An HTTP server that sends the responses that a test chooses, over either HTTP transport."""
 
 from __future__ import annotations
 
 import json
 import queue
+import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import anyio
+
 from bridge.model import Transport
+from bridge.upstream.pool import Pool
+from tests.upstream.rig import Rig
+from tests.waiting import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -31,28 +38,24 @@ class Answer:
 
 
 def rpc(**fields: Any) -> str:
-    """Return a JSON-RPC message."""
     return json.dumps({"jsonrpc": "2.0", **fields}).replace('"$ID"', "$ID")
 
 
 def error(code: int, message: str) -> str:
-    """Return a JSON-RPC error to the request."""
     return rpc(id="$ID", error={"code": code, "message": message})
 
 
 class OddWeb:
-    """What one server answers, and what it received.
+    """One server: its responses, and the requests that it received.
 
     Attributes:
-        discover: The answer to `server/discover`; None for no answer.
-        lost: The answer to each request of a session that is not known.
-        tools: The answer of each tool, or what gives it for the arguments; others return their
-            arguments, and `forget` forgets all sessions first.
-        methods: The answers to other methods.
-        capabilities: Of the server, in the era with sessions.
-        cancelled: Set by `notifications/cancelled`, whose answer is `lost`.
-        received: The method, or the tool, of each request, in order.
-        url: Its address.
+        discover: The response to `server/discover`; None for no response.
+        lost: The response to a request of an unknown session, and to `notifications/cancelled`.
+        tools: Responses of tools, or functions of the arguments. Other tools return their
+            arguments; `forget` first forgets all sessions.
+        methods: Responses to other methods.
+        received: The method or the tool of each request, in order.
+        certificate: The file of its certificate for TLS, with its key in another of suffix ".key".
     """
 
     def __init__(self, transport: Transport = "http") -> None:
@@ -67,6 +70,7 @@ class OddWeb:
         self.received: list[str] = []
         self.sessions: dict[str, queue.Queue[str]] = {}
         self.url = ""
+        self.certificate: Path | None = None
         self.ended = threading.Event()
         self._count = 0
 
@@ -77,7 +81,6 @@ class OddWeb:
         return name
 
     def answer(self, session: str, message: Mapping[str, Any]) -> tuple[Answer, str]:
-        """Return the answer to a message, and the session that it opened."""
         method, params = message["method"], message.get("params") or {}
         tool = params.get("name", "") if method == "tools/call" else ""
         self.received.append(tool or method)
@@ -111,8 +114,15 @@ class OddWeb:
         answer = self.tools.get(tool, Answer(200, given))
         return answer(params["arguments"]) if callable(answer) else answer, ""
 
+    @asynccontextmanager
+    async def pool(self, rig: Rig, **options: Any) -> AsyncIterator[Pool]:
+        """Serve, and yield a pool with this server."""
+        with anyio.fail_after(PATIENCE_SECONDS), self.serve():
+            async with rig.pool(rig.remote(self.url, self.transport), **options) as pool:
+                yield pool
+
     def speak_newer(self) -> None:
-        """Speak the era of 2026 alone, which has no sessions."""
+        """Speak only 2026-07-28, which has no sessions."""
         self.modern = True
         result: dict[str, Any] = {"resultType": "complete"}
         result |= {"supportedVersions": ["2026-07-28"]}
@@ -121,13 +131,16 @@ class OddWeb:
 
     @contextmanager
     def serve(self) -> Iterator[OddWeb]:
-        """Listen on loopback."""
         handler = type("Handler", (_Handler,), {"web": self})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            server.daemon_threads = True
+        with _Server(("127.0.0.1", 0), handler) as server:
+            if self.certificate is not None:
+                context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+                context.load_cert_chain(self.certificate, self.certificate.with_suffix(".key"))
+                server.socket = context.wrap_socket(server.socket, server_side=True)
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
             thread.start()
-            self.url = f"http://127.0.0.1:{server.server_port}/mcp"
+            scheme = "http" if self.certificate is None else "https"
+            self.url = f"{scheme}://127.0.0.1:{server.server_port}/mcp"
             try:
                 yield self
             finally:
@@ -138,12 +151,17 @@ class OddWeb:
                 thread.join()
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64  # A test's calls connect at once; the kernel resets those beyond it.
+
+
 class _Handler(BaseHTTPRequestHandler):
     web: OddWeb
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        return
 
     def do_DELETE(self) -> None:
         self._reply(Answer())

@@ -1,4 +1,4 @@
-"""Real servers for the upstream tests, and proof of what is left of them."""
+"""Real servers for the upstream tests, and their surviving processes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from bridge.upstream.process import parse_stat
 from tests.waiting import until
 
 SERVERS = Path(__file__).parents[1] / "fakes" / "servers"
+PACKAGES = Path(__file__).parents[1] / "node" / "node_modules" / "@modelcontextprotocol"
+EVERYTHING = PACKAGES / "server-everything" / "dist" / "index.js"
 
 
-def speaking(protocol: ProtocolMode) -> dict[str, ServerSettings]:
-    """Return settings by which the server "server" is spoken to in this protocol."""
+def with_protocol(protocol: ProtocolMode) -> dict[str, ServerSettings]:
+    """Return settings with this protocol for the server "server"."""
     return {"server": ServerSettings(protocol=protocol)}
 
 
 class Rig:
-    """Makes server definitions and pools that keep their files in one test's directory."""
+    """Makes definitions of servers, and pools with their files in one test's directory."""
 
     def __init__(self, directory: Path, era: ProtocolMode = "auto") -> None:
         self._era = era
@@ -38,16 +40,9 @@ class Rig:
         return str(self.directory / name)
 
     def spec(self, *argv: str, name: str = "server", **fields: Any) -> ServerSpec:
-        command, *args = argv
+        fields |= {"command": argv[0], "args": argv[1:]}
         source = Source(client="Test", scope="user", path="/tmp/servers.json", key=name)
-        return ServerSpec(
-            name=name,
-            transport="stdio",
-            source=source,
-            command=command,
-            args=tuple(args),
-            **fields,
-        )
+        return ServerSpec(name=name, transport="stdio", source=source, **fields)
 
     def raw(self, *modes: str, **fields: Any) -> ServerSpec:
         return self.spec(sys.executable, str(SERVERS / "raw.py"), ",".join(modes), **fields)
@@ -60,29 +55,26 @@ class Rig:
         return ServerSpec(name="server", transport=transport, source=source, url=url, **fields)
 
     def pool(self, *specs: ServerSpec, **options: Any) -> Pool:
-        given = {"server_settings": speaking(self._era), **options}
-        return Pool(specs, log_dir=self.log_dir, environ=self.environ, **given)
+        options.setdefault("server_settings", with_protocol(self._era))
+        return Pool(specs, log_dir=self.log_dir, environ=self.environ, **options)
 
     def log(self, name: str = "server") -> str:
         return (self.log_dir / f"{name}.log").read_text("utf-8")
 
-    def started(self) -> list[int]:
-        """Return the pids of all servers that this test's pools started."""
+    def pids(self) -> list[int]:
         if not self.pid_file.exists():
             return []
         return [int(pid) for pid in self.pid_file.read_text().split()]
 
     def survivors(self) -> list[int]:
-        return [pid for pid in self.started() if is_alive(pid)]
+        return [pid for pid in self.pids() if is_alive(pid)]
 
     def kill_web(self) -> None:
-        """Kill the newest web server."""
         if self._web is not None:
             self._web.kill()
 
     @contextmanager
     def web(self, kind: str, *, port: int = 0, server: str = "toolbox.py") -> Iterator[str]:
-        """Run the toolbox, or another server, as a web server and give its URL."""
         process = subprocess.Popen(
             [sys.executable, str(SERVERS / server), kind],
             stdin=subprocess.PIPE,
@@ -101,7 +93,7 @@ class Rig:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs; a zombie that no one has collected does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         entry = parse_stat(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace"))
     except (FileNotFoundError, ProcessLookupError):
@@ -110,10 +102,8 @@ def is_alive(pid: int) -> bool:
 
 
 async def wait_file(path: str) -> None:
-    """Wait until a server has written a file."""
     await until(lambda: Path(path).exists() and Path(path).stat().st_size > 0)
 
 
 async def wait_dead(pid: int) -> None:
-    """Wait until a process has ended."""
     await until(lambda: not is_alive(pid))

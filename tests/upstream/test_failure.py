@@ -13,10 +13,8 @@ from mcp import MCPError
 
 from bridge.errors import (
     LoginRequiredError,
-    ServerLostError,
     ServerStartError,
     ToolCallError,
-    UpstreamError,
 )
 from bridge.model import ServerSpec, Source
 from bridge.upstream.failure import (
@@ -30,6 +28,7 @@ from bridge.upstream.failure import (
 )
 from bridge.upstream.http import may_redirect
 from bridge.upstream.refusal import Refusal, refusal_of
+from bridge.upstream.transport import Endpoint
 
 SPEC = ServerSpec(
     name="s",
@@ -40,7 +39,6 @@ SPEC = ServerSpec(
 
 
 def test_a_reason_is_found_behind_groups_and_causes() -> None:
-    """The outermost exception is seldom the telling one."""
     refused = OSError("all attempts failed")
     refused.__cause__ = ExceptionGroup("", [OSError(errno.ECONNREFUSED, "no")])
     assert reason(ExceptionGroup("", [httpx2.ConnectError("x"), refused])) == "connection refused"
@@ -52,37 +50,28 @@ def test_a_reason_is_found_behind_groups_and_causes() -> None:
 
 
 def test_a_start_error_shows_no_secret_of_the_url() -> None:
-    error = start_error(SPEC, OSError(errno.EHOSTUNREACH, ""), end_report="", refusal=None)
+    error = start_error(SPEC, OSError(errno.EHOSTUNREACH, ""), Endpoint())
     assert isinstance(error, ServerStartError)
     assert "no route to host" in error.message
     assert "https://example.test/mcp" in error.host_detail
     assert "k=v" not in str(error)
     assert "u:p" not in str(error)
-
-
-def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
     own = ServerStartError("m", server="s")
-    wrapped = ExceptionGroup("", [own])
-    assert start_error(SPEC, wrapped, end_report="", refusal=None) is own
+    assert start_error(SPEC, ExceptionGroup("", [own]), Endpoint()) is own
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"),
+    ("message", "code"),
     [
-        ("SSE stream failed: Server-sent event exceeded the 5 byte limit.", UpstreamError),
-        ("SSE stream ended without a response", ServerLostError),
-        ("Connection closed by my database", ToolCallError),
+        ("SSE stream failed: Server-sent event exceeded the 5 byte limit.", "message_too_large"),
+        ("SSE stream ended without a response", "server_lost"),
+        ("Connection closed by my database", "tool_call_refused"),
     ],
 )
-def test_the_code_for_a_closed_connection_is_read_with_its_text(
-    message: str, kind: type[Exception]
-) -> None:
+def test_a_closed_connection_is_recognized_by_its_text(message: str, code: str) -> None:
     error = MCPError(-32000, message)
     assert not is_lost(error)
-    assert isinstance(call_error(SPEC, "tool 'x'", error), kind)
-
-
-def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
+    assert call_error(SPEC, "tool 'x'", error).code == code
     assert "unknown" in lost_error("s", "It exited with status 1.").remedy
 
 
@@ -98,9 +87,7 @@ def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
         (("GET", "http://h/a"), ("GET", "http://x:y@h/a"), False),
     ],
 )
-def test_redirects_are_followed_only_where_the_headers_belong(
-    sent: tuple[str, str], following: tuple[str, str], followed: bool
-) -> None:
+def test_redirect_origin(sent: tuple[str, str], following: tuple[str, str], followed: bool) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
     assert may_redirect(httpx2.Request(*sent), httpx2.Request(*following)) is followed
 
@@ -108,7 +95,7 @@ def test_redirects_are_followed_only_where_the_headers_belong(
 PLAIN = replace(SPEC, url="https://example.test/mcp")
 
 
-def refused(status: int, challenge: str = "") -> Refusal:
+def refusal_with(status: int, challenge: str = "") -> Refusal:
     headers = {"www-authenticate": challenge} if challenge else {}
     return refusal_of(httpx2.Response(status, headers=headers), PLAIN, None)
 
@@ -116,43 +103,34 @@ def refused(status: int, challenge: str = "") -> Refusal:
 @pytest.mark.parametrize(
     ("refusal", "login", "message"),
     [
-        (refused(401, 'Bearer realm="x"'), True, "wants you to log in. Ask the user to run"),
+        (refusal_with(401, 'Bearer realm="x"'), True, "wants you to log in. Ask the user to run"),
         (
-            refused(401),
+            refusal_with(401),
             True,
             "HTTP status 401 (Unauthorized). Ask the user to run: mcp-code-bridge login s",
         ),
-        (refused(401, "Basic"), True, "wants authorization"),
-        (refused(403), False, "does not let the bridge do this"),
+        (refusal_with(401, "Basic"), True, "wants authorization"),
+        (refusal_with(403), False, "does not let the bridge do this"),
         (Refusal(status=403, logged_in=True), False, "does not let the account that is logged in"),
         (Refusal(status=401, sets_authorization=True), False, "refused the Authorization header"),
         (
-            refused(403, 'Bearer error="insufficient_scope", scope="a \x1b[2J b"'),
+            refusal_with(403, 'Bearer error="insufficient_scope", scope="a \x1b[2J b"'),
             True,
             "more permissions (a b). Ask",
         ),
-        (refused(403, "Bearer error=insufficient_scope"), True, "with more permissions. Ask"),
+        (refusal_with(403, "Bearer error=insufficient_scope"), True, "with more permissions. Ask"),
     ],
 )
-def test_a_refusal_says_what_to_do_in_the_part_that_programs_see(
-    refusal: Refusal, login: bool, message: str
-) -> None:
-    """At the start and in the middle; the configuration's place stays out of it."""
+def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, message: str) -> None:
     answered = json.loads(refusal.answer(1))["error"]
     error = MCPError(answered["code"], answered["message"], answered["data"])
-    for found in (
-        start_error(PLAIN, error, end_report="", refusal=None),
-        unauthorized_error(PLAIN, refusal),
-    ):
+    for found in (start_error(PLAIN, error, Endpoint()), unauthorized_error(PLAIN, refusal)):
         assert isinstance(found, LoginRequiredError) is login
         assert isinstance(found, ServerStartError)
         assert message in found.message
         assert "/f.json" not in found.message
         assert ("mcp-code-bridge login s" in found.message) is login
-
-
-def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
-    """A name may have blanks, and may look like a flag."""
+    # Users paste the command into a shell.
     assert login_command("git hub;") == "mcp-code-bridge login 'git hub;'"
     assert login_command("-x") == "mcp-code-bridge login -- -x"
 
@@ -170,9 +148,7 @@ def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
         (-32002, "resource 'a:b'", "Server 's', resource 'a:b': fetch failed", False),
     ],
 )
-def test_a_servers_own_error_is_the_tools_failure_and_no_refusal(
-    code: int, what: str, message: str, by_tool: bool
-) -> None:
+def test_a_servers_error_is_the_tools(code: int, what: str, message: str, by_tool: bool) -> None:
     failure = call_error(SPEC, what, MCPError(code=code, message="fetch failed"))
     assert isinstance(failure, ToolCallError)
     assert failure.message.startswith(message)

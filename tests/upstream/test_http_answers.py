@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
+import json
+import threading
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from bridge.errors import ToolCallError, UpstreamError
-from bridge.gate.outcomes import outcome_after
+from bridge.gate.decision import outcome_after
+from bridge.model import MEBIBYTE, ServerSpec, Source
+from bridge.upstream.http import CappedClient, HttpEndpoint, _EventStream
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc
 from tests.upstream.rig import Rig
-from tests.waiting import PATIENCE_SECONDS
 
 RESULT: dict[str, Any] = {"content": [{"type": "text", "text": "RESULT"}]}
 TEXT = rpc(id="$ID", result=RESULT)
@@ -35,15 +43,13 @@ ANSWERS = {
 
 
 async def test_one_json_answer_to_a_request_is_its_answer(rig: Rig) -> None:
-    """A response over HTTP belongs to its request, whatever it says of itself."""
     web = OddWeb()
     web.tools.update(ANSWERS)
-    with anyio.fail_after(PATIENCE_SECONDS), web.serve():
-        async with rig.pool(rig.remote(web.url)) as pool:
-            for case in ANSWERS:
-                result = await pool.call_tool("server", case, {})
-                assert result["content"] == RESULT["content"], case
-                assert web.received.count(case) == 1
+    async with web.pool(rig) as pool:
+        for case in ANSWERS:
+            result = await pool.call_tool("server", case, {})
+            assert result["content"] == RESULT["content"], case
+            assert web.received.count(case) == 1
 
 
 PAGE = "<html><style>b{}</style><h1>502 Bad Gateway</h1></html>"
@@ -102,21 +108,19 @@ REFUSALS: dict[str, tuple[Answer, str, Mapping[str, Any], str]] = {
 
 
 async def test_an_error_status_reaches_the_program_with_its_body(rig: Rig) -> None:
-    """And what it leaves open: a gateway answers for a server that may have acted."""
     web = OddWeb()
     web.tools.update({case: answer for case, (answer, *_) in REFUSALS.items()})
-    with anyio.fail_after(PATIENCE_SECONDS), web.serve():
-        async with rig.pool(rig.remote(web.url)) as pool:
-            for case, (_, text, data, outcome) in REFUSALS.items():
-                with pytest.raises(UpstreamError) as caught:
-                    await pool.call_tool("server", case, {})
-                await pool.call_tool("server", "echo", {})
-                assert text in str(caught.value), case
-                assert outcome_after(caught.value) == outcome, case
-                if data:
-                    assert isinstance(caught.value, ToolCallError)
-                    assert caught.value.data == data, case
-                assert web.received.count(case) == 1
+    async with web.pool(rig) as pool:
+        for case, (_, text, data, outcome) in REFUSALS.items():
+            with pytest.raises(UpstreamError) as caught:
+                await pool.call_tool("server", case, {})
+            await pool.call_tool("server", "echo", {})
+            assert text in str(caught.value), case
+            assert outcome_after(caught.value) == outcome, case
+            if data:
+                assert isinstance(caught.value, ToolCallError)
+                assert caught.value.data == data, case
+            assert web.received.count(case) == 1
     assert web.received.count("initialize") == 1
 
 
@@ -131,9 +135,111 @@ async def test_concurrent_errors_keep_their_own_status(rig: Rig) -> None:
             await pool.call_tool("server", f"t{status}", {})
         found.append((status, caught.value.data))
 
-    with anyio.fail_after(PATIENCE_SECONDS), web.serve():
-        async with rig.pool(rig.remote(web.url)) as pool, anyio.create_task_group() as tg:
-            for status in statuses:
-                tg.start_soon(call, status)
+    async with web.pool(rig) as pool, anyio.create_task_group() as tg:
+        for status in statuses:
+            tg.start_soon(call, status)
     assert all(data == {"status": status, "body": f"body {status}"} for status, data in found)
     assert len(found) == len(statuses)
+
+
+def capped_client(url: str) -> CappedClient:
+    source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
+    spec = ServerSpec(name="server", transport="http", source=source, url=url)
+    return CappedClient(HttpEndpoint(spec, max_message_bytes=MEBIBYTE))
+
+
+@contextmanager
+def answering(headers: Mapping[str, str], pieces: Iterator[bytes], status: int) -> Iterator[str]:
+    """Answer one request with these pieces while they are read; yield the address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(ConnectionError):
+                for piece in pieces:
+                    self.wfile.write(piece)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/mcp"
+        finally:
+            thread.join()
+
+
+async def read(data: bytes, encoding: str) -> bytes:
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    headers["content-length"] = str(len(data))
+    with answering(headers, iter([data]), 200) as url:
+        async with capped_client(url) as client, client.stream("GET", url) as response:
+            return await response.aread()
+
+
+async def test_compressed_bodies_pass() -> None:
+    text = b'{"a": 1}' * 100_000
+    for encoding in ("gzip", "GZip", "deflate"):
+        compress = zlib.compress if encoding == "deflate" else gzip.compress
+        assert await read(compress(text), encoding) == text
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "said"),
+    [
+        (gzip.compress(bytes(8 * MEBIBYTE)), "gzip", f"{MEBIBYTE} byte limit"),
+        (gzip.compress(b"{}"), "br", "was not asked for"),
+        (gzip.compress(b"{}"), "zstd", "was not asked for"),
+        (gzip.compress(b"{}"), "gzip, gzip", "was not asked for"),
+        (b"plain text", "gzip", "as its header says"),
+    ],
+)
+async def test_a_body_that_may_be_a_bomb_is_refused(data: bytes, encoding: str, said: str) -> None:
+    assert len(data) < MEBIBYTE / 50
+    with pytest.raises(httpx2.StreamError, match=said):
+        await read(data, encoding)
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_the_body_of_an_error_is_not_read_to_its_end(kind: str) -> None:
+    pieces = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal pieces
+        while pieces < 64:
+            yield bytes(MEBIBYTE)
+            pieces += 1
+
+    with answering({"content-type": kind}, endless(), 404) as url:
+        async with capped_client(url) as client:
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            async with client.stream("POST", url, json=request) as response:
+                assert response.status_code == 404
+                error = json.loads(await response.aread())["error"]
+            assert error["message"].startswith("HTTP status 404 (Not Found)")
+    # The kernel's buffers take more than the limit.
+    assert pieces < 32
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+async def test_an_event_is_passed_on_once_its_end_has_come(end: bytes, size: int) -> None:
+    events = b"data: 1" + end + b"data: 2" + end
+
+    class Body(httpx2.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for start in range(0, len(events), size):
+                yield events[start : start + size]
+
+    passed = b""
+    async for piece in _EventStream(Body(), MEBIBYTE, "", None, lambda: None):
+        passed += piece
+        assert piece.endswith((b"\n", b"\r"))
+    assert passed == events

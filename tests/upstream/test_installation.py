@@ -18,7 +18,16 @@ from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
 from bridge.upstream.installation import broken_cache, installs_packages
 from bridge.upstream.launch import label_container
-from bridge.upstream.process import KEPT_VARIABLE, TAG_VARIABLE, reap_orphans
+from bridge.upstream.process import (
+    KEPT_VARIABLE,
+    TAG_VARIABLE,
+    ProcessStat,
+    _orphan_pids,
+    _tree,
+    new_tag,
+    parse_stat,
+    reap_orphans,
+)
 from tests.fakes.registry import SlowRegistry, slow_registry
 from tests.upstream.rig import Rig
 from tests.waiting import until
@@ -107,14 +116,8 @@ def test_a_container_is_labelled_where_its_engine_reads_options(line: str, label
             "Error: Cannot find module 'ajv'\n- /home/a/.npm/_npx/ab12/node_modules/x.js",
             "/home/a/.npm/_npx/ab12",
         ),
-        (
-            "npm error code ENOTEMPTY\nnpm error path /c/_npx/ab12/node_modules/zod",
-            "/c/_npx/ab12",
-        ),
-        (
-            "Cannot find package 'zod' imported from /r/pnpm/dlx/ff/x/index.js",
-            "/r/pnpm/dlx/ff",
-        ),
+        ("npm error code ENOTEMPTY\nnpm error path /c/_npx/ab12/node_modules/zod", "/c/_npx/ab12"),
+        ("Cannot find package 'zod' imported from /r/pnpm/dlx/ff/x/index.js", "/r/pnpm/dlx/ff"),
         (
             "File \"/r/uv/archive-v0/Xy_1/lib/a/b.py\"\nModuleNotFoundError: No module named 'a'",
             "/r/uv/archive-v0/Xy_1",
@@ -137,7 +140,7 @@ def registry() -> Iterator[SlowRegistry]:
 
 
 def fresh(rig: Rig, registry: SlowRegistry) -> ServerSpec:
-    """Have npm start with an empty cache, and return a real server."""
+    """Give npm an empty cache, and return a real server."""
     rig.environ |= {
         "npm_config_cache": rig.path("cache"),
         "npm_config_registry": registry.url,
@@ -148,10 +151,7 @@ def fresh(rig: Rig, registry: SlowRegistry) -> ServerSpec:
 
 
 def installers(rig: Rig) -> set[int]:
-    """Return the processes of this test's installations and of their keepers.
-
-    Of a keeper only its shell: the commands that this one starts come and go.
-    """
+    """Return the processes of this test's installations, and the shells of their keepers."""
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -161,29 +161,15 @@ def installers(rig: Rig) -> set[int]:
             continue
         tagged = TAG_VARIABLE.encode() in environ and os.fsencode(rig.path("cache")) in environ
         keeps = leads and f"{KEPT_VARIABLE}=".encode() in environ
-        if tagged or (keeps and kept_by(rig) in environ):
+        spec = rig.spec("npx", "-y", PACKAGE, cwd=str(rig.directory))
+        if tagged or (keeps and spec.definition.encode() in environ):
             found.add(int(path.name))
     return found
 
 
-def kept_by(rig: Rig) -> bytes:
-    return rig.spec("npx", "-y", PACKAGE, cwd=str(rig.directory)).definition.encode()
-
-
-async def start(rig: Rig, spec: ServerSpec, **options: float) -> str:
-    """Try to start a server in a pool of its own; return the error."""
-    async with rig.pool(spec, **options) as pool:
-        with pytest.raises(ServerStartError) as caught:
-            await pool.server("server").start()
-    return str(caught.value)
-
-
 @pytest.mark.slow
 @needs_npx
-async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_the_server(
-    rig: Rig, registry: SlowRegistry
-) -> None:
-    """Until it is there, a caller in the next minute has the answer at once."""
+async def test_an_installation_continues_after_the_answer(rig: Rig, registry: SlowRegistry) -> None:
     spec = fresh(rig, registry)
     async with rig.pool(spec, start_timeout=2.0, start_patience=600.0) as pool:
         for _ in range(2):
@@ -198,12 +184,11 @@ async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_
 
 @pytest.mark.full
 @needs_npx
-async def test_an_installation_outlives_the_bridge_but_not_its_patience(
-    rig: Rig, registry: SlowRegistry
-) -> None:
+async def test_an_installation_outlives_the_bridge(rig: Rig, registry: SlowRegistry) -> None:
     spec = fresh(rig, registry)
-    said = await start(rig, spec, start_timeout=2.0, start_patience=6.0)
-    assert "still being installed" in said
+    async with rig.pool(spec, start_timeout=2.0, start_patience=6.0) as pool:
+        with pytest.raises(ServerStartError, match="still being installed"):
+            await pool.server("server").start()
     assert installers(rig)
     await until(lambda: installers(rig) == set())
     assert not registry.open.is_set()
@@ -211,10 +196,7 @@ async def test_an_installation_outlives_the_bridge_but_not_its_patience(
 
 @pytest.mark.slow
 @needs_npx
-async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_next_start_works(
-    rig: Rig,
-) -> None:
-    """The next bridge takes the installation for no orphan, and waits for its end."""
+async def test_a_killed_bridges_installation_is_waited_for(rig: Rig) -> None:
     with slow_registry(shutil.which("npm") or "npm", free=3) as registry:
         spec = fresh(rig, registry)
         command = [sys.executable, "-c", BRIDGE, str(rig.directory), PACKAGE]
@@ -232,3 +214,20 @@ async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_nex
                 registry.open.set()
             assert len(await pool.server("server").tools()) == 9
     await until(lambda: installers(rig) == set())
+
+
+def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
+    fields = " ".join(["S", "7", "8", "9", *["0"] * 15, "123", "0"])
+    expected = ProcessStat(pid=42, state="S", parent=7, group=8, session=9, started=123)
+    assert parse_stat(f"42 (a) b) (c) {fields}") == expected
+    assert parse_stat("nonsense") is parse_stat("") is None
+
+
+def test_neither_this_process_nor_a_child_of_a_live_bridge_is_an_orphan() -> None:
+    assert os.getpid() not in _tree(os.getpgid(0), new_tag())
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={TAG_VARIABLE: new_tag()})
+    with child:
+        try:
+            assert child.pid not in _orphan_pids()
+        finally:
+            child.kill()

@@ -7,6 +7,7 @@ installs; `make test-all` has all, by name and by path in a project.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,7 +30,7 @@ from bridge.errors import LoginRequiredError, ToolCallError
 from tests.clients.client import PEERS, SCRIPTS
 from tests.fakes.servers.guarded import guarded
 from tests.ports import reserved_port
-from tests.upstream.rig import Rig
+from tests.upstream.rig import EVERYTHING, Rig
 
 LAUNCHERS = PEERS.with_name("launchers") / "node_modules" / ".bin"
 MODULES = PEERS / "node_modules" / "@modelcontextprotocol"
@@ -77,10 +78,10 @@ MORE_LINES = (
 
 def cases() -> Iterator[ParameterSet]:
     """Yield each line, at home by its name and in a project by its path."""
-    for line, place in product((*OFTEN, *MORE_LINES), ("home", "project")):
-        marks = [] if line in OFTEN and place == "home" else [pytest.mark.full]
+    for line, directory in product((*OFTEN, *MORE_LINES), ("home", "project")):
+        marks = [] if line in OFTEN and directory == "home" else [pytest.mark.full]
         marks += [pytest.mark.docker] * line.startswith("docker")
-        yield pytest.param(line, place, marks=marks, id=f"{line} {place}")
+        yield pytest.param(line, directory, marks=marks, id=f"{line} {directory}")
 
 
 pytestmark = pytest.mark.node
@@ -113,8 +114,7 @@ def image(environ: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) 
 
 
 def words(line: str, environ: Mapping[str, str], by: str) -> Sequence[str]:
-    head, quote, script = line.replace("MODULES", str(MODULES)).partition(" '")
-    command, *arguments = [*head.split(), *([script[:-1]] if quote else [])]
+    command, *arguments = shlex.split(line.replace("MODULES", str(MODULES)))
     path = shutil.which(command, path=environ["PATH"])
     assert path, f"{command} is missing; `make test` or `make test-all` installs it"
     return (path if by == "path" else command, *arguments)
@@ -159,8 +159,7 @@ async def test_a_server_starts_through_the_bridge_as_it_does_directly(
 
 @contextmanager
 def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
-    """Run a web server whose sessions end with it."""
-    command = ["node", str(MODULES / "server-everything" / "dist" / "index.js"), "streamableHttp"]
+    command = ["node", str(EVERYTHING), "streamableHttp"]
     own = {**environ, "PORT": str(port)}
     with subprocess.Popen(command, env=own, stderr=PIPE, start_new_session=True) as process:
         try:
@@ -171,10 +170,7 @@ def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
-    rig: Rig, environ: Mapping[str, str]
-) -> None:
-    """The process of the proxy outlives its session, and answers each call with an error."""
+async def test_mcp_remote_survives_a_lost_session(rig: Rig, environ: Mapping[str, str]) -> None:
     rig.environ.update(environ)
     said = {"message": "hello"}
     with reserved_port() as port:
@@ -189,9 +185,7 @@ async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
 
 
 @pytest.mark.slow
-async def test_a_server_whose_user_has_to_log_in_gives_the_address_and_waits(
-    rig: Rig, environ: Mapping[str, str]
-) -> None:
+async def test_a_server_waits_for_its_users_login(rig: Rig, environ: Mapping[str, str]) -> None:
     """`mcp-remote` receives the browser itself, so the login would end with its process."""
     find = ["npx", "-y", "-p", REMOTE, "-c", "command -v mcp-remote"]
     proxy = await anyio.run_process(find, env=environ)

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import product
 
@@ -16,12 +15,9 @@ import pytest
 from starlette.responses import Response
 
 from bridge.errors import LoginRequiredError
-from bridge.upstream.oauth import Login, Logins
-from bridge.upstream.token_store import key_of
+from bridge.upstream.token_store import TokenRecord
 from tests.fakes.ring import Ring
-from tests.fakes.servers.guarded import Guarded, guarded
-from tests.upstream.login_rig import do_login, kept
-from tests.upstream.rig import Rig
+from tests.upstream.login_rig import Desk
 from tests.waiting import PATIENCE_SECONDS
 
 RENEW = """
@@ -37,21 +33,11 @@ print(anyio.run(login.other_token, stale))
 """
 
 
-@pytest.fixture
-async def fake(logins: Logins, rig: Rig) -> AsyncIterator[Guarded]:
-    """A server that the user has logged in to."""
-    with guarded() as made:
-        await do_login(rig.remote(made.url), logins)
-        yield made
-
-
-async def test_calls_that_find_the_token_ended_share_one_renewal(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    """Whose refresh token is used once, and none of them notices."""
-    async with rig.pool(rig.remote(fake.url), logins=logins) as pool:
+@pytest.mark.usefixtures("record")
+async def test_calls_that_find_the_token_ended_share_one_renewal(desk: Desk) -> None:
+    async with desk.pool() as pool:
         await pool.server("server").start()
-        fake.authority.expire()
+        desk.authority.expire()
         results: list[object] = []
 
         async def call(number: int) -> None:
@@ -62,83 +48,65 @@ async def test_calls_that_find_the_token_ended_share_one_renewal(
             for number in range(8):
                 tasks.start_soon(call, number)
     assert sorted(results, key=str) == list(range(8))
-    assert fake.authority.counts["renewed"] == 1
+    assert desk.authority.counts["renewed"] == 1
 
 
-async def test_a_login_in_a_keyring_is_used_and_renewed_there(
-    rig: Rig, logins: Logins, ring: Ring
-) -> None:
-    with guarded() as fake:
-        spec = rig.remote(fake.url)
-        await do_login(spec, logins)
-        fake.authority.expire()
-        async with rig.pool(spec, logins=logins) as pool:
-            assert (await pool.call_tool("server", "echo", {}))["content"]
-        (text,) = ring.kept.values()
-        assert (await kept(rig.remote(fake.url), logins)).access_token in text
-        path = logins.store.path(key_of(rig.remote(fake.url)))
-        assert [s for s in fake.authority.secrets if s in path.read_text()] == []
-        ring.mood = "raises"
-        async with rig.pool(spec, logins=logins) as pool:
-            with pytest.raises(LoginRequiredError) as caught:
-                await pool.server("server").start()
-        assert "it is in the system's keyring, and it failed" in caught.value.host_detail
+async def test_a_login_in_a_keyring_is_renewed_there(ring: Ring, desk: Desk) -> None:
+    await desk.log_in()
+    desk.authority.expire()
+    async with desk.pool() as pool:
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+    (text,) = ring.kept.values()
+    assert (await desk.record()).access_token in text
+    path = desk.logins.store.path(desk.key)
+    assert [s for s in desk.authority.secrets if s in path.read_text()] == []
+    ring.mood = "raises"
+    async with desk.pool() as pool:
+        with pytest.raises(LoginRequiredError) as caught:
+            await pool.server("server").start()
+    assert "it is in the system's keyring, and it failed" in caught.value.host_detail
 
 
-async def test_a_token_is_renewed_before_it_ends(rig: Rig, logins: Logins, fake: Guarded) -> None:
-    """By the time that its server gave it, also in a process that did not get it."""
-    spec = rig.remote(fake.url)
-    url = httpx2.URL(fake.url)
-    before = (await kept(rig.remote(fake.url), logins)).access_token
-    assert await Login(spec, logins.store).token(url) == before
-    late = Login(spec, logins.store, clock=lambda: time.time() + fake.authority.lifetime - 29)
-    assert await late.token(url) != before
-    assert fake.authority.counts["renewed"] == 1
-    assert (await kept(rig.remote(fake.url), logins)).access_token == await Login(
-        spec, logins.store
-    ).token(url)
+async def test_a_token_is_renewed_before_it_ends(desk: Desk, record: TokenRecord) -> None:
+    assert await desk.login().current_token(desk.url) == record.access_token
+    late = desk.login(lambda: time.time() + desk.authority.lifetime - 29)
+    assert await late.current_token(desk.url) != record.access_token
+    assert desk.authority.counts["renewed"] == 1
+    assert (await desk.record()).access_token == await desk.login().current_token(desk.url)
 
 
-async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    """In the middle of a session; and the next login fixes it without a restart."""
-    spec = rig.remote(fake.url)
-    async with rig.pool(spec, logins=logins) as pool:
+@pytest.mark.usefixtures("record")
+async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(desk: Desk) -> None:
+    async with desk.pool() as pool:
         await pool.server("server").start()
-        fake.authority.expire()
-        fake.authority.renews = False
+        desk.authority.expire()
+        desk.authority.renews = False
         with pytest.raises(LoginRequiredError, match="mcp-code-bridge login server") as caught:
             await pool.call_tool("server", "echo", {})
         assert "does not renew it any more" in caught.value.host_detail
         with pytest.raises(LoginRequiredError):
             await pool.call_tool("server", "echo", {})
-        assert fake.authority.counts["renewals tried"] == 1
-        assert (await kept(rig.remote(fake.url), logins)).refresh_token == ""
-        fake.authority.renews = True
-        await do_login(spec, logins)
+        assert desk.authority.counts["renewals tried"] == 1
+        assert (await desk.record()).refresh_token == ""
+        desk.authority.renews = True
+        await desk.log_in()
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
-async def test_a_broken_authorization_server_costs_no_login(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    """The refresh token is as good as before, and is tried again."""
-    spec = rig.remote(fake.url)
+async def test_a_broken_login_server_costs_no_login(desk: Desk, record: TokenRecord) -> None:
     now = [time.time()]
-    before = await kept(rig.remote(fake.url), logins)
-    fake.authority.expire()
-    fake.replaced["/token"] = Response(status_code=503)
-    login = Login(spec, logins.store, clock=lambda: now[0])
-    assert await login.token(httpx2.URL(fake.url)) == before.access_token
-    assert await login.other_token(before.access_token) == ""
+    desk.authority.expire()
+    desk.fake.replaced["/token"] = Response(status_code=503)
+    login = desk.login(lambda: now[0])
+    assert await login.current_token(desk.url) == record.access_token
+    assert await login.other_token(record.access_token) == ""
     assert "HTTP status 503" in login.problem
     assert login.exists
-    assert await kept(rig.remote(fake.url), logins) == before
-    del fake.replaced["/token"]
-    assert await login.other_token(before.access_token) == ""
+    assert await desk.record() == record
+    del desk.fake.replaced["/token"]
+    assert await login.other_token(record.access_token) == ""
     now[0] += 6
-    assert await login.other_token(before.access_token) != ""
+    assert await login.other_token(record.access_token) != ""
     assert login.problem == ""
 
 
@@ -146,30 +114,26 @@ HTML = b"<html>Forbidden by proxy</html>"
 PROOFS = ("invalid_grant", "invalid_client", "unauthorized_client")
 
 
-def named(error: object) -> bytes:
+def error_body(error: object) -> bytes:
     return json.dumps({"error": error}).encode()
 
 
 KEEPING = (
-    *map(named, ("invalid_request", "temporarily_unavailable", {"status": "invalid_grant"})),
+    *map(error_body, ("invalid_request", "temporarily_unavailable", {"status": "invalid_grant"})),
     *(b'{"message": "invalid_grant"}', b"error=invalid_grant", b"<p>invalid_grant</p>", HTML, b""),
 )
 STATUSES = (200, 302, 400, 401, 403, 404, 429, 500, 503)
 
 
 @pytest.mark.slow
-async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    """By one of three errors in JSON; all else may pass, and is quoted."""
-    before = await kept(rig.remote(fake.url), logins)
-    for status, body in product(STATUSES, (*map(named, PROOFS), *KEEPING)):
-        await logins.store.save(key_of(rig.remote(fake.url)), before)
-        fake.replaced["/token"] = Response(body, status)
-        login = Login(rig.remote(fake.url), logins.store)
-        assert await login.token(httpx2.URL(fake.url)) == before.access_token
-        assert await login.other_token(before.access_token) == ""
-        after = await kept(rig.remote(fake.url), logins)
+async def test_only_the_authority_ends_a_login(desk: Desk, record: TokenRecord) -> None:
+    for status, body in product(STATUSES, (*map(error_body, PROOFS), *KEEPING)):
+        await desk.logins.store.save(desk.key, record)
+        desk.fake.replaced["/token"] = Response(body, status)
+        login = desk.login()
+        assert await login.current_token(desk.url) == record.access_token
+        assert await login.other_token(record.access_token) == ""
+        after = await desk.record()
         ends = body not in KEEPING
         assert login.exists is not ends, (status, body)
         if ends:
@@ -177,47 +141,41 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
             assert "does not renew it any more (" in login.problem
             assert (after.redirect_uri == "") is (b"client" in body)
         else:
-            assert after == before, (status, body)
-            assert f"{fake.origin}/token answered with HTTP status {status}" in login.problem
+            assert after == record, (status, body)
+            assert f"{desk.fake.origin}/token answered with HTTP status {status}" in login.problem
             assert body != HTML or HTML.decode() in login.problem
-            assert before.refresh_token not in login.problem
-    del fake.replaced["/token"]
-    assert await Login(rig.remote(fake.url), logins.store).other_token(before.access_token)
+            assert record.refresh_token not in login.problem
+    del desk.fake.replaced["/token"]
+    assert await desk.login().other_token(record.access_token)
 
 
-async def test_a_login_without_a_refresh_token_says_what_to_do(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    before = await kept(rig.remote(fake.url), logins)
-    await logins.store.save(key_of(rig.remote(fake.url)), replace(before, refresh_token=""))
-    login = Login(rig.remote(fake.url), logins.store)
-    await login.token(httpx2.URL(fake.url))
-    assert await login.other_token(before.access_token) == ""
+async def test_a_login_without_refresh_token_is_explained(desk: Desk, record: TokenRecord) -> None:
+    await desk.logins.store.save(desk.key, replace(record, refresh_token=""))
+    login = desk.login()
+    await login.current_token(desk.url)
+    assert await login.other_token(record.access_token) == ""
     assert "gave no `refresh_token`: `offline_access` is not in its scopes (read)" in login.problem
     assert "as `scopes` of the login in /tmp/servers.json, and log in again" in login.problem
     assert not login.exists
 
 
-async def test_a_server_that_refuses_every_token_does_not_use_them_up(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    """A token that is new is refused for another reason than its age."""
-    spec = rig.remote(fake.url)
+@pytest.mark.usefixtures("record")
+async def test_a_server_that_refuses_every_token_does_not_use_them_up(desk: Desk) -> None:
     now = [time.time()]
-    login = Login(spec, logins.store, clock=lambda: now[0])
-    token = await login.token(httpx2.URL(fake.url))
+    login = desk.login(lambda: now[0])
+    token = await login.current_token(desk.url)
     for _ in range(5):
         token = await login.other_token(token) or token
-    assert fake.authority.counts["renewed"] == 1
+    assert desk.authority.counts["renewed"] == 1
     now[0] += 2
     assert await login.other_token(token) not in ("", token)
 
 
-async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: Guarded) -> None:
-    """The one that comes second takes what the first got, and neither loses the login."""
-    stale = (await kept(rig.remote(fake.url), logins)).access_token
-    fake.authority.expire()
-    command = [sys.executable, "-c", RENEW, fake.url, str(rig.directory / "logins"), stale]
+async def test_two_processes_renew_a_login_once(desk: Desk, record: TokenRecord) -> None:
+    stale = record.access_token
+    desk.authority.expire()
+    arguments = [desk.fake.url, str(desk.rig.directory / "logins"), stale]
+    command = [sys.executable, "-c", RENEW, *arguments]
 
     def renew() -> list[str]:
         both = [
@@ -235,35 +193,34 @@ async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: 
 
     with anyio.fail_after(PATIENCE_SECONDS):
         found = await anyio.to_thread.run_sync(renew)
-    assert found[0] == found[1] == (await kept(rig.remote(fake.url), logins)).access_token != stale
-    assert fake.authority.counts["renewed"] == 1
+    assert found[0] == found[1] == (await desk.record()).access_token != stale
+    assert desk.authority.counts["renewed"] == 1
 
 
-async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
+async def test_a_renewal_outlives_its_caller(desk: Desk, record: TokenRecord) -> None:
     """The old refresh token may be used up by the time that it goes."""
-    stale = (await kept(rig.remote(fake.url), logins)).access_token
-    login = Login(rig.remote(fake.url), logins.store)
-    await login.token(httpx2.URL(fake.url))
+    stale = record.access_token
+    login = desk.login()
+    await login.current_token(desk.url)
     async with anyio.create_task_group() as tasks:
 
         async def renew() -> None:
             await login.other_token(stale)
 
         tasks.start_soon(renew)
-        while not fake.authority.counts["renewals tried"]:  # noqa: ASYNC110 - in another thread
+        while not desk.authority.counts["renewals tried"]:  # noqa: ASYNC110 - in another thread
             await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()
-    assert (await kept(rig.remote(fake.url), logins)).access_token not in (stale, "")
+    assert (await desk.record()).access_token not in (stale, "")
 
 
-async def test_tokens_go_to_their_origin_and_into_no_representation(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    login = Login(rig.remote(fake.url), logins.store)
-    await login.token(httpx2.URL(fake.url))
-    assert await login.token(httpx2.URL(f"{fake.origin}/other")) in fake.authority.secrets
-    assert await login.token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
-    text = f"{login!r} {await kept(rig.remote(fake.url), logins)!r}"
-    assert [secret for secret in fake.authority.secrets if secret in text] == []
+@pytest.mark.usefixtures("record")
+async def test_tokens_go_to_their_origin_and_into_no_representation(desk: Desk) -> None:
+    login = desk.login()
+    await login.current_token(desk.url)
+    assert (
+        await login.current_token(httpx2.URL(f"{desk.fake.origin}/other")) in desk.authority.secrets
+    )
+    assert await login.current_token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
+    text = f"{login!r} {await desk.record()!r}"
+    assert [secret for secret in desk.authority.secrets if secret in text] == []

@@ -6,11 +6,12 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+from mcp.types import Implementation
 
 from bridge.errors import CallDeniedError, CallTimeoutError, ToolCallError
 from bridge.model import ToolFilter
@@ -25,25 +26,19 @@ from bridge.upstream.listing import (
     suggestion,
 )
 from bridge.upstream.pool import Pool
+from bridge.upstream.server import MAX_CHARS, introduction
 from tests.upstream.rig import SERVERS, Rig
 from tests.waiting import LOOK_SECONDS, PATIENCE_SECONDS
 
 LIBRARY = str(SERVERS / "library.py")
 WORKSHOP = str(SERVERS / "workshop.py")
 
-EVERYTHING = (
-    Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol/server-everything"
-) / "dist/index.js"
-
 
 @pytest.fixture(scope="module", params=["stdio", "http"])
 async def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Pool]:
-    """A server with a bit of everything, in the older era over a pipe and the newer over HTTP.
-
-    One for all tests, since it takes a second to start.
-    """
+    """A server with resources and prompts, in the older era over stdio and the newer over HTTP."""
     rig = Rig(tmp_path_factory.mktemp("library"))
     with ExitStack() as stack:
         if request.param == "stdio":
@@ -55,31 +50,27 @@ async def library(
 
 
 async def lists(pool: Pool) -> int:
-    """Return how often the server was asked for a page of its resources."""
     result = await pool.call_tool("server", "asked", {})
     return int(result["content"][0]["text"])
 
 
-async def kept(pool: Pool, kind: Kind) -> None:
-    """Return once a list is kept; the server's notices may take a moment to be subscribed to."""
+async def wait_cached(pool: Pool, kind: Kind) -> None:
+    """Wait until a list is cached, for which the server's notifications must be subscribed to."""
+    offers = pool.server("server").offers
     with anyio.fail_after(PATIENCE_SECONDS):
-        while await pool.server("server").offers(kind) is not await pool.server(  # noqa: ASYNC110
-            "server"
-        ).offers(kind):
+        while await offers(kind) is not await offers(kind):  # noqa: ASYNC110
             await anyio.sleep(LOOK_SECONDS)
 
 
-async def listed(pool: Pool, kind: Kind, wanted: dict[str, str]) -> None:
-    """Return once something is listed: the server's notice comes beside its answer."""
+async def wait_listed(pool: Pool, kind: Kind, name: str) -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
-        while not any(  # noqa: ASYNC110 - another process brings it about
-            wanted.items() <= entry.items() for entry in await pool.server("server").offers(kind)
-        ):
+        while name not in {  # noqa: ASYNC110 - another process brings it about
+            entry["name"] for entry in await pool.server("server").offers(kind)
+        }:
             await anyio.sleep(LOOK_SECONDS)
 
 
 async def test_all_pages_of_resources_are_listed_once_until_they_change(library: Pool) -> None:
-    """A server that says when they change is not asked again before it does."""
     resources = await library.server("server").offers("resources")
     assert [entry["uri"] for entry in resources][-1] == "books://both"
     assert resources[0] == {
@@ -87,12 +78,12 @@ async def test_all_pages_of_resources_are_listed_once_until_they_change(library:
         "name": "index",
         "mimeType": "application/json",
     }
-    await kept(library, "resources")
+    await wait_cached(library, "resources")
     asked = await lists(library)
     assert await library.server("server").offers("resources") == resources
     assert await lists(library) == asked
     await library.call_tool("server", "add_book", {})
-    await listed(library, "resources", {"uri": "books://new", "name": "new"})
+    await wait_listed(library, "resources", "new")
 
 
 async def test_templates_and_prompts_are_listed(library: Pool) -> None:
@@ -109,25 +100,25 @@ async def test_templates_and_prompts_are_listed(library: Pool) -> None:
             ],
         },
     )
-    await kept(library, "prompts")
+    await wait_cached(library, "prompts")
     await library.call_tool("server", "get_prompt", {})
-    await listed(library, "prompts", {"name": "summary"})
+    await wait_listed(library, "prompts", "summary")
 
 
 async def test_a_server_without_resources_says_so_and_is_not_asked(rig: Rig) -> None:
     """Some answer nothing at all to what they do not know."""
     async with rig.pool(rig.spec(sys.executable, WORKSHOP)) as pool:
-        assert await pool.server("server").offers("resources") == ()
-        assert await pool.server("server").offers("prompts") == ()
-        with pytest.raises(ToolCallError, match="offers no resources, only tools"):
-            await pool.server("server").request("resources/read", {"uri": "a://b"})
-        with pytest.raises(ToolCallError, match="offers no prompts, only tools"):
-            await pool.server("server").request("prompts/get", {"name": "a", "arguments": {}})
+        server = pool.server("server")
+        assert await server.offers("resources") == await server.offers("prompts") == ()
         about = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "y"}}
-        with pytest.raises(ToolCallError, match="completes no arguments"):
-            await pool.server("server").request("completion/complete", about)
-        with pytest.raises(ToolCallError, match="does not say when a resource changes"):
-            await pool.server("server").watch_resource("x://y")
+        for request, message in (
+            (server.request("resources/read", {"uri": "a://b"}), "offers no resources, only tools"),
+            (server.request("prompts/get", {"name": "a"}), "offers no prompts, only tools"),
+            (server.request("completion/complete", about), "completes no arguments"),
+            (server.watch_resource("x://y"), "does not say when a resource changes"),
+        ):
+            with pytest.raises(ToolCallError, match=message):
+                await request
 
 
 async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(rig: Rig) -> None:
@@ -147,8 +138,7 @@ async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(ri
             await pool.call_tool("server", "echo", {})
 
 
-async def test_whoever_watches_a_resource_gets_what_it_holds_after_a_change(library: Pool) -> None:
-    """The server is asked to tell no longer than somebody watches."""
+async def test_each_watcher_of_a_resource_gets_its_changed_content(library: Pool) -> None:
     with pytest.raises(CallTimeoutError, match="did not change within 0.2 s"):
         await library.server("server").watch_resource("books://draft", timeout=0.2)
     found: list[str] = []
@@ -179,14 +169,12 @@ def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
     assert prompt["arguments"] == [{"name": "a", "description": "", "required": False}]
 
 
-def test_looking_for_the_nearest_is_bounded() -> None:
-    """However many and long the names are; this would otherwise take minutes."""
+def test_the_search_for_the_nearest_is_bounded() -> None:
     offers = [{"uri": f"x://{n}" + "abc" * 2_500} for n in range(10_000)]
     assert suggestion("resources", "x://" + "cab" * 2_500, offers).count("x://") <= 3
 
 
-def test_a_schema_that_is_too_large_is_taken_for_one_that_allows_anything() -> None:
-    """The tool can still be called; what is worked out from schemas stays quick."""
+def test_a_schema_that_is_too_large_is_replaced_by_one_that_allows_anything() -> None:
     ordinary = {"type": "object", "properties": {"x": {"type": "string"}}}
     large = {"type": "object", "properties": {"x": {"description": "x" * MAX_SCHEMA_BYTES}}}
     given = {"name": "a", "inputSchema": large, "outputSchema": ordinary}
@@ -217,8 +205,27 @@ def test_all_schemas_of_a_server_together_are_bounded() -> None:
         ({"visibility": "app"}, True, False),
     ],
 )
-def test_a_tool_that_only_a_view_may_call_is_not_listed(
-    ui: Any, listed: bool, has_view: bool
-) -> None:
+def test_a_tool_for_views_is_not_listed(ui: Any, listed: bool, has_view: bool) -> None:
     tools = parse_tools("server", [{"name": "x", "_meta": {"ui": ui}}])
     assert [tool.has_view for tool in tools] == ([has_view] if listed else [])
+
+
+@pytest.mark.parametrize(
+    ("instructions", "info", "expected"),
+    [
+        ("Use it.", {"description": "Issues\nand pulls."}, "Issues and pulls."),
+        ("# Heading\n\nUse it for\nissues.\n\nMore.", {"title": "S"}, "Use it for issues."),
+        ("Audience: written for an LLM.", {"title": "Issue tracker"}, "Issue tracker"),
+        ("word " * 1_000_000, {}, ("word " * 1_000)[:MAX_CHARS]),
+        ("#" * 1_000_000, {}, ""),
+        (None, {"title": "s"}, ""),
+        ("", {}, ""),
+        (None, None, ""),
+    ],
+)
+def test_an_introduction_has_three_sources(
+    instructions: str | None, info: dict[str, Any] | None, expected: str
+) -> None:
+    implementation = None if info is None else Implementation(name="s", version="1", **info)
+    client: Any = SimpleNamespace(server_info=implementation, instructions=instructions)
+    assert introduction(client) == expected

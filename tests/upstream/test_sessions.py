@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import textwrap
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
@@ -16,41 +17,37 @@ import pytest
 from bridge.errors import (
     BridgeError,
     CallTimeoutError,
-    ServerLostError,
     ServerStartError,
     ToolCallError,
 )
-from bridge.model import Json, ProtocolMode, ServerSettings, Tool
+from bridge.model import Json, ProtocolMode, ServerSettings
 from bridge.upstream import connection, listing
 from bridge.upstream import server as session
 from bridge.upstream.client_features import on_behalf_of
+from bridge.upstream.pool import Pool
 from tests.raised import raises_code
-from tests.upstream.rig import Rig, is_alive, speaking, wait_dead, wait_file
+from tests.upstream.rig import SERVERS, Rig, is_alive, wait_dead, wait_file, with_protocol
 from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import PATIENCE_SECONDS, until
-
-
-async def test_nothing_starts_before_it_is_needed(rig: Rig) -> None:
-    async with rig.pool(rig.raw()) as pool:
-        assert pool.names() == ("server",)
-        assert pool.states()["server"].state == "idle"
-        assert "connections=0" in repr(pool)
-    assert rig.started() == []
-    assert pool.states()["server"].state == "closed"
+from tests.wire import OLDER, Wire
 
 
 async def test_concurrent_first_requests_start_a_server_once(rig: Rig) -> None:
     async with rig.pool(rig.raw()) as pool:
+        assert pool.names() == ("server",)
+        assert pool.states()["server"].state == "idle"
+        assert "connections=0" in repr(pool)
+        assert rig.pids() == []
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tg:
                 for number in range(20):
                     tg.start_soon(pool.call_tool, "server", "echo", {"n": number})
         assert pool.states()["server"].restarts == 0
-    assert len(rig.started()) == 1
+    assert pool.states()["server"].state == "closed"
+    assert len(rig.pids()) == 1
 
 
-async def test_a_start_goes_on_when_its_first_requester_is_cancelled(rig: Rig) -> None:
-    """The others that wait for it are served by the same start."""
+async def test_a_start_continues_when_its_first_requester_is_cancelled(rig: Rig) -> None:
     answers: list[object] = []
 
     async with rig.pool(rig.raw()) as pool:
@@ -65,13 +62,10 @@ async def test_a_start_goes_on_when_its_first_requester_is_cancelled(rig: Rig) -
                 outer.start_soon(call)
                 inner.cancel_scope.cancel()
     assert len(answers) == 1
-    assert len(rig.started()) == 1
+    assert len(rig.pids()) == 1
 
 
-async def test_concurrent_requests_share_one_failed_start_and_the_next_tries_again(
-    rig: Rig,
-) -> None:
-    """No storm of retries, and no memory of the failure either."""
+async def test_concurrent_requests_share_one_failed_start(rig: Rig) -> None:
     rig.environ["FAIL_ONCE"] = rig.path("failed-once")
     errors: list[ServerStartError] = []
     async with rig.pool(rig.raw("fail-once")) as pool:
@@ -84,7 +78,7 @@ async def test_concurrent_requests_share_one_failed_start_and_the_next_tries_aga
         async with anyio.create_task_group() as tg:
             for _ in range(5):
                 tg.start_soon(start)
-        assert len(rig.started()) == 1
+        assert len(rig.pids()) == 1
         await pool.server("server").start()
         assert pool.states()["server"].restarts == 1
     assert len(errors) == 5
@@ -92,7 +86,6 @@ async def test_concurrent_requests_share_one_failed_start_and_the_next_tries_aga
 
 
 async def test_a_server_that_exits_at_once_is_quoted_with_status_log_and_remedy(rig: Rig) -> None:
-    """What a user needs to fix it is in the one error."""
     async with rig.pool(rig.raw("exit")) as pool:
         with pytest.raises(ServerStartError) as caught:
             await pool.server("server").tools()
@@ -105,10 +98,7 @@ async def test_a_server_that_exits_at_once_is_quoted_with_status_log_and_remedy(
     assert "/tmp/servers.json" in caught.value.remedy
 
 
-async def test_a_start_that_took_too_long_is_remembered_and_tried_again_in_the_background(
-    rig: Rig,
-) -> None:
-    """The next caller has the reason at once; a changed definition is waited for."""
+async def test_a_slow_start_is_remembered_and_tried_again(rig: Rig) -> None:
     async with rig.pool(rig.raw("silent"), start_timeout=0.5) as pool:
         with pytest.raises(ServerStartError, match=r"within 0\.5 s.*MCP_BRIDGE_START_TIMEOUT"):
             await pool.server("server").start()
@@ -120,9 +110,7 @@ async def test_a_start_that_took_too_long_is_remembered_and_tried_again_in_the_b
 
 
 @pytest.mark.slow
-async def test_a_server_that_is_well_again_after_a_start_that_took_too_long_is_used(
-    rig: Rig,
-) -> None:
+async def test_a_server_is_used_once_it_starts_again(rig: Rig) -> None:
     fixed, raw = rig.path("fixed"), rig.raw()
     script = f'[ -e {fixed} ] || silent=silent; exec {raw.command} {raw.args[0]} "$silent"'
     async with rig.pool(rig.spec("sh", "-c", script), start_timeout=5.0) as pool:
@@ -136,18 +124,19 @@ async def test_a_server_that_is_well_again_after_a_start_that_took_too_long_is_u
 
 
 @pytest.mark.parametrize(
-    ("command", "said", "remedy"),
+    ("command", "cwd", "message", "remedy"),
     [
-        ("no-such-command", "no command 'no-such-command' on the PATH", "full path"),
-        ("/no/such/file", "There is no file /no/such/file", "Correct `command`"),
-        ("{here}/plain", "/plain cannot be executed", "Make it executable"),
-        ("{here}/lost", "The interpreter that", "first line"),
-        ("{here}/headless", "neither a program nor a script", "`#!` line"),
-        ("nul\0", "null byte", "Correct `command`"),
+        ("sh", "/no/such/place", "directory /no/such/place does not exist", "cwd"),
+        ("no-such-command", None, "no command 'no-such-command' on the PATH", "full path"),
+        ("/no/such/file", None, "There is no file /no/such/file", "Correct `command`"),
+        ("{here}/plain", None, "/plain cannot be executed", "Make it executable"),
+        ("{here}/lost", None, "The interpreter that", "first line"),
+        ("{here}/headless", None, "neither a program nor a script", "`#!` line"),
+        ("nul\0", None, "null byte", "Correct `command`"),
     ],
 )
-async def test_a_command_that_cannot_run_is_explained(
-    rig: Rig, command: str, said: str, remedy: str
+async def test_a_bad_command_or_directory_is_explained(
+    rig: Rig, command: str, cwd: str | None, message: str, remedy: str
 ) -> None:
     for name, text, mode in [
         ("plain", "", 0o600),
@@ -157,52 +146,27 @@ async def test_a_command_that_cannot_run_is_explained(
         path = rig.directory / name
         path.write_text(text)
         path.chmod(mode)
-    async with rig.pool(rig.spec(command.format(here=rig.directory))) as pool:
-        with pytest.raises(ServerStartError, match=said) as caught:
+    async with rig.pool(rig.spec(command.format(here=rig.directory), cwd=cwd)) as pool:
+        with pytest.raises(ServerStartError, match=message) as caught:
             await pool.server("server").start()
     assert remedy in caught.value.remedy
-
-
-async def test_a_missing_directory_is_explained(rig: Rig) -> None:
-    """Not reported as a missing command, which the system's own error suggests."""
-    async with rig.pool(rig.raw(cwd="/no/such/place")) as pool:
-        with pytest.raises(ServerStartError, match="directory /no/such/place does not exist"):
-            await pool.server("server").start()
-
-
-async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> None:
-    async with rig.pool(rig.raw(name="github"), rig.raw(name="files")) as pool:
-        with raises_code("unknown_server", match="Did you mean 'github'") as caught:
-            await pool.call_tool("git-hub", "echo", {})
-    assert "'github', 'files'" in caught.value.remedy
-
-
-@pytest.mark.parametrize("mode", ["newer-only", "no-handshake"])
-async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig, mode: str) -> None:
-    """After it has answered the handshake with an error, whichever."""
-    async with rig.pool(rig.raw(mode)) as pool:
-        await pool.call_tool("server", "echo", {})
-        assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 
 
 @pytest.mark.parametrize(
     ("era", "modes", "protocol"),
     [
+        ("auto", "newer-only", "2026-07-28"),
+        ("auto", "no-handshake", "2026-07-28"),
         ("modern", "", "2026-07-28"),
         ("legacy", "strict", "2025-11-25"),
         ("auto", "strict", "2025-11-25"),
     ],
 )
-async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
+async def test_a_configured_era_or_else_the_one_that_the_server_speaks_is_used(
     rig: Rig, era: ProtocolMode, modes: str, protocol: str
 ) -> None:
-    async with rig.pool(
-        rig.raw(modes),
-        server_settings={
-            "server": ServerSettings(protocol=era),
-            "other": ServerSettings(protocol="legacy"),
-        },
-    ) as pool:
+    chosen = {**with_protocol(era), "other": ServerSettings(protocol="legacy")}
+    async with rig.pool(rig.raw(modes), server_settings=chosen) as pool:
         await pool.server("server").start()
         assert pool.states()["server"].server_info["protocol"] == protocol
 
@@ -210,10 +174,8 @@ async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
 @pytest.mark.parametrize(
     ("era", "modes"), [("auto", ("no-handshake", "neither")), ("legacy", ("no-handshake",))]
 )
-async def test_a_server_of_no_era_that_is_tried_is_quoted_on_the_handshake(
-    rig: Rig, era: ProtocolMode, modes: tuple[str, ...]
-) -> None:
-    async with rig.pool(rig.raw(*modes), server_settings=speaking(era)) as pool:
+async def test_a_refused_era_is_quoted(rig: Rig, era: ProtocolMode, modes: tuple[str, ...]) -> None:
+    async with rig.pool(rig.raw(*modes), server_settings=with_protocol(era)) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
             await pool.server("server").start()
 
@@ -225,33 +187,28 @@ async def test_all_pages_of_tools_are_read(rig: Rig) -> None:
     assert [tool.name for tool in tools] == [f"tool_{p}_{i}" for p in range(3) for i in range(2)]
 
 
-async def test_a_list_of_tools_that_repeats_its_cursor_is_cut(
-    rig: Rig, caplog: pytest.LogCaptureFixture
+ODD_NAMES = ["twice", "__import__", "class", "a b", "\u202eevil"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "message"),
+    [
+        ("same-cursor", ["only"], "does not end"),
+        ("odd-tools", ODD_NAMES, "more than once"),
+        ("no-tools", [], ""),
+    ],
+)
+async def test_an_odd_list_of_tools_is_used_as_far_as_it_is_valid(
+    rig: Rig, caplog: pytest.LogCaptureFixture, mode: str, expected: list[str], message: str
 ) -> None:
-    async with rig.pool(rig.raw("same-cursor")) as pool:
-        assert len(await pool.server("server").tools()) == 1
-    assert "does not end" in caplog.text
-
-
-async def test_odd_tools_do_not_hide_the_others(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """Duplicates: the first wins. Hostile names stay as they are. Nonsense is left out."""
-    async with rig.pool(rig.raw("odd-tools")) as pool:
+    async with rig.pool(rig.raw(mode)) as pool:
         tools = await pool.server("server").tools()
-    assert [tool.name for tool in tools] == ["twice", "__import__", "class", "a b", "\u202eevil"]
-    assert tools[0].description == "the first"
-    assert "more than once" in caplog.text
+    assert [tool.name for tool in tools] == expected
+    assert [tool.description for tool in tools if tool.name == "twice"] in ([], ["the first"])
+    assert message in caplog.text
 
 
-async def test_a_server_without_tools_has_none(rig: Rig) -> None:
-    """Servers with only resources or prompts refuse the question."""
-    async with rig.pool(rig.raw("no-tools")) as pool:
-        assert await pool.server("server").tools() == ()
-
-
-async def test_a_list_is_asked_for_again_though_no_change_was_announced(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If somebody misses something in it, and not right after it was asked for."""
+async def test_a_list_is_refreshed_on_demand(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.pool(rig.raw("quiet")) as pool:
         before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})
@@ -263,13 +220,12 @@ async def test_a_list_is_asked_for_again_though_no_change_was_announced(
 
 
 @pytest.mark.parametrize(("era", "kept"), [("modern", False), ("legacy", True)])
-async def test_a_list_counts_as_long_as_its_server_says(
+async def test_a_list_expires(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, era: ProtocolMode, kept: bool
 ) -> None:
-    """In the newer protocol; in the older one the field means nothing."""
     monkeypatch.setattr(listing, "MIN_CACHE_SECONDS", 0.0)
     spec = rig.raw("quiet", env={"TTL_MS": "1"})
-    async with rig.pool(spec, server_settings=speaking(era)) as pool:
+    async with rig.pool(spec, server_settings=with_protocol(era)) as pool:
         before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})
         for _ in range(20):
@@ -302,14 +258,13 @@ def test_how_long_a_list_counts(ttl: Json, announced: bool, seconds: float) -> N
 
 
 @pytest.mark.slow
-async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:
-    """By the next request; of those that waited together only the first waits in vain."""
+async def test_a_server_that_does_not_list_its_tools_is_restarted(rig: Rig) -> None:
     outcomes: list[object] = []
     async with rig.pool(rig.raw(call_timeout=5.0)) as pool:
 
         async def ask() -> None:
             try:
-                outcomes.append(names(await pool.server("server").tools()))
+                outcomes.append({tool.name for tool in await pool.server("server").tools()})
             except BridgeError as error:
                 outcomes.append(type(error))
 
@@ -321,56 +276,51 @@ async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -
         assert pool.states()["server"].restarts == 1
         assert outcomes.count(CallTimeoutError) == 1
         assert sum("echo" in found for found in outcomes if isinstance(found, set)) == 3
-    assert len(rig.started()) == 2
+    assert len(rig.pids()) == 2
 
 
-@pytest.mark.parametrize("timeout", [0.1, None], ids=["timed out", "cancelled"])
-async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+async def give_up(call: Callable[[], Awaitable[object]], by: str) -> None:
+    """Let a call with a timeout of 0.1 s time out, or cancel it."""
+    if by == "timeout":
+        with pytest.raises(CallTimeoutError):
+            await call()
+    else:
+        with anyio.move_on_after(0.05):
+            await call()
+
+
+@pytest.mark.parametrize("by", ["timeout", "cancellation"])
+async def test_a_server_that_answers_nothing_after_a_lost_call_is_restarted(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """By the next call, whose run learns that what the server held is gone."""
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
     caller = FakeCaller()
     async with rig.pool(rig.raw(call_timeout=0.3)) as pool:
         await pool.call_tool("server", "jam", {})
-        if timeout is None:
-            with anyio.move_on_after(0.1):
-                await pool.call_tool("server", "echo", {})
-        else:
-            with pytest.raises(CallTimeoutError):
-                await pool.call_tool("server", "echo", {}, timeout=timeout)
+        await give_up(partial(pool.call_tool, "server", "echo", {}, timeout=0.1), by)
         await until(lambda: pool.states()["server"].state == "failed")
-        assert rig.survivors() == rig.started()
+        assert rig.survivors() == rig.pids()
         with on_behalf_of(caller):
             assert (await pool.call_tool("server", "echo", {}))["content"]
         assert pool.states()["server"].restarts == 1
     assert caller.restarted == ["server"]
 
 
-@pytest.mark.parametrize("timeout", [0.1, None], ids=["timed out", "cancelled"])
-async def test_a_busy_server_is_not_replaced(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
-) -> None:
+@pytest.mark.parametrize("by", ["timeout", "cancellation"])
+async def test_a_busy_server_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     """It answers one request at a time, and this one takes longer than the probe's least time."""
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.1)
     async with rig.pool(rig.raw(call_timeout=PATIENCE_SECONDS)) as pool:
-        busy = partial(pool.call_tool, "server", "busy", {"seconds": 1.0}, timeout=timeout)
-        if timeout is None:
-            with anyio.move_on_after(0.1):
-                await busy()
-        else:
-            with pytest.raises(CallTimeoutError):
-                await busy()
+        await give_up(partial(pool.call_tool, "server", "busy", {"seconds": 1.0}, timeout=0.1), by)
         assert (await pool.call_tool("server", "echo", {}))["content"]
         assert pool.states()["server"].restarts == 0
 
 
 async def test_an_idle_server_is_closed_and_comes_back(rig: Rig) -> None:
-    """Its tools stay known meanwhile, and a call under way is not idleness."""
     async with rig.pool(rig.raw(), idle_seconds=0.05) as pool:
         tools = await pool.server("server").tools()
         await until(lambda: pool.states()["server"].state == "idle")
-        await wait_dead(rig.started()[0])
+        await wait_dead(rig.pids()[0])
         assert await pool.server("server").tools() is tools
         async with anyio.create_task_group() as tg:
             tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
@@ -379,13 +329,15 @@ async def test_an_idle_server_is_closed_and_comes_back(rig: Rig) -> None:
                 await until(lambda: pool.states()["server"].state != "ready")
             assert pool.states()["server"].state == "ready"
             tg.cancel_scope.cancel()
-    assert len(rig.started()) == 2
+    assert len(rig.pids()) == 2
 
 
 async def test_a_new_configuration_keeps_what_is_unchanged(rig: Rig) -> None:
-    """Removed and changed servers close; unchanged ones keep their process."""
     kept, changed, removed = (rig.raw(name=name) for name in ("kept", "changed", "removed"))
     async with rig.pool(kept, changed, removed) as pool:
+        with raises_code("unknown_server", match="'other'") as caught:
+            await pool.call_tool("other", "echo", {})
+        assert "'kept', 'changed', 'removed'" in caught.value.remedy
         for name in pool.names():
             await pool.server(name).start()
         pids = {name: state.pid for name, state in pool.states().items()}
@@ -406,60 +358,41 @@ async def test_a_call_under_way_outlives_a_change_of_configuration(rig: Rig) -> 
         tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
         await wait_file(rig.path("started"))
         pool.update([])
-        assert rig.survivors() == rig.started()
+        assert rig.survivors() == rig.pids()
         tg.cancel_scope.cancel()
     assert "cancelled" in {path.name for path in rig.directory.iterdir()}
 
 
-def test_of_two_servers_with_one_name_the_first_counts(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Precedence is the caller's; a doubled name is said in the log."""
+def test_of_two_same_names_the_first_counts(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     pool = rig.pool(rig.raw("one"), rig.raw("two"))
     assert pool.spec("server").args[-1] == "one"
     assert "defined twice" in caplog.text
 
 
 async def test_calls_under_way_fail_when_the_pool_closes(rig: Rig) -> None:
-    errors: list[BridgeError] = []
     async with anyio.create_task_group() as tg:
         async with rig.pool(rig.raw()) as pool:
 
             async def call() -> None:
-                with pytest.raises(ServerLostError) as caught:
+                with raises_code("server_lost"):
                     await pool.call_tool("server", "never", {"started": rig.path("started")})
-                errors.append(caught.value)
 
             tg.start_soon(call)
             await wait_file(rig.path("started"))
-        with pytest.raises(ServerLostError, match="is closed"):
+        with raises_code("server_lost", match="is closed"):
             await pool.call_tool("server", "echo", {})
-    assert len(errors) == 1
 
 
-async def test_an_exception_in_the_body_comes_out_as_it_is(rig: Rig) -> None:
-    """Not wrapped in a group, and the servers are gone all the same."""
-    with pytest.raises(ToolCallError):
-        async with rig.pool(rig.raw()) as pool:
-            await pool.call_tool("server", "refuse", {})
-
-
-async def test_a_log_directory_that_cannot_be_used_costs_only_the_log(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The server works, and the end of its stderr is still quoted."""
+async def test_a_server_runs_without_its_log(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.log_dir = rig.directory / "file" / "logs"
     (rig.directory / "file").write_text("in the way")
     async with rig.pool(rig.raw()) as pool:
-        with pytest.raises(ServerLostError, match="about to crash"):
+        with raises_code("server_lost", match="about to crash"):
             await pool.call_tool("server", "crash", {})
     assert "no log file" in caplog.text
 
 
-async def test_what_a_killed_bridge_left_is_ended_when_the_next_one_starts(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A stubborn server survives its bridge's SIGKILL, but not the next bridge."""
+async def test_a_killed_bridges_servers_end(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     program = f"""
         import os, signal, anyio
@@ -475,19 +408,32 @@ async def test_what_a_killed_bridge_left_is_ended_when_the_next_one_starts(
     await anyio.to_thread.run_sync(
         lambda: subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
     )
-    (orphan,) = rig.started()
+    (orphan,) = rig.pids()
     assert is_alive(orphan)
     async with rig.pool():
         await wait_dead(orphan)
 
 
-def names(tools: tuple[Tool, ...]) -> set[str]:
-    return {tool.name for tool in tools}
+async def test_an_error_about_a_session_restarts_no_server_that_lists_tools(pool: Pool) -> None:
+    with pytest.raises(ToolCallError, match=r"\(code -32042\)$"):
+        await pool.call_tool("server", "refuse", {"message": "no such session"})
+    await pool.call_tool("server", "echo", {})
+    assert pool.state("server").restarts == 0
 
 
-async def test_an_error_about_a_session_restarts_no_server_that_lists_tools(rig: Rig) -> None:
-    async with rig.pool(rig.raw()) as pool:
-        with pytest.raises(ToolCallError, match=r"\(code -32042\)$"):
-            await pool.call_tool("server", "refuse", {"message": "no such session"})
-        await pool.call_tool("server", "echo", {})
-        assert pool.state("server").restarts == 0
+async def test_an_exception_leaves_a_pool_unchanged(rig: Rig) -> None:
+    with pytest.raises(KeyError):
+        async with rig.pool():
+            raise KeyError
+
+
+@pytest.mark.parametrize("version", OLDER)
+async def test_each_older_version_is_spoken(rig: Rig, wire: Wire, version: str) -> None:
+    inquirer = rig.spec(sys.executable, str(SERVERS / "inquirer.py"), version)
+    async with rig.pool(inquirer, roots=[rig.directory]) as pool:
+        result = await pool.call_tool("server", "ask", {"method": "roots/list", "params": {}})
+        assert pool.state("server").server_info["protocol"] == version
+    root = {"uri": rig.directory.as_uri(), "name": rig.directory.name}
+    assert result["structuredContent"] == {"replies": [{"roots": [root]}]}
+    # The handshake's two, the call and the answer; the list of tools is not needed for a call.
+    assert wire.sent["2025-11-25"] >= 4

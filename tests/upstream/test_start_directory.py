@@ -1,4 +1,4 @@
-"""A server starts as it would by hand, and runs no code of a directory that is not its own."""
+"""A server starts as by hand, and runs no code of a foreign directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGE_RUNNERS = (
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with modules in it that servers import by these names."""
+    """The current directory, with modules that shadow those that servers import."""
     directory = tmp_path / "repository"
     directory.mkdir()
     for module in ("base64", "json", "runpy"):
@@ -53,7 +53,7 @@ def npm_environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 @pytest.fixture
 def hostile(repository: Path, tmp_path: Path) -> Path:
-    """A repository with all that npm takes from one; each writes that it was executed."""
+    """A repository with each file that npm may execute; each records its execution."""
     programs = repository / "node_modules" / ".bin"
     programs.mkdir(parents=True)
     for name in ("mcp-server-memory", "server-memory", "node", "sh", "env", "evil"):
@@ -67,7 +67,6 @@ def hostile(repository: Path, tmp_path: Path) -> Path:
 
 
 def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
-    """Run a command without input; return its status."""
     return subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
 
 
@@ -76,7 +75,7 @@ def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
 @pytest.mark.node
 @pytest.mark.usefixtures("hostile")
 @pytest.mark.parametrize("argv", PACKAGE_RUNNERS, ids=" ".join)
-async def test_npm_takes_nothing_of_a_hostile_project(
+async def test_npm_ignores_a_hostile_project(
     rig: Rig, tmp_path: Path, npm_environ: Mapping[str, str], argv: tuple[str, ...]
 ) -> None:
     rig.environ.update(npm_environ)
@@ -128,9 +127,7 @@ async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_brid
     ],
     ids=" ".join,
 )
-async def test_what_names_its_directory_or_belongs_to_it_is_used_as_it_is_written(
-    rig: Rig, tmp_path: Path, argv: tuple[str, ...]
-) -> None:
+async def test_own_directories_stay(rig: Rig, tmp_path: Path, argv: tuple[str, ...]) -> None:
     spec = rig.spec(*argv)
     own = replace(rig.spec("npx", "server"), source=replace(spec.source, scope="project"))
     chosen = rig.spec(sys.executable, "-m", "server", cwd="/srv/app")
@@ -170,9 +167,7 @@ async def test_a_module_of_the_current_directory_is_named_and_starts_with_cwd(
         assert await pool.server("server").tools()
 
 
-async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
-    rig: Rig, tmp_path: Path
-) -> None:
+async def test_a_script_finds_the_modules_next_to_it(rig: Rig, tmp_path: Path) -> None:
     raw = f"runpy.run_path({str(SERVERS / 'raw.py')!r}, run_name='__main__')"
     (tmp_path / "helpers.py").write_text(f"import runpy, sys\nsys.argv[1:] = []\n{raw}\n")
     (tmp_path / "server.py").write_text("import helpers\n")
@@ -181,10 +176,7 @@ async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
         assert await pool.server("server").tools()
 
 
-async def test_a_hook_that_a_git_server_starts_imports_what_lies_beside_it(
-    rig: Rig, repository: Path
-) -> None:
-    """`python -m mcp_server_git`, as its README says, in a repository with a Python hook."""
+async def test_a_git_hook_imports_its_neighbours(rig: Rig, repository: Path) -> None:
     (repository / "tools").mkdir()
     (repository / "tools" / "check.py").write_text("import lib\nlib.check()\n")
     (repository / "tools" / "lib.py").write_text("def check():\n    open('checked', 'w').close()\n")

@@ -26,16 +26,11 @@ from tests.fakes.ring import Ring
 from tests.waiting import PATIENCE_SECONDS
 
 KEYRING_SECONDS = 2.0
-"""How long a keyring may take to answer: enough for one that does, on a busy machine too."""
-
-
-def _spec(name: str, url: str, **fields: Any) -> ServerSpec:
-    source = Source(client="Test", scope="user", path="/test.json", key=name)
-    return ServerSpec(name=name, transport="http", source=source, url=url, **fields)
 
 
 def _key(name: str, url: str, **fields: Any) -> Key:
-    return key_of(_spec(name, url, **fields))
+    source = Source(client="Test", scope="user", path="/test.json", key=name)
+    return key_of(ServerSpec(name=name, transport="http", source=source, url=url, **fields))
 
 
 KEY = _key("git hub", "https://user:word@H.example.test:443/mcp?key=1#f")
@@ -64,7 +59,6 @@ def test_a_key_is_the_name_the_origin_the_path_and_the_definition() -> None:
 
 
 async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenStore) -> None:
-    """And says why; a directory that others could look into is closed to them."""
     store.path(KEY).parent.mkdir(parents=True, mode=0o755)
     place, notice = await store.save(KEY, RECORD)
     assert (place, notice) == ("file", "there is no keyring here")
@@ -75,15 +69,12 @@ async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenS
     assert await store.remove(KEY)
     assert not await store.remove(KEY)
     assert await store.load(KEY) is None
-
-
-async def test_the_keyring_that_discards_everything_is_none(store: TokenStore) -> None:
+    # The keyring that discards everything does not count either.
     keyring.set_keyring(null.Keyring())  # type: ignore[no-untyped-call]
     assert (await store.save(KEY, RECORD))[0] == "file"
 
 
 async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ring) -> None:
-    """It says where to look, and the keyring's entry has a name that people understand."""
     assert await store.save(KEY, RECORD) == ("keyring", "")
     entry = f"git hub https://h.example.test/mcp {KEY.definition}"
     assert list(ring.kept) == [("mcp-code-bridge", entry)]
@@ -102,10 +93,7 @@ async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ri
         ("forgets", "did not store"),
     ],
 )
-async def test_a_keyring_that_fails_is_done_without(
-    tmp_path: Path, ring: Ring, mood: str, why: str
-) -> None:
-    """In bounded time, with a word on where the tokens went, and none of theirs."""
+async def test_a_bad_keyring_is_not_used(tmp_path: Path, ring: Ring, mood: str, why: str) -> None:
     ring.mood = mood
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     place, notice = await store.save(KEY, RECORD)
@@ -115,9 +103,8 @@ async def test_a_keyring_that_fails_is_done_without(
     assert await store.load(KEY) == RECORD
 
 
-async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
-    tmp_path: Path, ring: Ring
-) -> None:
+async def test_a_keyring_that_hangs_is_asked_once(tmp_path: Path, ring: Ring) -> None:
+    """Each request to each server asks, and would leave a thread behind."""
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     await store.save(KEY, RECORD)
     ring.mood = "hangs"
@@ -125,15 +112,6 @@ async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
         await store.load(KEY)
     with pytest.raises(TokenStoreError, match="keyring, and it has not finished"):
         await store.remove(KEY)
-
-
-async def test_a_keyring_that_hangs_is_asked_once_until_it_answers(
-    tmp_path: Path, ring: Ring
-) -> None:
-    """Each request to each server asks, and would leave a thread behind."""
-    store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
-    await store.save(KEY, RECORD)
-    ring.mood = "hangs"
     for _ in range(20):
         with pytest.raises(TokenStoreError, match="keyring"):
             await store.load(KEY)
@@ -154,46 +132,30 @@ async def test_a_renewed_login_stays_where_it_was(store: TokenStore) -> None:
     assert "secret" not in store.path(KEY).read_text()
 
 
-def readable(path: Path) -> None:
-    path.chmod(0o640)
-
-
-def linked(path: Path) -> None:
-    path.rename(path.with_suffix(".real"))
-    path.symlink_to(path.with_suffix(".real"))
-
-
-def piped(path: Path) -> None:
+def replace_by_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path, 0o600)
 
 
-def foreign(path: Path) -> None:
-    os.chown(path, 65534, -1)
+SPOILS: dict[str, Callable[[Path], object]] = {
+    "readable": lambda path: path.chmod(0o640),
+    "a link": lambda path: path.symlink_to(path.rename(path.with_suffix(".real"))),
+    "a pipe": replace_by_pipe,
+    "foreign": lambda path: os.chown(path, 65534, -1),
+    "renamed": lambda path: path.write_text(path.read_text().replace("git hub", "another")),
+    "torn": lambda path: path.write_text(path.read_text()[:-9]),
+}
 
 
-def renamed(path: Path) -> None:
-    path.write_text(path.read_text().replace("git hub", "another"))
-
-
-def torn(path: Path) -> None:
-    path.write_text(path.read_text()[:-9])
-
-
-@pytest.mark.parametrize("spoil", [readable, linked, piped, foreign, renamed, torn])
-async def test_a_file_that_is_not_to_be_trusted_is_not_used(
-    store: TokenStore, spoil: Callable[[Path], None]
-) -> None:
-    """Nor waited for, nor shown; a new login takes its place."""
-    if spoil is foreign and os.getuid() != 0:
+@pytest.mark.parametrize("spoil", SPOILS)
+async def test_an_unsafe_file_is_not_used(store: TokenStore, spoil: str) -> None:
+    if spoil == "foreign" and os.getuid() != 0:
         pytest.skip("only root can give files away")
     await store.save(KEY, RECORD)
-    spoil(store.path(KEY))
-    with (
-        anyio.fail_after(PATIENCE_SECONDS),
-        pytest.raises(TokenStoreError, match="is not used") as caught,
-    ):
-        await store.load(KEY)
+    SPOILS[spoil](store.path(KEY))
+    with anyio.fail_after(PATIENCE_SECONDS):
+        with pytest.raises(TokenStoreError, match="is not used") as caught:
+            await store.load(KEY)
     assert "secret" not in str(caught.value)
     await store.save(KEY, RECORD)
     assert await store.load(KEY) == RECORD

@@ -1,4 +1,4 @@
-"""Messages into a pipe: at once, whole and in order."""
+"""Messages are written into a pipe at once, whole and in order."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.upstream.direct_dispatcher import (
-    MAX_QUEUED,
-    DirectDispatcher,
-    LineWriter,
-    parse_response,
-)
+from bridge.upstream.client_features import on_behalf_of
+from bridge.upstream.direct_dispatcher import MAX_QUEUED, DirectDispatcher, LineWriter
+from bridge.upstream.framing import parse_response
+from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
@@ -21,7 +19,7 @@ MORE_THAN_A_PIPE = 300_000
 
 @pytest.fixture
 def wire() -> None:
-    """Nothing: what is sent here is no message of the protocol."""
+    """Replaces the check of messages by the protocol's schema, since these are none."""
 
 
 @pytest.fixture
@@ -42,76 +40,39 @@ async def read(reader: int, size: int) -> bytes:
     return data
 
 
-async def flushed(writer: LineWriter, reader: int, *sizes: int) -> bytes:
-    """Return what comes of so many bytes, while what waits is written."""
+async def flush(writer: LineWriter, reader: int, *sizes: int) -> bytes:
+    """Return so many bytes from the pipe while queued messages are written."""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.run)
+            tasks.start_soon(writer.write_queued)
             data = b"".join([await read(reader, size) for size in sizes])
             await writer.room()
-            await writer.drained()
+            await writer.drain()
             tasks.cancel_scope.cancel()
     return data
 
 
-def test_a_message_is_written_by_whoever_sends_it(pipe: tuple[int, int]) -> None:
+async def test_the_queue_of_a_full_pipe_is_bounded_and_in_order(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
+    direct = DirectDispatcher(writer)
     writer.put(b"one\n")
     writer.put(b"two\n")
-    assert os.read(pipe[0], 100) == b"one\ntwo\n"
-
-
-async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, int]) -> None:
-    writer = LineWriter(pipe[1])
-    writer.put(b"a" * MORE_THAN_A_PIPE)
-    writer.put(b"b\n")
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 2)
-    assert data == b"a" * MORE_THAN_A_PIPE + b"b\n"
-
-
-async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
-    pipe: tuple[int, int],
-) -> None:
-    writer = LineWriter(pipe[1])
+    assert os.read(pipe[0], 100) == b"one\ntwo\n", "written at once"
     writer.put(b"a" * MORE_THAN_A_PIPE)
     for _ in range(MAX_QUEUED - 1):
         writer.put(b"note\n")
     with anyio.move_on_after(0) as scope:
         await writer.room()
     assert scope.cancelled_caught
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
-    assert data.endswith(b"a" + b"note\n" * (MAX_QUEUED - 1))
-
-
-async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int, int]) -> None:
-    writer = LineWriter(pipe[1])
-    direct = DirectDispatcher(writer)
-    writer.put(b"a" * MORE_THAN_A_PIPE)
-    for _ in range(MAX_QUEUED - 1):
-        writer.put(b"-")
     with anyio.move_on_after(0):
         await direct.request("tools/call", b"{}")
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
-    assert b"tools/call" not in data
+    data = await flush(writer, pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
+    assert data == b"a" * MORE_THAN_A_PIPE + b"note\n" * (MAX_QUEUED - 1)
     with pytest.raises(BlockingIOError):
         os.read(pipe[0], 1)
 
 
-async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
-    pipe: tuple[int, int],
-) -> None:
-    direct = DirectDispatcher(LineWriter(pipe[1]))
-    with anyio.move_on_after(0.01):
-        await direct.request("tools/call", b"{}")
-    asked, cancelled = os.read(pipe[0], 1000).splitlines()
-    assert b'"tools/call"' in asked
-    assert b"notifications/cancelled" in cancelled
-    assert not direct.deliver(parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}'))
-
-
-async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
-    pipe: tuple[int, int],
-) -> None:
+async def test_a_call_is_cancelled_past_a_full_queue(pipe: tuple[int, int]) -> None:
     """It may be the one that the server is busy with, and so does not read."""
     writer = LineWriter(pipe[1])
     direct = DirectDispatcher(writer)
@@ -128,7 +89,7 @@ async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
             with pytest.raises(TimeoutError):
                 # It has no room, and so nothing to be cancelled.
                 await direct.request("tools/call", b'{"name":"late"}', 0.01)
-            tasks.start_soon(writer.run)
+            tasks.start_soon(writer.write_queued)
             data = await read(pipe[0], MORE_THAN_A_PIPE + 2 * (MAX_QUEUED - 1))
             data += await read(pipe[0], 50)
             tasks.cancel_scope.cancel()
@@ -137,9 +98,10 @@ async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
     assert b"late" not in data
 
 
-async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple[int, int]) -> None:
+async def test_a_timed_out_call_is_cancelled_and_others_continue(pipe: tuple[int, int]) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
     ends: list[object] = []
+    response = parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}')
 
     async def ask(seconds: float) -> None:
         try:
@@ -153,14 +115,50 @@ async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple
                 asking.start_soon(ask, seconds)
             while not ends:
                 await anyio.lowlevel.checkpoint()
-            assert direct.deliver(
-                parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}')
-            )
+            assert direct.deliver(response)
+        late = parse_response(b'{"jsonrpc":"2.0","id":1000000001,"result":{}}')
+        assert not direct.deliver(late)
     assert ends == ["late", {"a": 1}]
     lines = os.read(pipe[0], 1000).splitlines()
     assert b"notifications/cancelled" in lines[-1]
     assert b'"requestId":1000000001' in lines[-1].replace(b" ", b"")
     assert len(lines) == 3
+
+
+async def test_a_full_queue_counts_for_the_time_of_a_call(pipe: tuple[int, int]) -> None:
+    writer = LineWriter(pipe[1])
+    direct, ends = DirectDispatcher(writer), list[float]()
+
+    async def ask(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await direct.request("tools/call", b"{}", seconds)
+        ends.append(seconds)
+
+    writer.put(b"a" * MORE_THAN_A_PIPE)
+    while not writer.full:
+        writer.put(b"b\n")
+    async with anyio.create_task_group() as asking:
+        asking.start_soon(ask, 0.4)
+        await ask(0.3)
+        await flush(writer, pipe[0], MORE_THAN_A_PIPE)
+        await ask(0.2)
+    assert ends == [0.3, 0.4, 0.2]
+
+
+async def test_a_stopped_clock_holds_a_calls_timeout(pipe: tuple[int, int]) -> None:
+    direct, ends, caller = DirectDispatcher(LineWriter(pipe[1])), list[float](), FakeCaller()
+
+    async def ask(seconds: float) -> None:
+        with pytest.raises(TimeoutError):
+            await direct.request("tools/call", b"{}", seconds)
+        ends.append(seconds)
+
+    async with anyio.create_task_group() as asking:
+        with on_behalf_of(caller):
+            asking.start_soon(ask, 0.02)
+        with caller.clock.stop():
+            await ask(0.1)
+    assert ends == [0.1, 0.02]
 
 
 @pytest.mark.parametrize(
@@ -176,9 +174,7 @@ async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple
         (b"[]", False),
     ],
 )
-async def test_only_plain_answers_are_taken(
-    pipe: tuple[int, int], line: bytes, taken: bool
-) -> None:
+async def test_only_plain_answers_are_read(pipe: tuple[int, int], line: bytes, taken: bool) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
     got: list[object] = []
 

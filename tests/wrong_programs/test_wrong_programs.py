@@ -100,7 +100,7 @@ async def main():
     print(await mcp_git_forge.get_me())
 main()
 print('done')
-## a call for its result's sake that nobody looks at
+## a call whose result is not used
 r = mcp_git_forge.create_issue(owner='o', repo='r', title='t')
 print('created')
 ## await in a plain function

@@ -1,6 +1,6 @@
-"""Words the advice on a program's mistakes: what is wrong, and what to write instead. Pure.
+"""Writes the messages on a program's mistakes, with the fix. Pure.
 
-The guest has advice of its own on what only the run shows (`bridge.guest.api.hints`).
+`bridge.guest.api.hints` has the advice on mistakes that only the run shows.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.parsing import SYNTAX, Unread
-from bridge.catalog.program.report import NOTHING, Verdict, lines_of
+from bridge.catalog.entries import ServerEntry, call_signature
+from bridge.catalog.program.guard import NOTHING, Verdict
+from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.program.tables import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
+from bridge.catalog.program.symbols import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
 from bridge.catalog.prose import clip, one_line
-from bridge.catalog.stubs import call_signature
 from bridge.guest.schema.binding import Wrong
 from bridge.guest.schema.names import NAME_CHARS, nearest
 
@@ -35,7 +34,7 @@ FOREIGN: Mapping[str, str] = {
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
 }
-"""Names of other languages and libraries, and what to write here."""
+"""Names of other languages and libraries, with what to write instead."""
 
 _COMMENT = "Comments begin with `#` in Python."
 _NEW_TYPES = (
@@ -87,15 +86,15 @@ _BY_LINE = tuple(
 )
 
 
-def explained(code: str, why: Unread) -> Verdict:
-    """Return the verdict on a program without a tree: a note, as the sandbox's Python decides."""
+def explain_syntax(code: str, why: Unread) -> Verdict:
+    """Return a note on a program without a tree; the sandbox's Python decides on it."""
     finding = why.finding
     if finding.rule != SYNTAX:
         return NOTHING
     lines, problem = lines_of(code), finding.message
     line = lines[finding.line - 1][:640] if 0 < finding.line <= len(lines) else ""
-    found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
-    advice = next((match.expand(advice) for match, advice in found if match), "")
+    matches = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
+    advice = next((match.expand(advice) for match, advice in matches if match), "")
     if not advice and "expected an indented block" in problem:
         advice = "Indent the block's lines, or write `pass`."
     message = f"{problem}. {advice}" if advice else problem
@@ -104,32 +103,26 @@ def explained(code: str, why: Unread) -> Verdict:
 
 
 def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
-    """Return that a name is not defined, and what may be meant by it."""
     name = node.id
-    problem = f"{quoted(name)} is not defined in the program."
+    problem = f"{quote(name)} is not defined in the program."
     if name in FOREIGN:
         return f"{problem} {FOREIGN[name]}"
     if name in servers:
         return f"{problem} The server's object is `mcp_{name}`."
     near = nearest(name, [*sorted(survey.names), *sorted(OWN_GLOBALS)])
-    # Among so many builtins one is always a little similar.
+    # There are so many builtins that one is always slightly similar.
     near = near or nearest(name, sorted(BUILTINS - {"_"}), cutoff=0.78)
     if near:
-        return f"{problem} Did you mean {quoted(near)}?"
+        return f"{problem} Did you mean {quote(near)}?"
     if any(key is node for one, _ in survey.each(ast.Dict) for key in one.keys):
         return f"{problem} Quote a dict's keys: `{{{name[:64]!r}: ...}}`."
     problem = f"{problem} Every run starts empty: define or import it here"
     if any(call.func is node for call, _ in survey.each(ast.Call)):
-        return f"{problem}; tools are called as {quoted(f'await mcp_<server>.{name}(...)')}."
+        return f"{problem}; tools are called as {quote(f'await mcp_<server>.{name}(...)')}."
     return f"{problem}."
 
 
-def tools_of(server: ServerEntry) -> str:
-    return listed([entry.alias for entry in server.tools])
-
-
 def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
-    """Return that a server has no such tool, with the nearest one, or with all there are."""
     names = {entry.tool.name if by_name else entry.alias: entry for entry in server.tools}
     near = nearest(name, names)
     hint = ""
@@ -137,36 +130,32 @@ def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
         meant = near if by_name else call_signature(server.alias, names[near])
         hint = f" Did you mean `{meant}`?"
     if not near or (len(names) <= 6 and not by_name):
-        hint += f" Tools: {listed([*names])}."
-    owner = f"the server {quoted(server.name)}" if by_name else f"`mcp_{server.alias}`"
-    return f"{owner} has no tool {quoted(name)}.{hint}"
+        hint += f" Tools: {list_names([*names])}."
+    owner = f"the server {quote(server.name)}" if by_name else f"`mcp_{server.alias}`"
+    return f"{owner} has no tool {quote(name)}.{hint}"
 
 
 def no_helper(name: str) -> str:
-    """Return that `runtime` has no such name, with the nearest one, or with all there are."""
     near = nearest(name, [*HELPERS, *RUNTIME_TYPES])
     hint = f" It has {', '.join(sorted(HELPERS))}."
     if near:
-        hint = f" Did you mean {quoted(HELPERS[near].signature if near in HELPERS else near)}?"
-    return f"`runtime` has no {quoted(name)}.{hint}"
+        hint = f" Did you mean {quote(HELPERS[near].signature if near in HELPERS else near)}?"
+    return f"`runtime` has no {quote(name)}.{hint}"
 
 
 def wrong_argument(label: str, one: Wrong, signature: Callable[[], str]) -> str:
-    """Return what is wrong with an argument, and the signature of what is called."""
     text = one.text
     if label.endswith(".get_prompt") and one.rule == "unknown-argument":
-        text = f"has no parameter {quoted(one.name)}: its own arguments go into a dict, "
+        text = f"has no parameter {quote(one.name)}: its own arguments go into a dict, "
         text += f"`get_prompt(..., {{{one.name[:64]!r}: ...}})`"
     end = "" if text.endswith("?") else "."
-    return f"{quoted(label)} {text}{end}{SIGNATURE}`{signature()}`"
+    return f"{quote(label)} {text}{end}{SIGNATURE}`{signature()}`"
 
 
-def quoted(name: str) -> str:
-    """Return a name from the program or from a server, cut, in backquotes."""
+def quote(name: str) -> str:
     return f"`{one_line(name, NAME_CHARS)}`"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return at most twelve names, separated by commas."""
+def list_names(names: Sequence[str]) -> str:
     shown = ", ".join(clip(name, NAME_CHARS) for name in names[:12]) or "none"
     return f"{shown} and {len(names) - 12} more" if names[12:] else shown

@@ -1,8 +1,7 @@
-"""Lists the calls that a program may make, from its text. Pure.
+"""Lists the calls in a program: of tools, resources and prompts, with literal arguments. Pure.
 
-Finds calls of tools, resources and prompts with their literal arguments, and the lines that may
-call something that the text does not name. The list is complete only if `ExpectedCalls.open` is
-empty. It does not say how often, or whether at all, a call is made.
+The list is complete only if `ExpectedCalls.open` is empty. A listed call may be made any number of
+times, or never.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.arguments import COMPUTED, CallReader, CallText, is_computed
+from bridge.catalog.program.references import COMPUTED, CallReader, CallText
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
-from bridge.catalog.program.tables import BY_NAME
+from bridge.catalog.program.symbols import BY_NAME, Kind, Symbol, SymbolResolver
 from bridge.catalog.prose import clip
+from bridge.guest.protocol.placeholders import WHOLE
 from bridge.model import Json, Tool
 from bridge.text import valid_text
 
@@ -39,10 +38,9 @@ class ExpectedCall:
 
     Attributes:
         tool: The tool's own name, or `READ_RESOURCE` or `GET_PROMPT`.
-        arguments: The literal arguments.
         unseen: Names of the arguments that are computed.
         open: Whether there may be arguments of any name.
-        definition: The tool; None if the server has no such tool or its tools are unknown.
+        definition: None if the server has no such tool or its tools are unknown.
         loops: First lines of the enclosing loops, outermost first.
         deferred: Whether it is inside a function or generator, and so is made at another time.
     """
@@ -59,7 +57,6 @@ class ExpectedCall:
     deferred: bool = False
 
     def may_follow(self, other: ExpectedCall) -> bool:
-        """Return whether this call may be made after `other` in the same run."""
         if self.deferred or other.deferred or set(self.loops) & set(other.loops):
             return True
         return (other.line, other.column) < (self.line, self.column)
@@ -67,11 +64,7 @@ class ExpectedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class UnnamedCall:
-    """A line that may call something it does not name.
-
-    Attributes:
-        server: The server of which it may call any tool; None if it may be any server.
-    """
+    """A line that may call something it does not name: any tool of `server`, or of any server."""
 
     line: int
     why: str
@@ -80,25 +73,13 @@ class UnnamedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedCalls:
-    """The calls that a program may make, in the order of the lines."""
-
     calls: tuple[ExpectedCall, ...] = ()
     open: tuple[UnnamedCall, ...] = ()
 
 
 def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCalls:
-    """Return the calls that a program may make.
-
-    Args:
-        survey: The program's survey.
-        servers: All configured servers. If a server's tools are unknown, any name counts as one.
-    """
-    reader = _ExpectedCallReader(survey, servers)
-    reader.read()
-    return ExpectedCalls(
-        calls=tuple(sorted(reader.calls, key=lambda call: (call.line, call.column))),
-        open=tuple(sorted(set(reader.open), key=lambda found: (found.line, found.why))),
-    )
+    """Return the calls that a program may make; of a server with unknown tools, of any name."""
+    return _ExpectedCallReader(survey, servers).read()
 
 
 class _ExpectedCallReader:
@@ -110,21 +91,30 @@ class _ExpectedCallReader:
         self.calls: list[ExpectedCall] = []
         self.open: list[UnnamedCall] = []
 
-    def read(self) -> None:
+    def read(self) -> ExpectedCalls:
         """Read the calls first; any other use of a tool or a server is an unnamed call."""
         for node, context in self._survey.each(ast.Call):
             self._call(node, context)
-        self._bindings()
+        for node, context in self._survey.each(ast.Assign):
+            # A value that only gets another name: calls by that name are found.
+            named = all(isinstance(target, ast.Name) for target in node.targets)
+            symbols = [self._symbols.of(target, context) for target in node.targets if named]
+            if named and all(one is not None and one.kind != Kind.NO_TOOL for one in symbols):
+                self._account(node.value)
         # Names last: now those that are part of a known call are marked.
         for node, context in self._survey.each(ast.Attribute, ast.Subscript, ast.Name):
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
                 self._mention(node, context)
         if self._survey.tricky:
-            self._open(1, "it can call things by computed names (eval, importlib, …)")
+            self._add_unnamed(1, "it can call things by computed names (eval, importlib, …)")
         for node, _ in self._survey.each(ast.ImportFrom):
             module = node.module or ""
             if module.startswith("mcp") and any(item.name == "*" for item in node.names):
-                self._open(node.lineno, f"it imports every name of {module}")
+                self._add_unnamed(node.lineno, f"it imports every name of {module}")
+        return ExpectedCalls(
+            calls=tuple(sorted(self.calls, key=lambda call: (call.line, call.column))),
+            open=tuple(sorted(set(self.open), key=lambda call: (call.line, call.why))),
+        )
 
     def _call(self, node: ast.Call, context: Context) -> None:
         symbol = self._symbols.of(node.func, context)
@@ -157,13 +147,13 @@ class _ExpectedCallReader:
             return
         call = self._reader.helper(node, context, symbol)
         if call is None:
-            self._open(node.lineno, f"{symbol.name} with arguments that cannot be seen")
+            self._add_unnamed(node.lineno, f"{symbol.name} with arguments that cannot be seen")
         elif name == "read_resource" and "uri" not in call.values:
-            self._open(node.lineno, "a resource whose server depends on its address")
+            self._add_unnamed(node.lineno, "a resource whose server depends on its address")
         elif call.server is None:
-            self._open(node.lineno, f"{symbol.name} with a server that is computed")
+            self._add_unnamed(node.lineno, f"{symbol.name} with a server that is computed")
         elif name == "complete":
-            self._open(node.lineno, "it completes an argument of a prompt", call.server)
+            self._add_unnamed(node.lineno, "it completes an argument of a prompt", call.server)
         elif name in _REQUESTS:
             method, first = _REQUESTS[name]
             values = {key: call.values[key] for key in (first, "arguments") if key in call.values}
@@ -173,7 +163,7 @@ class _ExpectedCallReader:
             text = CallText(kwargs=values, unpacked=name == "watch_resource")
             self._add(node, context, call.server, method, text)
         elif call.tool is None:
-            self._open(node.lineno, "the tool's name is computed", call.server)
+            self._add_unnamed(node.lineno, "the tool's name is computed", call.server)
         else:
             text = call.given or CallText(kwargs={}, unpacked=True)
             self._add(node, context, call.server, call.entry or call.tool, text)
@@ -187,7 +177,7 @@ class _ExpectedCallReader:
         text: CallText,
     ) -> None:
         values = {valid_text(name): value for name, value in text.kwargs.items()}
-        unseen = tuple(name for name, value in values.items() if is_computed(value))
+        unseen = tuple(name for name, value in values.items() if _is_computed(value))
         self.calls.append(
             ExpectedCall(
                 line=node.lineno,
@@ -211,14 +201,6 @@ class _ExpectedCallReader:
             node = node.value
             self._accounted.add(id(node))
 
-    def _bindings(self) -> None:
-        """Mark values that only get another name: calls by that name are found."""
-        for node, context in self._survey.each(ast.Assign):
-            named = all(isinstance(target, ast.Name) for target in node.targets)
-            symbols = [self._symbols.of(target, context) for target in node.targets if named]
-            if named and all(one is not None and one.kind != Kind.NO_TOOL for one in symbols):
-                self._account(node.value)
-
     def _mention(self, node: ast.Name | ast.Attribute | ast.Subscript, context: Context) -> None:
         symbol = self._symbols.of(node, context)
         if symbol is None or symbol.kind == Kind.NO_HELPER:
@@ -235,15 +217,21 @@ class _ExpectedCallReader:
             text = CallText(kwargs={}, unpacked=True)
             self._add(node, context, symbol.server, symbol.tool, text)
         elif symbol.kind == Kind.SERVER:
-            self._open(node.lineno, "the server is used as a whole", symbol.server)
+            self._add_unnamed(node.lineno, "the server is used as a whole", symbol.server)
         elif symbol.kind == Kind.NO_TOOL and not isinstance(node, ast.Name):
-            self._open(node.lineno, f"it has no known tool {symbol.name!r}", symbol.server)
+            self._add_unnamed(node.lineno, f"it has no known tool {symbol.name!r}", symbol.server)
         elif symbol.helper is not None and symbol.helper.name in _CALLING:
-            self._open(node.lineno, f"{symbol.name} is passed on")
+            self._add_unnamed(node.lineno, f"{symbol.name} is passed on")
         elif symbol.kind in (Kind.SERVERS, Kind.PACKAGE, Kind.RUNTIME):
-            self._open(node.lineno, "it chooses among the servers at run time")
+            self._add_unnamed(node.lineno, "it chooses among the servers at run time")
 
-    def _open(self, line: int, why: str, server: ServerEntry | None = None) -> None:
+    def _add_unnamed(self, line: int, why: str, server: ServerEntry | None = None) -> None:
         why = valid_text(clip(why, 110))
         name = None if server is None else server.name
         self.open.append(UnnamedCall(line=line, why=why, server=name))
+
+
+def _is_computed(value: Json) -> bool:
+    if isinstance(value, dict):
+        return WHOLE in value or any(map(_is_computed, value.values()))
+    return isinstance(value, list) and any(map(_is_computed, value))

@@ -1,12 +1,8 @@
 """Walks a program's tree once and records its scopes, its bindings and the context of each node.
 
-All rules use this analysis. A node's context is its scope, the exceptions caught around it, whether
-it is ever reached, and the loops around it. The survey tells which mistakes are certain: those that
-end the program, or lack their effect, in every possible run. An error that is caught or may not be
-reached is not certain; nor is any in a program that sets names dynamically. Any code may call a
-function, so an exception that is caught anywhere in the program counts as caught inside it.
-
-The walk is iterative, since the program decides how deeply it nests, and visits each node once.
+All rules use this analysis. It tells which mistakes are certain: those that end the program, or
+lack their effect, in every possible run. Any code may call a function, so an exception that is
+caught anywhere counts as caught inside it. The walk is iterative: programs may nest deeply.
 """
 
 from __future__ import annotations
@@ -23,10 +19,9 @@ from bridge.model import Severity
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
-"""The value bound to a name: an expression, a function, a dotted module; None if unknown."""
+"""The value of a name: an expression, a function or a dotted module; None if unknown."""
 
 EVERYTHING = frozenset({"*"})
-"""Stands for every exception."""
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -54,8 +49,6 @@ class Scope:
 
     Attributes:
         kind: "module", "function", "class" or "comprehension".
-        bound: The values bound to each name in this scope, each with its context.
-        node: The function, if the scope is one.
         generator: Whether the function yields, or a comprehension is a generator.
         outside: Names declared `global` or `nonlocal`, with the scope that they belong to.
     """
@@ -68,14 +61,12 @@ class Scope:
     outside: dict[str, Scope] = field(default_factory=dict)
 
     def chain(self) -> Iterator[Scope]:
-        """Yield the scope and those around it, innermost first."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
             scope = scope.parent
 
     def function(self) -> Scope:
-        """Return the scope of the enclosing function, class or module, past comprehensions."""
         return next(scope for scope in self.chain() if scope.kind != "comprehension")
 
     def holder(self) -> Scope:
@@ -94,7 +85,6 @@ class Context:
     Attributes:
         caught: Names of exceptions that do not end the program when raised here.
         dead: Whether the node is never reached, or is an annotation.
-        last: Whether the node is the program's last statement.
         loops: First lines of the enclosing loops, outermost first.
     """
 
@@ -112,7 +102,6 @@ class Context:
         dead: bool = False,
         loop: ast.stmt | ast.expr | None = None,
     ) -> Context:
-        """Return the context of a node inside this one; flags that are set stay set."""
         return Context(
             scope=scope or self.scope,
             caught=self.caught | caught if caught else self.caught,
@@ -145,14 +134,16 @@ class Survey:
         self._stack: list[tuple[ast.AST, Context]] = []
         self._parts: dict[type, tuple[str, ...]] = {}
         self._walk(tree)
-        self._move_outside()
+        for scope in self.functions:
+            for name, home in scope.outside.items():
+                if name in scope.bound:
+                    home.bound.setdefault(name, []).extend(scope.bound.pop(name))
 
     def each(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
-        """Yield the nodes of these kinds that may be reached, each with its context."""
+        """Yield the nodes of these kinds that may be reached."""
         return (found for found in self.every(*kinds) if not found[1].dead)
 
     def every(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
-        """Yield all nodes of these kinds, including those that are never reached."""
         for kind in kinds:
             yield from self._nodes.get(kind, ())
 
@@ -169,7 +160,6 @@ class Survey:
         return None
 
     def bound(self, name: str, context: Context) -> Sequence[tuple[Bound, Context]]:
-        """Return the values that a name may have as seen from a context; none if it is unbound."""
         owner = self.owner(name, context)
         return () if owner is None else owner.bound[name]
 
@@ -180,7 +170,6 @@ class Survey:
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """Names that the program reads. Computed only for programs with mistakes."""
         names = self.each(ast.Name)
         return frozenset(node.id for node, _ in names if isinstance(node.ctx, ast.Load))
 
@@ -219,13 +208,13 @@ class Survey:
                 owner = self.owner(node.id, context)
                 named = [scope for scope in by_name[node.id] if scope.parent is owner]
                 uses[id(context.scope.holder())] += named
-        found: set[int] = set()
+        called: set[int] = set()
         while reached:
             scope = reached.pop()
-            if id(scope) not in found:
-                found.add(id(scope))
+            if id(scope) not in called:
+                called.add(id(scope))
                 reached += uses[id(scope)]
-        return found
+        return called
 
     def _walk(self, tree: ast.Module) -> None:
         self._block(tree.body, Context(scope=self.root), last=True)
@@ -235,12 +224,12 @@ class Survey:
             node, context = item
             kind = type(node)
             nodes[kind].append(item)
-            _HANDLERS.get(kind, Survey._children)(self, node, context)
-        for found in nodes.values():
+            _HANDLERS.get(kind, Survey._push_children)(self, node, context)
+        for items in nodes.values():
             # The last node of a block is walked first.
-            found.reverse()
+            items.reverse()
 
-    def _children(self, node: ast.AST, context: Context) -> None:
+    def _push_children(self, node: ast.AST, context: Context) -> None:
         stack, kind = self._stack, type(node)
         if kind not in self._parts:
             skipped = _SKIPPED_FIELDS | (_BINDING if kind is ast.alias else NOTHING)
@@ -281,12 +270,6 @@ class Survey:
         # Items, attributes and parts of a value: what is assigned to them is unknown.
         self._stack.append((target, context))
 
-    def _move_outside(self) -> None:
-        for scope in self.functions:
-            for name, home in scope.outside.items():
-                if name in scope.bound:
-                    home.bound.setdefault(name, []).extend(scope.bound.pop(name))
-
     def _name(self, node: ast.Name, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load):
             self._bind(node.id, None, context)
@@ -311,11 +294,11 @@ class Survey:
         if watched or any(keyword.arg == "return_exceptions" for keyword in node.keywords):
             # A task's exception is inspected rather than raised again.
             self.caught |= EVERYTHING
-        self._children(node, context)
+        self._push_children(node, context)
 
     def _yield(self, node: ast.AST, context: Context) -> None:
         context.scope.function().generator = True
-        self._children(node, context)
+        self._push_children(node, context)
 
     def _assign(self, node: ast.Assign | ast.AnnAssign, context: Context) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -408,7 +391,7 @@ class Survey:
         self._stack.extend((result, inner) for result in results)
 
     def _try(self, node: Any, context: Context) -> None:
-        caught = _swallowed(node.handlers, node.finalbody)
+        caught = _find_swallowed(node.handlers, node.finalbody)
         self.caught |= caught
         within = context.inside(caught=caught) if caught else context
         self._block(node.body, within)
@@ -477,7 +460,6 @@ _OWN_PARENTS = {
     "JSONDecodeError": ("ValueError",),
     "CancelledError": ("BaseException",),
 }
-"""Exceptions that are not builtins, and their base classes."""
 
 _ENDS = frozenset({"exit", "quit", "_exit", "abort"})
 _PLAIN_CONTEXTS = frozenset(
@@ -490,7 +472,6 @@ _PLAIN_CONTEXTS = frozenset(
 
 
 def catches(caught: frozenset[str], kind: str) -> bool:
-    """Return whether one of the `caught` names catches an exception, builtin or of `runtime`."""
     if not caught:
         return False
     names = {"*", kind, *_OWN_PARENTS.get(kind, ())}
@@ -499,22 +480,20 @@ def catches(caught: frozenset[str], kind: str) -> bool:
     return not caught.isdisjoint(names)
 
 
-def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) -> frozenset[str]:
-    """Return the exceptions that a handler, or the `finally`, does not let propagate.
-
-    If that is unknown, everything counts as caught.
-    """
+def _find_swallowed(
+    handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]
+) -> frozenset[str]:
+    """Return the exceptions that a handler, or the `finally`, does not let propagate."""
     if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
         # The exception is dropped.
         return EVERYTHING
-    swallowing = (handler for handler in handlers if not _raises_again(handler.body))
-    return NOTHING.union(*(_exceptions(handler.type) for handler in swallowing))
-
-
-def _raises_again(body: Sequence[ast.stmt]) -> bool:
-    last = body[-1]
-    plain = all(isinstance(statement, ast.Expr) for statement in body[:-1])
-    return isinstance(last, ast.Raise) and last.exc is None and plain
+    caught = NOTHING
+    for handler in handlers:
+        *before, end = handler.body
+        plain = all(isinstance(statement, ast.Expr) for statement in before)
+        if not (isinstance(end, ast.Raise) and end.exc is None and plain):
+            caught |= _exceptions(handler.type)
+    return caught
 
 
 def _is_plain(item: ast.withitem) -> bool:

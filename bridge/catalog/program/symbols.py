@@ -1,34 +1,140 @@
 """Resolves a program's expressions to symbols: modules' members, builtins, servers, tools, texts.
 
-After `gh = mcp_github` it resolves `gh.search` to the tool, and after `import os as o` it resolves
-`o.system` to `os.system`. What cannot be resolved is None. The depth and number of steps are
-bounded, since the program decides how deeply its expressions nest.
+After `gh = mcp_github` it resolves `gh.search` to the tool. Depth and steps are bounded, since the
+program decides how deeply its expressions nest.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.survey import Bound, Context, Scope, Survey
-from bridge.catalog.program.tables import (
-    COROUTINES,
-    FUTURES,
-    HELPERS,
-    MODULE_NAMES,
-    RUNTIME_TYPES,
-    SERVER_METHODS,
-    Helper,
-)
+from bridge.catalog.program.survey import Bound, Context, Survey
 from bridge.catalog.prose import clip
-from bridge.guest.protocol.helpers import GLOBAL_HELPERS
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES, OF_SERVERS
 from bridge.text import valid_text
 
-# A program decides how long its chains of names and its texts are.
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """A function that programs may call.
+
+    Attributes:
+        required: How many of `positional` have no default.
+        open: Whether it takes any other keyword.
+    """
+
+    name: str
+    asynchronous: bool
+    positional: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    required: int = 0
+    open: bool = False
+    owner: str = "runtime"
+
+    @property
+    def signature(self) -> str:
+        parts = list(self.positional[: self.required])
+        parts += [f"{name}=..." for name in self.positional[self.required :]]
+        if self.keywords:
+            parts += ["*", *(f"{name}=..." for name in self.keywords)]
+        if self.open:
+            parts.append("**values")
+        call = f"{self.owner}.{self.name}({', '.join(parts)})"
+        return f"await {call}" if self.asynchronous else call
+
+
+def _read_helper(line: str) -> Helper:
+    """Read a line such as "async name(a, b=, *, c=)"; a `...` at the end takes any name."""
+    head, _, rest = line.partition("(")
+    before, _, after = rest.rstrip(")").partition("...")[0].partition("*")
+    listed = [item.strip() for item in before.split(",") if item.strip()]
+    return Helper(
+        name=head.removeprefix("async "),
+        asynchronous=head.startswith("async "),
+        positional=tuple(item.rstrip("=") for item in listed),
+        keywords=tuple(i.strip().rstrip("=") for i in after.split(",") if i.strip()),
+        required=sum(not item.endswith("=") for item in listed),
+        open="..." in rest,
+    )
+
+
+HELPERS: Mapping[str, Helper] = {
+    one.name: one for one in map(_read_helper, LINES.strip().splitlines())
+}
+"""The functions of `mcp.runtime`."""
+
+RUNTIME_TYPES = frozenset(
+    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "Result", "UnknownNameError"}
+)
+
+BY_NAME = frozenset({"call_tool", "call_tool_raw"})
+"""Helpers that take a tool's own arguments as a dict."""
+
+SERVER_METHODS: Mapping[str, Helper] = {
+    name: replace(
+        HELPERS[name],
+        owner="mcp_<server>",
+        positional=HELPERS[name].positional[1:],
+        required=min(1, len(HELPERS[name].positional[1:])),
+    )
+    for name in (*OF_SERVERS, "list_tools")
+}
+"""The methods of a server object. A tool of such a name replaces it, except `list_tools`."""
+
+MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
+"""Names in `mcp.servers.<alias>` that are no tools."""
+
+OWN_GLOBALS = GLOBAL_HELPERS | {
+    "Blob",
+    "LOADED_MCP_SERVERS",
+    "MCPError",
+    "mcp",
+    "mcp_servers",
+    "runtime",
+}
+
+_OTHER_BUILTINS = frozenset(
+    """
+    BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
+    basestring frozendict long raw_input sentinel unichr
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+BUILTINS = frozenset(dir(builtins)) | _OTHER_BUILTINS | {"display"}
+"""The builtins of this interpreter, of newer ones in the sandbox, and of the guest. Programs that
+support Python 2 name its builtins."""
+
+DATA_BUILTINS = frozenset(
+    """
+    abs all any bool bytes dict enumerate float frozenset int iter len list max min next
+    range reversed round set sorted sum tuple zip
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Builtins that fail on a coroutine, or treat it as true."""
+
+SHOWING = frozenset({"ascii", "format", "print", "repr", "str"})
+"""Builtins that would show the coroutine instead of its result."""
+
+DATA_MEMBERS = frozenset(
+    """
+    json.dump json.dumps json.loads pprint.pformat pprint.pp pprint.pprint collections.Counter
+    pandas.DataFrame re.findall re.match re.search re.split re.sub statistics.mean
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+
+COROUTINES = frozenset(
+    {"asyncio.sleep", "asyncio.to_thread", "asyncio.wait", "asyncio.wait_for", "anyio.sleep"}
+)
+"""Library functions whose calls do nothing until they are awaited."""
+
+FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
+"""Library functions that start at once and return something to await."""
+
+# A program can have chains of names and texts of any length.
 MAX_DEPTH = 12  # Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items.
 MAX_STEPS = 100  # Parts of one text that are read; a path that a program joins has about ten.
 
@@ -39,8 +145,7 @@ Kind = Enum(
     "SERVER TOOL HELPER RUNTIME PACKAGE SERVERS MODULES GETTER FUNCTION BUILTIN MEMBER COROUTINE "
     "FUTURE NO_SERVER NO_TOOL NO_HELPER",
 )
-"""What an expression refers to. The last three: a name where a server, a tool or a helper is meant,
-and none has it."""
+"""What an expression refers to. The last three are names of missing servers, tools and helpers."""
 
 _OF_PACKAGE = {"runtime": Kind.RUNTIME, "servers": Kind.MODULES}
 _HOLDERS = frozenset({Kind.MODULES, Kind.PACKAGE, Kind.SERVERS})
@@ -49,7 +154,6 @@ _IMPORTED = frozenset({"mcp", "runtime"})
 """Modules of a run; `mcp_<alias>` is one too."""
 
 IMPORTERS = frozenset({"builtins.__import__", "importlib.import_module", "importlib.__import__"})
-"""Functions that import the module named by their first argument."""
 
 _JOINS = frozenset({"os.path.join", "posixpath.join", "pathlib.Path"})
 _SAME_TEXT = frozenset({"builtins.str", "os.fspath", "os.path.expanduser", "os.path.realpath"})
@@ -62,7 +166,6 @@ class Symbol:
     Attributes:
         name: The name of a builtin, or the dotted name of a module's member; of any other kind, its
             name for messages. Symbols of the same kind and name are equal.
-        server: The server; of a tool, or a server's method, its server.
         function: The definition in the program, if it is one of its functions.
     """
 
@@ -82,7 +185,7 @@ class Symbol:
 
 
 Found = tuple[Symbol | None, ...]
-"""All symbols that an expression may refer to; None among them means "or something unknown"."""
+"""All symbols that an expression may refer to; None stands for something unknown."""
 
 UNKNOWN: Found = (None,)
 
@@ -97,6 +200,7 @@ class SymbolResolver:
     def __init__(self, survey: Survey, servers: Mapping[str, ServerEntry]) -> None:
         self._survey = survey
         self._servers = servers
+        self._generators = {id(each.node) for each in survey.functions if each.generator}
         self._named: dict[tuple[int, str], Found] = {}
         self._found: dict[int, Found] = {}
         self._left = 0
@@ -104,23 +208,22 @@ class SymbolResolver:
 
     def of(self, node: ast.expr, context: Context) -> Symbol | None:
         """Return the one symbol that an expression refers to; None if it is not certain."""
-        found = self.all_of(node, context)
-        return found[0] if len(found) == 1 else None
+        symbols = self.all_of(node, context)
+        return symbols[0] if len(symbols) == 1 else None
 
-    def dotted(self, node: ast.expr, context: Context) -> tuple[str, ...]:
+    def dotted_names(self, node: ast.expr, context: Context) -> tuple[str, ...]:
         """Return the dotted names ("os.system") of the builtins and members that it may be."""
         return tuple(one.dotted for one in self.all_of(node, context) if one and one.dotted)
 
     def all_of(self, node: ast.expr, context: Context) -> Found:
-        """Return all symbols that an expression may refer to."""
         if type(node) not in _SPEAKING:
             return UNKNOWN
         # Several rules ask for the same node, and each node has one context.
-        found = self._found.get(id(node))
-        if found is None:
+        symbols = self._found.get(id(node))
+        if symbols is None:
             self._left = MAX_STEPS
-            found = self._found[id(node)] = self._of(node, context, MAX_DEPTH)
-        return found
+            symbols = self._found[id(node)] = self._of(node, context, MAX_DEPTH)
+        return symbols
 
     def text(self, node: ast.expr, context: Context) -> str | None:
         """Return the text or path that an expression evaluates to; None if it is computed."""
@@ -151,7 +254,6 @@ class SymbolResolver:
         return None
 
     def server(self, name: str) -> Symbol:
-        """Return the symbol of the server that a text names, or of none."""
         server = self.named_server(name)
         return _no_server(name) if server is None else _server(server)
 
@@ -168,7 +270,7 @@ class SymbolResolver:
             bases = self._of(node.value, context, depth - 1)
             return _each(self._attribute(base, node.attr) for base in bases)
         if isinstance(node, ast.Call):
-            return self._called(node, context, depth - 1)
+            return self._resolve_call(node, context, depth - 1)
         if isinstance(node, ast.Subscript):
             return self._item(node, context, depth - 1)
         return UNKNOWN
@@ -176,26 +278,23 @@ class SymbolResolver:
     def _name(self, name: str, context: Context, depth: int) -> Found:
         owner = self._survey.owner(name, context)
         if owner is None:
-            found = self._unbound(name)
-            stars = self._survey.stars if found is not None and found.kind == Kind.BUILTIN else ()
-            imported = (self.imported(f"{star}.{name}") for star in stars if star)
-            return _each([found, *map(_present, imported)])
+            symbol = self._unbound(name)
+            stars = self._survey.stars if symbol is not None and symbol.kind == Kind.BUILTIN else ()
+            imported = (self.resolve_import(f"{star}.{name}") for star in stars if star)
+            return _each([symbol, *map(_present, imported)])
         key = (id(owner), name)
         if key not in self._named:
             # Until it is resolved, a name that refers to itself is unknown.
             self._named[key] = UNKNOWN
-            self._named[key] = self._of_bindings(owner, name, depth)
+            symbols: list[Symbol | None] = [None] if name in self._survey.shared else []
+            for value, at in owner.bound[name]:
+                symbols += self._bound(value, at, depth - 1)
+            self._named[key] = _each(symbols)
         return self._named[key]
-
-    def _of_bindings(self, owner: Scope, name: str, depth: int) -> Found:
-        found: list[Symbol | None] = [None] if name in self._survey.shared else []
-        for value, context in owner.bound[name]:
-            found += self._bound(value, context, depth - 1)
-        return _each(found)
 
     def _bound(self, value: Bound, context: Context, depth: int) -> Found:
         if isinstance(value, str):
-            return (self.imported(value),)
+            return (self.resolve_import(value),)
         if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
             return (Symbol(kind=Kind.FUNCTION, name=value.name, function=value),)
         if isinstance(value, ast.expr) and not isinstance(value, ast.Lambda):
@@ -220,22 +319,22 @@ class SymbolResolver:
             return _helper(HELPERS[name], name)
         return Symbol(kind=Kind.BUILTIN, name=name)
 
-    def imported(self, dotted: str) -> Symbol | None:
+    def resolve_import(self, dotted: str) -> Symbol | None:
         """Return what an import of a module, or of a module's member, binds."""
         first, _, rest = dotted.partition(".")
         if first == "builtins" and rest and "." not in rest:
             return Symbol(kind=Kind.BUILTIN, name=rest)
         if first.startswith("mcp_"):
             # `import mcp_github` is `import mcp.servers.github`; others are the program's own.
-            found = self._path(f"mcp.servers.{dotted[4:]}")
-            return None if found and found.kind == Kind.NO_SERVER else found
+            symbol = self._path(f"mcp.servers.{dotted[4:]}")
+            return None if symbol and symbol.kind == Kind.NO_SERVER else symbol
         return self._path(dotted) if first in _IMPORTED else Symbol(kind=Kind.MEMBER, name=dotted)
 
     def _path(self, path: str) -> Symbol | None:
         if " " in path:
             # `import json`, `from pathlib import Path`, `import numpy as np`.
             words = path.split()
-            return self.imported(".".join(words[1:4:2]) if words[0] == "from" else words[1])
+            return self.resolve_import(".".join(words[1:4:2]) if words[0] == "from" else words[1])
         first, *rest = path.split(".")
         symbol = self._unbound(first)
         for part in rest:
@@ -246,7 +345,7 @@ class SymbolResolver:
         if base is None:
             return None
         if base.kind == Kind.MEMBER:
-            return self.imported(f"{base.name}.{name}")
+            return self.resolve_import(f"{base.name}.{name}")
         if base.kind == Kind.NO_SERVER:
             return base
         if name in self._survey.stored:
@@ -277,50 +376,48 @@ class SymbolResolver:
                 return None
             if name == "tools":
                 return _server(server)
-            entry = server.named(name)
+            entry = server.find_tool(name)
         if entry is None:
             return Symbol(kind=Kind.NO_TOOL, name=name, server=server)
         label = f"mcp_{server.alias}.{entry.alias}"
         return Symbol(kind=Kind.TOOL, name=label, server=server, tool=entry)
 
-    def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
+    def _resolve_call(self, node: ast.Call, context: Context, depth: int) -> Found:
         function, argument = node.func, node.args[0] if node.args else None
-        found: list[Symbol | None] = []
+        symbols: list[Symbol | None] = []
         for called in self._of(function, context, depth):
             dotted = called.dotted if called else ""
             self.computes |= dotted == "builtins.globals"
             if called and called.kind == Kind.GETTER and argument:
                 key = self._text(argument, context)
                 self.computes |= key is None
-                found.append(_present(self.server(key)) if key else None)
+                symbols.append(_present(self.server(key)) if key else None)
             elif dotted in IMPORTERS and argument:
                 name = self._text(argument, context)
                 if name is None:
                     self.computes |= self.start(argument, context).startswith("mcp.servers.")
                 elif dotted != "importlib.import_module" and len(node.args) == 1:
                     name = name.partition(".")[0]
-                found.append(self.imported(name) if name else None)
+                symbols.append(self.resolve_import(name) if name else None)
             elif dotted == "builtins.getattr" and argument and len(node.args) > 1:
                 name = self._text(node.args[1], context)
                 owners = self._of(argument, context, depth)
                 self.computes |= not name and Kind.MODULES in {one.kind for one in owners if one}
                 # A program that asks for a name by `getattr` handles its absence.
-                found += [_present(self._attribute(one, name)) if name else None for one in owners]
+                symbols += [
+                    _present(self._attribute(one, name)) if name else None for one in owners
+                ]
             else:
-                found.append(None if called is None else self._awaited(called))
-        return _each(found)
+                symbols.append(None if called is None else self._resolve_awaitable(called))
+        return _each(symbols)
 
-    def _awaited(self, called: Symbol) -> Symbol | None:
+    def _resolve_awaitable(self, called: Symbol) -> Symbol | None:
         function = called.function
         own = isinstance(function, ast.AsyncFunctionDef) and id(function) not in self._generators
         helper = called.helper is not None and called.helper.asynchronous
         if called.kind == Kind.TOOL or own or helper or called.dotted in COROUTINES:
             return replace(called, kind=Kind.COROUTINE)
         return Symbol(kind=Kind.FUTURE, name=called.name) if called.dotted in FUTURES else None
-
-    @cached_property
-    def _generators(self) -> frozenset[int]:
-        return frozenset(id(s.node) for s in self._survey.functions if s.generator)
 
     def _item(self, node: ast.Subscript, context: Context, depth: int) -> Found:
         key, value = self._text(node.slice, context), node.value
@@ -344,11 +441,11 @@ class SymbolResolver:
         if base is None:
             return None
         if base.dotted == "sys.modules":
-            return self.imported(key)
+            return self.resolve_import(key)
         if base.kind in _HOLDERS:
             return self.server(key)
         if base.kind == Kind.SERVER and base.server is not None:
-            entry = base.server.named(key)
+            entry = base.server.find_tool(key)
             return self._of_server(base.server, key if entry is None else entry.alias)
         return None
 
@@ -396,15 +493,15 @@ class SymbolResolver:
             separator, given = function.value, arguments[0]
             if isinstance(separator, ast.Constant) and isinstance(separator.value, str):
                 items = given.elts if isinstance(given, ast.List | ast.Tuple) else None
-                return None if items is None else _between(items[:MAX_STEPS], separator.value)
+                return None if items is None else _put_between(items[:MAX_STEPS], separator.value)
         dotted = [one.dotted for one in self._of(function, context, 3) if one is not None]
         if not _JOINS.isdisjoint(dotted):
-            return _between(arguments[:MAX_STEPS], "/")
+            return _put_between(arguments[:MAX_STEPS], "/")
         return None if _SAME_TEXT.isdisjoint(dotted) else arguments[:1]
 
 
-def _each(found: Iterable[Symbol | None]) -> Found:
-    return tuple(dict.fromkeys(found))
+def _each(symbols: Iterable[Symbol | None]) -> Found:
+    return tuple(dict.fromkeys(symbols))
 
 
 def _server(server: ServerEntry) -> Symbol:
@@ -423,7 +520,7 @@ def _helper(helper: Helper, label: str) -> Symbol:
     return Symbol(kind=Kind.HELPER, name=label, helper=helper)
 
 
-def _between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:
+def _put_between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:
     parts: list[ast.expr | str] = []
     for item in items:
         parts += [separator, item] if parts else [item]

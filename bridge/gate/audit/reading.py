@@ -1,4 +1,4 @@
-"""What is in the audit log: its last records, those of one run, counts, and whether it is whole."""
+"""Reads, counts and verifies the audit log, and records the ends of runs of dead bridges."""
 
 from __future__ import annotations
 
@@ -6,33 +6,39 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bridge.gate.audit.log import last_lines, lines, opened
-from bridge.gate.audit.records import CALL_KINDS, Link, before_first, parsed, read_line
+import anyio.to_thread
+
+from bridge.atomic_files import exclusive_lock
+from bridge.gate.audit.log import (
+    ALIVE,
+    CALL_KINDS,
+    AuditLog,
+    Link,
+    before_first,
+    check_line,
+    last_lines,
+    lines,
+    opened,
+    parse_line,
+    utc_text,
+)
 from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
 
 MAX_TAIL = 10_000  # Records that `tail` prints at once; a program can add ten thousand in seconds.
 
-CHANGED = (
-    "the line is not what a bridge wrote there: something in it was changed, or it was put there. "
-    "What it says cannot be relied on; the records before and after it can"
-)
-MOVED = "records between them were taken away, or one is a copy, was moved, or was put there"
-MISSING = (
-    "it was taken away, or the machine went down before it was on the disk "
-    "(MCP_BRIDGE_AUDIT=sync waits for the disk)"
-)
-BEGUN = (
-    "it ends with a line that was begun and never finished: the bridge or its machine was stopped "
-    "while that was written, and its call was not made; or its end was taken away"
-)
-EMPTY = "it is empty: its bridge was stopped before its first record, or all was taken away"
+CHANGED = "the line is not what a bridge wrote there; other lines are not affected"
+MOVED = "records between them were removed, or one was copied, moved or inserted"
+MISSING = "it was removed, or lost in a crash of the machine (MCP_BRIDGE_AUDIT=sync prevents that)"
+BEGUN = "its last line is unfinished: the bridge stopped before that call, or the end was removed"
+EMPTY = "it is empty: its bridge stopped before the first record, or all records were removed"
 
 
 def read(
@@ -42,54 +48,45 @@ def read(
     since: str = "",
     places: dict[str, int] | None = None,
 ) -> Iterator[Mapping[str, Json]]:
-    """Yield the records of each file, unchecked, in the order in which the files were begun.
+    """Yield unchecked records that contain one of `ids`, from the offsets `places` by file on.
 
-    Args:
-        ids: Texts of which one is in each record; more may be added meanwhile.
-        since: The day from which on files are read.
-        places: How far each file has been read, which is noted as well.
+    Updates `places`. The consumer may add to `ids`.
     """
     places = {} if places is None else places
     with opened(directory) as (folder, files):
-        for file in files:
-            start = places.setdefault(file.name, 0)
-            wanted = start < file.size and file.day >= since
-            for line, end in lines(folder, file.name, start) if wanted else ():
+        for name, size in files.items():
+            start = places.setdefault(name, 0)
+            wanted = start < size and name >= since
+            for line, end in lines(folder, name, start) if wanted else ():
                 if not line.endswith(b"\n"):
                     break
-                places[file.name] = end
-                found = any(json.dumps(each)[1:-1].encode() in line for each in ids)
-                if found and (record := parsed(line)):
+                places[name] = end
+                matches = any(json.dumps(each)[1:-1].encode() in line for each in ids)
+                if matches and (record := parse_line(line)):
                     yield record
 
 
 def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], dict[str, int]]:
-    """Return the last records by their times, and how far each file was read."""
+    """Return the last records by time, and the offset up to which each file was read."""
     with opened(directory) as (folder, files):
-        places = {file.name: last_lines(folder, file, count) for file in files}
-    # With their order, for those of one time.
+        places = {name: last_lines(folder, name, size, count) for name, size in files.items()}
+    # Records with equal times keep their order.
     records = enumerate(read(directory, places=places))
     last = heapq.nlargest(count, records, lambda each: (str(each[1].get("time")), each[0]))
     return [record for _, record in reversed(last)], places
 
 
 def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, Json]]:
-    """Return what has been written since, and note how far each file was read."""
     return list(islice(read(directory, places=places), MAX_TAIL))
 
 
 def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Json]]:
-    """Return all records of runs and plans that begin so, and of the runs that applied those.
-
-    Args:
-        since: The day from which on files are read.
-    """
+    """Return the records of runs and plans with this id prefix, and of runs that applied them."""
     records, ids = [], [wanted]
     for record in read(directory, ids, since=since):
         run, plan = str(record.get("run") or ""), str(record.get("plan") or "")
         if (run, plan) != ("", "") and (run.startswith(tuple(ids)) or plan.startswith(wanted)):
             records.append(record)
-            # The other records of that run come after this one.
             if record.get("kind") == "apply" and run not in ids:
                 ids.append(run)
     return records
@@ -97,13 +94,7 @@ def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Js
 
 @dataclass(kw_only=True)
 class CallCounts:
-    """What is counted in records.
-
-    Attributes:
-        runs: How many began.
-        groups: Of each group the calls that went out ("made", and of those "ok", "failed" and
-            "unknown"), "refused", "held" and "replayed" ones; the "size" of results and "ms".
-    """
+    """Counts of runs, of records, and of calls and results by group."""
 
     runs: int = 0
     records: int = 0
@@ -111,11 +102,7 @@ class CallCounts:
 
 
 def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> CallCounts:
-    """Count calls from records in their order; those that have no outcome then are unknown.
-
-    Args:
-        by: What calls of one group have in common.
-    """
+    """Count calls by group. A call without a record of its outcome is unknown."""
     counts, open_calls = CallCounts(), dict[tuple[str, str], Mapping[str, Json]]()
 
     def add(call: Mapping[str, Json], outcome: str, more: Mapping[str, Json]) -> None:
@@ -127,13 +114,13 @@ def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> Call
             "decision": f"{call.get('decision', '-')}: {call.get('rule', '-')}",
             "outcome": outcome,
         }
-        counts.groups.setdefault(tuple(facts[name] for name in by), Counter()).update(more)
+        numbers = {name: n if type(n) in (int, float) else 0 for name, n in more.items()}
+        counts.groups.setdefault(tuple(facts[name] for name in by), Counter()).update(numbers)
 
     def add_made(call: Mapping[str, Json], end: Mapping[str, Json]) -> None:
         outcome = str(end.get("outcome", "unknown"))
         state = outcome if outcome in ("ok", "unknown") else "failed"
-        size, ms = _number(end.get("bytes")), _number(end.get("ms"))
-        add(call, outcome, {"made": 1, state: 1, "size": size, "ms": ms})
+        add(call, outcome, {"made": 1, state: 1, "size": end.get("bytes"), "ms": end.get("ms")})
 
     for record in records:
         counts.records += 1
@@ -144,18 +131,14 @@ def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> Call
         elif kind == "outcome" and key in open_calls:
             add_made(open_calls.pop(key), record)
         elif kind in CALL_KINDS:
-            add(record, kind, {kind: _number(record.get("times", 1))})
+            add(record, kind, {kind: record.get("times", 1)})
     for call in open_calls.values():
         add_made(call, {})
     return counts
 
 
-def _number(value: Json) -> Json:
-    return value if type(value) in (int, float) else 0
-
-
 class Tampering(NamedTuple):
-    """Something about one place of the log; `line` is from 1, or 0 for the file as a whole."""
+    """A finding about a line of the log, from 1, or about a whole file (line 0)."""
 
     file: str
     line: int
@@ -168,110 +151,129 @@ class Tampering(NamedTuple):
 
 @dataclass(kw_only=True)
 class LogReport:
-    """What a log looks like.
-
-    Attributes:
-        head: Hash of the last record of the newest file; empty if there is none.
-        problems: What is wrong.
-        notes: What is not wrong, and may surprise.
-        omitted: How many more there are of both.
-        expected: Where the hash that was asked for is; None if it is nowhere.
-    """
+    """The result of a verification."""
 
     files: int = 0
     records: int = 0
-    head: str = ""
+    head: str = ""  # Hash of the last record of the newest file.
     problems: list[Tampering] = field(default_factory=list)
     notes: list[Tampering] = field(default_factory=list)
     omitted: int = 0
-    expected: Tampering | None = None
-    # What first records say of a file: a record's number to its hash, and the file that says so.
+    expected: Tampering | None = None  # The place of the hash that the user asked for.
+    # By file: record numbers to hashes, with the later file whose first record has them.
     _ends: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
     _kept_since: str = ""
 
-    def check(self, directory: Path, expect: str) -> None:
-        """Check the files from the newest on: each first record says how those before it ended."""
+    def check(self, directory: Path, expect: str) -> LogReport:
+        """Check all files, the newest first: its first record names the ends of older files."""
         with opened(directory) as (folder, files):
-            for file in reversed(files):
-                self._check_file(file.name, lines(folder, file.name), expect)
+            for name in reversed(files):
+                self._check_file(name, lines(folder, name), expect)
         self.files = len(files)
-        for name in sorted(self._ends.keys() - {file.name for file in files}):
-            # By its day it may have been removed for its age.
+        for name in sorted(self._ends.keys() - files.keys()):
+            # Retention may have removed older files.
             if name[:10] >= self._kept_since:
                 said_by = min(self._ends[name].items())[1][1]
-                what = f"{said_by} names it, and it is not there: {MISSING}"
+                what = f"{said_by} names it, and it does not exist: {MISSING}"
                 self._add(self.problems, name, 0, what)
         for findings in (self.problems, self.notes):
-            findings.sort(key=lambda found: found.file)
+            findings.sort(key=lambda finding: finding.file)
+        return self
 
     def _check_file(self, name: str, data: Iterable[tuple[bytes, int]], expect: str) -> None:
         after, number, torn = before_first(name), 0, False
-        # Its own first record may say it: of a file that was there before, under the same name.
+        # The file's own first record may name an earlier file with this name.
         ends = self._ends.setdefault(name, {})
-        for number, (text, _) in enumerate(data, 1):
-            line = read_line(text)
-            if not text.endswith(b"\n"):
+        for number, (line, _) in enumerate(data, 1):
+            if not line.endswith(b"\n"):
                 torn = True
-            elif line is None:
-                self._add(self.problems, name, number, CHANGED)
-                # The next record continues this one, whatever its hash was.
-                after = Link(after.seq + 1, "")
-            else:
-                if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
-                    what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
+            elif record := check_line(line):
+                link = Link(record["seq"], record["hash"])
+                if link.seq != after.seq + 1 or (after.hash and record["prev"] != after.hash):
+                    what = f"record {link.seq} does not follow record {after.seq}: {MOVED}"
                     self._add(self.problems, name, number, what)
-                after = line.link
+                after = link
                 self.records += 1
                 if expect and after.hash.startswith(expect):
                     self.expected = Tampering(name, number, f"record {after.seq}")
-                self._note(name, number, line.record)
+                self._note(name, number, record)
                 wanted, said_by = ends.get(after.seq, (after.hash, ""))
                 if wanted != after.hash:
-                    what = f"record {after.seq} is another than {said_by} says: {MOVED}"
+                    what = f"record {after.seq} is not the one that {said_by} names: {MOVED}"
                     self._add(self.problems, name, number, what)
+            else:
+                self._add(self.problems, name, number, CHANGED)
+                # The hash of this line is unknown, so that the next line is not checked against it.
+                after = Link(after.seq + 1, "")
         if torn or not number:
             self._add(self.notes, name, number, BEGUN if number else EMPTY)
         last = max(ends, default=0)
         if last > after.seq:
-            what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
+            what = f"record {last}, which {ends[last][1]} names, is missing: {MISSING}"
             self._add(self.problems, name, 0, what)
         self.head = self.head or (after.hash if after.seq else "")
 
     def _note(self, name: str, number: int, record: Mapping[str, Json]) -> None:
         previous = record.get("previous")
         for other, end in previous.items() if isinstance(previous, dict) and number == 1 else ():
-            # Empty for a file without a record, or with one that was changed.
-            seq, found = end if isinstance(end, list) and len(end) == 2 else (0, "")
+            # Null for a file without a valid last record.
+            seq, last = end if isinstance(end, list) and len(end) == 2 else (0, "")
             if type(seq) is int:
-                self._ends.setdefault(other, {})[seq] = (str(found), name)
+                self._ends.setdefault(other, {})[seq] = (str(last), name)
         if record.get("kind") == "retention":
-            # No file has a record that its day is too early for.
+            # A file's name starts with its day: a forged record cannot reach beyond it.
             self._kept_since = max(self._kept_since, min(str(record.get("before")), name))
-            what = f"what was older than {record.get('before')} was removed for its age"
+            what = f"files older than {record.get('before')} were removed for their age"
             self._add(self.notes, name, number, what)
 
     def _add(self, findings: list[Tampering], file: str, line: int, what: str) -> None:
-        """Add a finding to one of the lists; only the first hundred are listed."""
-        if len(findings) < 100:
+        if len(findings) < 100:  # A forger can write any number of lines.
             findings.append(Tampering(file, line, what))
         else:
             self.omitted += 1
 
 
 def verify(directory: Path, expect: str = "") -> LogReport:
-    """Check all of a log.
-
-    Args:
-        expect: A hash, or the beginning of one, that has to be in it.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    report = LogReport()
+    """Check a log. `expect` is the prefix of a hash to find in it."""
     try:
-        report.check(directory, expect)
+        return LogReport().check(directory, expect)
     except FileNotFoundError:
-        # A file was removed meanwhile for its age. Without a directory this raises again.
-        report = LogReport()
-        report.check(directory, expect)
-    return report
+        # Retention removed a file during the check. Without a directory this raises again.
+        return LogReport().check(directory, expect)
+
+
+async def end_orphans(log: AuditLog) -> int:
+    """Record the missing ends of runs of dead bridges, and return their number.
+
+    Each bridge locks its own file, whose name its records have. The bridge that gets this lock
+    records the missing ends and then removes the file, so that each run gets exactly one end.
+    Raises `AuditError` if it cannot write; the next call tries again.
+    """
+    ended = 0
+    for path in sorted(log.directory.glob(f"*{ALIVE}")) if log.directory else ():
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(exclusive_lock(path, seconds=0))
+            except OSError:
+                # The bridge runs, or another bridge ends its runs.
+                continue
+            for run in await anyio.to_thread.run_sync(_find_unended, path):
+                await log.append({"kind": "end", "run": run, "status": "lost", "of": path.stem})
+                ended += 1
+            path.unlink(missing_ok=True)
+    return ended
+
+
+def _find_unended(path: Path) -> list[str]:
+    runs: dict[str, bool] = {}  # Whether each continues.
+    if not path.exists():
+        # Another bridge ended them just before this one got the lock.
+        return []
+    # No record of the process is older than its lock; clocks may differ a little.
+    since = utc_text(path.stat().st_mtime - 3600)[:10]
+    for record in read(path.parent, [path.stem], since=since):
+        kind, run = record.get("kind"), str(record.get("run"))
+        if kind in ("run", "apply", "command", "end"):
+            # The files of several bridges have no common order.
+            runs[run] = kind != "end" and runs.get(run, True)
+    return [run for run, continues in runs.items() if continues]

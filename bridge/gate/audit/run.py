@@ -6,104 +6,68 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 import anyio
 
 from bridge.errors import AuditError
 from bridge.gate.approval import Approval
-from bridge.gate.audit.log import AuditLog
-from bridge.gate.audit.records import (
+from bridge.gate.audit.log import (
     MAX_RECORD_BYTES,
+    AuditLog,
     CallKind,
     Kind,
     Record,
     approval_fields,
-    bounded,
+    cut_record,
     without_empty,
 )
-from bridge.gate.canonical import arguments_digest
-from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
-from bridge.gate.outcomes import Outcome
+from bridge.gate.decision import CallFacts, Decision, Mask, Outcome, arguments_digest, no_mask
 from bridge.model import Json, Provenance
 from bridge.offload import estimated_size, offload
 
 logger = logging.getLogger(__name__)
 
 UNREADABLE = "could not be searched for secrets, and so is not recorded"
-"""In place of arguments that are too large, or nested too deeply."""
+SMALL = 2 * 1024  # Bytes of arguments that fit into a record even if every character is escaped.
+MAX_SEARCHED = 2 * 1024 * 1024  # Bytes of arguments; a program sends more.
+RUN_BYTES = 64 * 1024 * 1024  # Of a run's calls: three times the need of 10,000 `SMALL` ones.
+WHOLE_RECORDS = 10  # Refused calls of one kind with their own record; further ones are counted.
 
-SMALL = 2 * 1024  # Bytes of arguments that fit into a record however their characters are escaped.
-
-MAX_SEARCHED = 2 * 1024 * 1024
-"""Bytes of arguments that are searched for secrets. A program sends more; that is not recorded."""
-
-RUN_BYTES = 64 * 1024 * 1024
-"""Bytes of the records of one run's calls, without refused ones: three times what 10,000 calls with
-`SMALL` arguments take. Beyond, no call is made, since none is made unrecorded."""
-
-WHOLE_RECORDS = 10  # Refused calls of one kind with a record each; those after them are counted.
+_KIND_FIELDS = ("server", "tool", "decision", "rule", "why")
+_OTHERS = ("", "", "", "others", "")  # The kind of all calls beyond the limit on kinds.
 
 
-class _RefusedKind(NamedTuple):
-    """What equal refused calls have in common."""
-
-    server: str
-    tool: str
-    decision: str
-    rule: str
-    why: str
-
-
-_OTHERS = _RefusedKind("", "", "", "others", "")  # The kind of calls beyond the bound on kinds.
-
-
+@dataclass(eq=False)
 class RunAudit:
     """The records of one run.
 
-    Each method but `called` raises `AuditError` if its record cannot be written; what it records
-    must not happen then.
-
-    Args:
-        mask: Takes secrets out of arguments.
-        policy: Digest of the policy in force; empty if there is none.
-        owner: Whose run it is; see `RunRequest`.
-
-    Attributes:
-        head: Hash of the last record; empty where nothing is recorded.
+    Each method except `record_outcome` raises `AuditError` if it cannot write its record. The
+    caller must then not do what it wanted to record. `head` is the hash of the last record.
     """
 
-    def __init__(
-        self,
-        log: AuditLog | None = None,
-        run_id: str = "",
-        *,
-        mask: Mask = unmasked,
-        policy: str = "",
-        owner: str = "stdio",
-    ) -> None:
-        self._owner = owner
-        self._log = log or AuditLog()
-        self._run_id = run_id
-        self._mask = mask
-        self._policy = policy
+    log: AuditLog = field(default_factory=AuditLog)
+    run_id: str = ""
+    _: KW_ONLY
+    mask: Mask = no_mask
+    policy: str = ""
+    owner: str = "stdio"
+
+    def __post_init__(self) -> None:
         self.head = ""
         self._room = RUN_BYTES
-        self._refused: Counter[_RefusedKind] = Counter()
-        # Of those the ones without a record of their own, and the last one's number.
-        self._counted: Counter[_RefusedKind] = Counter()
-        self._last: dict[_RefusedKind, int] = {}
+        self._refused: Counter[tuple[str, ...]] = Counter()
+        # The number of calls without their own record, and the number of the last of them.
+        self._counted: dict[tuple[str, ...], tuple[int, int]] = {}
 
-    async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
-        """Record the beginning of a run, or of a plan that is applied."""
-        await self.event(kind, {"policy": self._policy, **facts})
+    async def record_start(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
+        await self.record_event(kind, {"policy": self.policy, **facts})
 
-    async def event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
-        """Record something other than a call: a server's question, a plan."""
+    async def record_event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
         await self._append(self._record(kind, facts))
 
-    async def calling(
+    async def record_call(
         self,
         number: int,
         call: CallFacts,
@@ -114,54 +78,43 @@ class RunAudit:
         try:
             self._charge(call)
         except AuditError as error:
-            self.count_refused(number, call, decision, error.code)
+            self.count_refusal(number, call, decision, error.code)
             raise
         allowed = None if approval is None else approval_fields(approval)
         more = {"approval": allowed, "changed": note}
         await self._append_call("call", number, call, decision, more)
 
-    async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
-        """Record the outcome of a call.
-
-        Never fails: the call has been made, and its result must not be lost. A record that cannot
-        be written is written later, and until then no other call is made.
-        """
+    async def record_outcome(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
+        """Record a call's outcome, now or before the next record: its result must not be lost."""
         facts = {"call": number, "outcome": outcome, "bytes": size, "ms": round(ms, 1)}
         await self._append_or_owe(self._record("outcome", facts))
 
-    async def refused(
+    async def record_refusal(
         self, number: int, call: CallFacts, decision: Decision, why: str, *, waited_ms: int = 0
     ) -> None:
-        """Record a call that is not made; many equal ones are counted instead.
-
-        Args:
-            why: The code of the error that the program gets.
-            waited_ms: How long it waited for a person's answer.
-        """
+        """Record a refused call and its error code, or count it after many equal calls."""
         kind = self._refused_kind(call, decision, why)
         if kind == _OTHERS or self._refused[kind] >= WHOLE_RECORDS:
-            self.count_refused(number, call, decision, why)
+            self.count_refusal(number, call, decision, why)
             return
         self._refused[kind] += 1
-        more = {**kind._asdict(), "waitedMs": waited_ms or None}
+        more = {**dict(zip(_KIND_FIELDS, kind, strict=True)), "waitedMs": waited_ms or None}
         await self._append_call("refused", number, call, decision, more, most=3 * 1024)
 
-    def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
-        """Count a call that is not made, for the record of the run's end."""
+    def count_refusal(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
+        """Count a refused call for the record of the run's end."""
         kind = self._refused_kind(call, decision, why)
         self._refused[kind] += 1
-        self._counted[kind] += 1
-        self._last[kind] = number
+        self._counted[kind] = self._counted.get(kind, (0, 0))[0] + 1, number
 
-    async def unsent(
+    async def record_unsent(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
     ) -> None:
-        """Record a call that a plan holds back, or that is answered from a journal."""
         self._charge(call)
         await self._append_call(kind, number, call, decision, {})
 
-    async def found(self, what: str, provenance: Provenance) -> None:
-        """Record that the run read something that was kept, and its provenance."""
+    async def record_read(self, what: str, provenance: Provenance) -> None:
+        """Record that the run read a kept thing, with its provenance."""
         self._charge()
         facts: Record = {
             "what": what,
@@ -170,35 +123,17 @@ class RunAudit:
             "from": sorted(provenance.servers),
             "anything": provenance.anything or None,
         }
-        await self.event("found", facts)
+        await self.record_event("found", facts)
 
-    async def commanded(self, facts: Mapping[str, Json], mask: Callable[[Json], Json]) -> None:
-        """Record a command as this run's beginning: principal, profile, words.
-
-        Args:
-            mask: Takes out of the words the values of options that are known to be secret.
-        """
+    async def record_command(self, facts: Mapping[str, Json], mask: Callable[[Json], Json]) -> None:
+        """Record a command. `mask` removes the values of secret options from its words."""
         stages = facts.get("stages")
-        shown = await offload(stages, partial(self._mask, stages, None))
-        await self.event("command", {**facts, "stages": mask(shown)})
-
-    async def ended(self, facts: Mapping[str, Json]) -> None:
-        """Record a run's end: status, reason, counts, times; if that fails, later."""
-        # Written together with the record of the end.
-        for kind, times in self._counted.items():
-            counted = {"call": self._last[kind], "times": times, **kind._asdict()}
-            self._log.later(self._record("refused", counted))
-        self._counted.clear()
-        refused = self._refused.total() or None
-        await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
+        masked = await offload(stages, partial(self.mask, stages, None))
+        await self.record_event("command", {**facts, "stages": mask(masked)})
 
     @asynccontextmanager
     async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
-        """Record the end of a run when this context ends, also by an error.
-
-        Yields:
-            Takes the facts of the end; without them its status is "lost".
-        """
+        """Record the end of the run at the end of this context, without facts as "lost"."""
         endings: list[Mapping[str, Json]] = [{"status": "lost"}]
         try:
             yield endings.append
@@ -206,35 +141,38 @@ class RunAudit:
             endings.append({"status": "error", "reason": "cancelled"})
             raise
         finally:
-            await self.ended(endings[-1])
+            await self.record_end(endings[-1])
+
+    async def record_end(self, facts: Mapping[str, Json]) -> None:
+        for kind, (times, last) in self._counted.items():
+            same = dict(zip(_KIND_FIELDS, kind, strict=True))
+            self.log.later(self._record("refused", {"call": last, "times": times, **same}))
+        self._counted.clear()
+        refused = self._refused.total() or None
+        await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
 
     async def _append(self, record: Mapping[str, Json]) -> None:
-        self.head = await self._log.append(record, owner=self._owner)
+        self.head = await self.log.append(record, owner=self.owner)
 
     async def _append_or_owe(self, record: Mapping[str, Json]) -> None:
-        """Record what has happened: now, also if this is cancelled, or before anything else."""
         try:
-            with anyio.CancelScope(shield=True) if self._log.sync else nullcontext():
+            # The disk takes time, in which a cancellation must not lose the record.
+            with anyio.CancelScope(shield=True) if self.log.sync else nullcontext():
                 await self._append(record)
         except AuditError as error:
-            self._log.later(record)
+            self.log.later(record)
             logger.warning("an outcome or end is not recorded yet: %s", error)
 
     def _record(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
-        return {**without_empty(facts), "kind": kind, "run": self._run_id}
+        return {**without_empty(facts), "kind": kind, "run": self.run_id}
 
     def _charge(self, call: CallFacts | None = None) -> None:
-        """Charge a record to the run, by the size of its call's arguments."""
-        if self._log.directory is None:
+        if self.log.directory is None:
             return
         if self._room <= 0:
-            raise AuditError(
-                f"The calls of this run have filled the {RUN_BYTES:,} bytes that the audit log has "
-                "for one run, and no call is made unrecorded.",
-                code="audit_budget",
-            )
-        arguments = None if call is None else call.arguments
-        size = estimated_size(arguments, MAX_RECORD_BYTES)
+            message = f"The calls of this run have used its {RUN_BYTES:,} bytes of the audit log."
+            raise AuditError(message, code="audit_budget")
+        size = estimated_size(None if call is None else call.arguments, MAX_RECORD_BYTES)
         self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
 
     async def _append_call(
@@ -246,7 +184,6 @@ class RunAudit:
         more: Mapping[str, Json],
         most: int = MAX_RECORD_BYTES,
     ) -> None:
-        """Write a call's record, made and cut in a thread if the arguments are large."""
         facts: Record = {"call": number, "server": call.server, "tool": call.tool}
         if decision is not None:
             facts |= {"decision": decision.action, "rule": decision.rule}
@@ -257,19 +194,18 @@ class RunAudit:
             arguments: Json = UNREADABLE
             if estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
                 with suppress(RecursionError):
-                    arguments = self._mask(dict(call.arguments), call.schema)
+                    arguments = self.mask(dict(call.arguments), call.schema)
             whole = arguments_digest(call.arguments) if call.arguments else ""
-            shown = {"arguments": arguments, "digest": whole}
-            record = self._record(kind, {**facts, **shown, **more})
-            # What is small is cut where it is written, if at all.
+            record = self._record(kind, {**facts, "arguments": arguments, "digest": whole, **more})
+            # `link_record` cuts the few small records that need it.
             small = estimated_size(call.arguments, SMALL) <= SMALL
-            return record if small and most == MAX_RECORD_BYTES else bounded(record, most)
+            return record if small and most == MAX_RECORD_BYTES else cut_record(record, most)
 
-        if self._log.directory is not None:
+        if self.log.directory is not None:
             await self._append(await offload(call.arguments, make))
 
-    def _refused_kind(self, call: CallFacts, decision: Decision, why: str) -> _RefusedKind:
+    def _refused_kind(self, call: CallFacts, decision: Decision, why: str) -> tuple[str, ...]:
         parts = (call.server, call.tool, decision.action, decision.rule, why)
-        kind = _RefusedKind(*(part if len(part) <= 100 else f"{part[:100]}…" for part in parts))
-        # A program makes up names without end.
+        kind = tuple(part if len(part) <= 100 else f"{part[:100]}…" for part in parts)
+        # A program can invent any number of names.
         return kind if kind in self._refused or len(self._refused) < 50 else _OTHERS

@@ -1,14 +1,13 @@
-"""From a call's Python arguments to a tool's JSON arguments.
+"""Converts Python arguments of a call to JSON, and makes the signature for `help()`.
 
-Owns the conversion of the guest's own values, and the signature that `help()` shows. A mistake is
-an `ArgumentsError` before anything is sent: a `TypeError`, and an `MCPError` like every failed
-call.
+A wrong argument raises `ArgumentsError` before anything is sent. It is a `TypeError`, and an
+`MCPError` like every failed call.
 """
 
 from __future__ import annotations
 
 from bridge.guest.api.results import with_source_texts
-from bridge.guest.api.values import ArgumentsError, Result, listed, to_json
+from bridge.guest.api.values import ArgumentsError, Result, list_names, to_json
 from bridge.guest.schema import binding
 from bridge.guest.schema.validation import convert
 
@@ -21,21 +20,16 @@ if TYPE_CHECKING:
 
 
 class _Text(str):
-    """An annotation or a default as text, which `help()` shows without quotes."""
-
     __slots__ = ()
 
     def __repr__(self) -> str:
         return str.__str__(self)
 
 
-LEFT_OUT = _Text("...")
-"""The default of an optional argument: nothing is sent, the server decides."""
+LEFT_OUT = _Text("...")  # The default of an optional argument: unsent, so the server decides.
 
 
 class BoundParameters(binding.Parameters):
-    """A tool's arguments, as its input schema describes them."""
-
     def __init__(self, title: str, schema: Any, server: str = "", tool: str = "") -> None:
         super().__init__(schema)
         self.title = title
@@ -44,11 +38,11 @@ class BoundParameters(binding.Parameters):
     def signature(
         self, tool: Optional[Mapping[str, Any]] = None, names: Optional[Names] = None
     ) -> inspect.Signature:
-        """Return the signature for `help()`; with the type of the result if `tool` is given."""
-        # Not above: all this is for who looks, and most programs only call.
+        """Return the signature for `help()`; with the result's type if `tool` is given."""
+        # Imported here because most programs call tools without `help()`.
         import inspect
 
-        from bridge.guest.schema.signatures import Head
+        from bridge.guest.schema.typetext import Head
 
         head = Head({"inputSchema": self.root} if tool is None else tool, names)
         parameters: List[inspect.Parameter] = []
@@ -77,8 +71,7 @@ class BoundParameters(binding.Parameters):
         """Return the JSON arguments for a call; see `bind_all`.
 
         Raises:
-            ArgumentsError: An argument is unknown, missing, given twice, no JSON or not what the
-                tool takes.
+            ArgumentsError: An argument is unknown, missing, repeated, not JSON or does not fit.
         """
         bound, wrong = self.bind_all(args, kwargs)
         if not wrong:
@@ -94,15 +87,10 @@ class BoundParameters(binding.Parameters):
         raise ArgumentsError(said, server=self._server, tool=self._tool, kind="arguments")
 
     def plain(self, value: Any, schema: Any, name: str) -> Any:
-        """Return an argument as JSON data.
-
-        Raises:
-            ArgumentsError: It holds what JSON cannot.
-        """
+        """Return an argument as JSON data; raise `ArgumentsError` if JSON cannot hold it."""
         value = convert(with_source_texts(value, schema, self.root), schema, self.root)
         return to_json(value, name)
 
     def describe_value(self, value: Any) -> str:
-        """Return the keys of a result that does not fit as an argument."""
-        keys = listed(map(repr, value))[:200] if isinstance(value, Result) else ""
+        keys = list_names(map(repr, value))[:200] if isinstance(value, Result) else ""
         return "; this result has the keys: %s" % keys if keys else ""

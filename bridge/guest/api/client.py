@@ -8,6 +8,7 @@ when that loop may be blocked: when a second loop calls, or when the socket is d
 
 from __future__ import annotations
 
+import _queue  # `queue` without `threading`, whose import is slow
 import _socket
 import _thread
 import itertools
@@ -17,16 +18,7 @@ import sys
 from contextlib import suppress
 
 from bridge.guest.api.values import MCPError, Result, error_from_wire
-from bridge.guest.protocol import json_text
-from bridge.guest.protocol.wire import (
-    MAX_FRAME_BYTES,
-    MAX_VALUES,
-    Call,
-    Cancel,
-    LineDecoder,
-    count_values,
-    encode,
-)
+from bridge.guest.protocol import json_text, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,48 +31,15 @@ HELD_RESULT = "held_result"  # The error code of a call refused because of the p
 CLOSED = "the bridge closed the connection"
 
 clients: List[ChannelClient] = []  # This process's client.
-earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
-
-
-class ReplyFuture:
-    """A future for threads: holds one reply."""
-
-    def __init__(self) -> None:
-        self.done = False
-        self._reply: Any = None
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-
-    def fill(self, answer: Any) -> None:
-        """Set the reply; called once."""
-        self._reply = answer
-        self.done = True
-        self._lock.release()
-
-    def wait_readable(self, fd: int) -> None:
-        """Wait until `fd` is readable, at most for the poll interval."""
-        if self.done:
-            return
-        poller = select.poll()
-        poller.register(fd, select.POLLIN)
-        poller.poll(50)  # Another thread may have read the reply.
-
-    def value(self) -> Any:
-        """Wait for the reply; return its value or raise its error."""
-        self._lock.acquire()
-        if isinstance(self._reply, MCPError):
-            raise self._reply
-        return self._reply
+earlier_threads: Any = ()  # Threads of a session's earlier runs; their calls are refused.
 
 
 if TYPE_CHECKING:
-    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], ReplyFuture]
+    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], _queue.SimpleQueue[Any]]
 
 
 class ChannelClient:
-    """Sends calls and returns their replies."""
-
-    def __init__(self, fd: int, frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, fd: int, frame_bytes: int = wire.MAX_FRAME_BYTES) -> None:
         self._socket = _socket.socket(fileno=fd)
         self._frame_bytes = frame_bytes
         self._ids = itertools.count(1)
@@ -91,7 +50,7 @@ class ChannelClient:
         self._reading = _thread.allocate_lock()
         self._lock = _thread.allocate_lock()
         self._waiting: Dict[int, Waiter] = {}
-        self._frames = LineDecoder(sys.maxsize)
+        self._frames = wire.LineDecoder(sys.maxsize)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._thread: Optional[threading.Thread] = None
         self._fork_loop: Optional[asyncio.AbstractEventLoop] = None
@@ -110,7 +69,7 @@ class ChannelClient:
             ValueError: The call is too large to send.
         """
         call_id, line = self._encode_call(method, params, subject)
-        # Loaded already where a call is awaited; other programs do not pay for it.
+        # A program that awaits a call has imported it; other programs skip the import.
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -118,40 +77,59 @@ class ChannelClient:
         held = sys.modules.get("bridge.guest.api.held_results")
         # Loaded in plans only: a program that a placeholder stopped makes no more calls.
         place = 0 if held is None else held.check()
-        self._register(call_id, loop, future)
+        self._expect(call_id, (loop, future))
+        if self._loop is not loop:
+            with self._reading:
+                if self._thread is None and (self._loop is None or self._loop.is_closed()):
+                    self._loop = None
+                    self._add_reader(loop)
+            if self._loop is not loop:
+                # With two loops, one may block the other.
+                self._start_thread()
         try:
-            self._write(line)
+            self.write(line)
             return await future
         except MCPError as error:
             if held is None or error.code != HELD_RESULT:
                 raise
-            raise held.stopping(str(error), place) from None
+            raise held.record_stop(str(error), place) from None
         finally:
             self._forget(call_id, cancel=future.cancelled())
 
     def call_and_wait(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
-        """Call the host as `call` does, and block this thread until the reply.
-
-        This blocks an event loop of this thread, not those of others.
-
-        Raises:
-            MCPError: The host refused, or is gone.
-            ValueError: The call is too large to send.
-        """
+        """Call the host as `call` does, and block this thread until the reply."""
         call_id, line = self._encode_call(method, params, subject)
         held = sys.modules.get("bridge.guest.api.held_results")
         if held is not None:
             held.check()
-        future_reply = ReplyFuture()
+        reply: _queue.SimpleQueue[Any] = _queue.SimpleQueue()
         others = any(not isinstance(waiter, tuple) for waiter in [*self._waiting.values()])
-        self._expect(call_id, future_reply)
+        self._expect(call_id, reply)
         try:
-            self._write(line)
-            if others or self._other_loop_reads():
+            self.write(line)
+            loop = self._loop
+            if self._thread is None and loop is not None and loop.is_running():
+                others |= sys.modules["asyncio"]._get_running_loop() is not loop
+            if others:
                 # With several blocked readers, one could hold up another's reply.
                 self._start_thread()
-            self._read_until(future_reply)
-            return future_reply.value()
+            while reply.empty() and self._thread is None:
+                reason = CLOSED
+                try:
+                    if self.drain():
+                        poller = select.poll()
+                        poller.register(self._socket.fileno(), select.POLLIN)
+                        # Briefly: another thread may have read the reply.
+                        poller.poll(50 if reply.empty() else 0)
+                        continue
+                except Exception as error:
+                    reason = read_failure(error)
+                if self._thread is None:
+                    self._close(reason)
+            outcome = reply.get()
+            if isinstance(outcome, MCPError):
+                raise outcome
+            return outcome
         finally:
             # Something else, such as the run's deadline, may have ended the wait.
             self._forget(call_id, cancel=True)
@@ -168,25 +146,7 @@ class ChannelClient:
             unanswered = self._waiting.pop(call_id, None)
         if unanswered is not None and cancel:
             with suppress(MCPError):
-                self._write(encode(Cancel(id=call_id)))
-
-    def _read_until(self, future_reply: ReplyFuture) -> None:
-        while not future_reply.done and self._thread is None:
-            reason = CLOSED
-            try:
-                if self.drain():
-                    future_reply.wait_readable(self._socket.fileno())
-                    continue
-            except Exception as error:
-                reason = read_failure(error)
-            if self._thread is None:
-                self._close(reason)
-
-    def _other_loop_reads(self) -> bool:
-        loop = self._loop
-        if self._thread is not None or loop is None or not loop.is_running():
-            return False
-        return sys.modules["asyncio"]._get_running_loop() is not loop
+                self.write(wire.encode(wire.Cancel(id=call_id)))
 
     def _encode_call(
         self, method: str, params: Mapping[str, Any], subject: str
@@ -199,10 +159,10 @@ class ChannelClient:
             raise MCPError("the run that made this call has ended", kind="channel")
         call_id = self._begun = next(self._ids)
         what = "the arguments of %s take" % subject
-        line = self._encode(Call(id=call_id, method=method, params=params), what)
-        if count_values(line) > MAX_VALUES:
+        line = self._encode(wire.Call(id=call_id, method=method, params=params), what)
+        if wire.count_values(line) > wire.MAX_VALUES:
             message = "the arguments of %s hold more than %s values; pass them in several calls"
-            raise ValueError(message % (subject, f"{MAX_VALUES:,}"))
+            raise ValueError(message % (subject, f"{wire.MAX_VALUES:,}"))
         return call_id, line
 
     def tell(self, frame: Any) -> None:
@@ -214,18 +174,14 @@ class ChannelClient:
         """
         line = self._encode(frame, "what is sent takes")
         if os.getpid() == self._pid:
-            self._write(line)
+            self.write(line)
 
     def _encode(self, frame: Any, what: str) -> bytes:
-        line = encode(frame)
+        line = wire.encode(frame)
         if len(line) > self._frame_bytes:
             message = "%s %s bytes as JSON; the limit is %s"
             raise ValueError(message % (what, f"{len(line):,}", f"{self._frame_bytes:,}"))
         return line
-
-    def note(self, line: bytes) -> None:
-        """Send a line to the supervisor."""
-        self._write(line)
 
     def activity(self) -> Tuple[int, bool]:
         """Return how many calls the program has begun, and whether one is running."""
@@ -236,11 +192,7 @@ class ChannelClient:
         return -1 if self._thread is not None or self._closed else self._socket.fileno()
 
     def drain(self, here: Optional[asyncio.AbstractEventLoop] = None) -> bool:
-        """Deliver the replies that have arrived, without blocking; return whether more may come.
-
-        Args:
-            here: The running loop of this thread, if any.
-        """
+        """Deliver the replies that have arrived, without blocking; return whether more may come."""
         with self._reading:
             if self._thread is not None:
                 return False
@@ -254,33 +206,6 @@ class ChannelClient:
         for frame in frames:
             self._deliver(frame, here)
         return bool(data)
-
-    def send_last(self, frame: Any, notice: bytes) -> None:
-        """Send the program's last frame, also after an incomplete line of the program's.
-
-        Args:
-            notice: The exit notice, sent with it.
-        """
-        self._write(b"\n" + encode(frame) + notice)
-
-    def _register(
-        self, call_id: int, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
-    ) -> None:
-        self._expect(call_id, (loop, future))
-        if self._loop is loop or self._thread is not None:
-            return
-        if not self._make_reader(loop):
-            # With two loops, one may block the other.
-            self._start_thread()
-
-    def _make_reader(self, loop: asyncio.AbstractEventLoop) -> bool:
-        with self._reading:
-            if self._thread is not None:
-                return True
-            if self._loop is None or self._loop.is_closed():
-                self._loop = None
-                self._add_reader(loop)
-            return self._loop is loop
 
     def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -310,7 +235,8 @@ class ChannelClient:
                 self._thread = None
                 raise
 
-    def _write(self, line: bytes) -> None:
+    def write(self, line: bytes) -> None:
+        """Send lines to the supervisor, from any thread; raise MCPError if the host is gone."""
         try:
             with self._writing:
                 sent = 0
@@ -447,13 +373,8 @@ def read_failure(error: Exception) -> str:
 
 
 def resolve(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
-    """Set a waiting call's value or error.
-
-    Args:
-        here: The running loop of this thread, if any.
-    """
     if not isinstance(waiter, tuple):
-        waiter.fill(outcome)
+        waiter.put(outcome)
         return
     loop, future = waiter
 

@@ -1,14 +1,9 @@
-"""What a program shows: pictures and tables, for a reader who is no terminal.
+"""Displays pictures, tables and pages of a program to the caller.
 
-Owns which form of a value is shown, and how much of a run is. Imported with the first thing that is
-to be shown. It imports neither matplotlib nor PIL: a program that shows something of theirs has it.
-The host decides what is really shown.
-
-A value may offer several forms. Taken is the first of these, which is what a model gets most of:
-a picture, because it is seen as it is; Markdown, because it is read at little cost; HTML, of which
-the host keeps the text, unless the value has a `__repr__` of its own and is no chart; SVG, which is
-seldom looked at as a picture. Of data frames and arrays it is the text that their library prints.
-What has none of them is printed, in its place among the other output.
+A value may offer several forms. The first available one is sent: a picture, Markdown, HTML or SVG.
+HTML is skipped if the value has its own `__repr__` and is not a chart. Data frames and arrays are
+sent as the text that their library prints; other values are printed. This module imports neither
+matplotlib nor PIL.
 """
 
 from __future__ import annotations
@@ -25,13 +20,13 @@ from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
     from bridge.guest.api.client import ChannelClient
 
-# A program may show any number of things of any size.
-MAX_ITEMS = 20  # Things of a run, as on the host; the others are counted, and not made at all.
-MAX_SOURCE_CHARS = 512 * 1024  # HTML, SVG, Markdown or a table's text; larger ones are pages.
+# A program may display any number of values of any size.
+MAX_ITEMS = 20  # Values of a run, as on the host; further values are counted only.
+MAX_SOURCE_CHARS = 512 * 1024  # HTML, SVG, Markdown or a table's text; longer text is cut.
 
 _METHODS = (
     ("image/png", "_repr_png_"),
@@ -47,33 +42,20 @@ _TABLES = {
     "polars": ("DataFrame", "Series"),
     "pyarrow": ("RecordBatch", "Table"),
 }
-"""Classes of libraries whose own text says what their HTML says, and costs a model less."""
 
 
 class Display:
-    """What one run shows.
-
-    Args:
-        shown_bytes: Of all pictures together, as base64.
-        frame_bytes: Of what may be sent at once.
-    """
-
-    def __init__(
-        self,
-        client: ChannelClient,
-        shown_bytes: int = 1024 * 1024,
-        frame_bytes: int = MAX_FRAME_BYTES,
-    ) -> None:
+    def __init__(self, client: ChannelClient, limits: Mapping[str, Any]) -> None:
         self._client = client
-        self._frame_bytes = frame_bytes
-        self._left = shown_bytes
+        self._frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
+        self._left = int(limits.get("shown_bytes", 1024 * 1024))  # For all pictures, as base64.
         self._items = 0
         self._pictures = 0
-        # The figures themselves: their ids would be used again.
+        # The figures, not their ids: Python reuses ids.
         self._figures: List[Any] = []
 
     def show(self, *values: Any) -> None:
-        """Show values, or print those that have no form but their text."""
+        """Display values; print those that have only text."""
         for value in values:
             if issubclass(type(value), Unknown):
                 from bridge.guest.api.held_results import stop
@@ -83,7 +65,8 @@ class Display:
                 print(value if isinstance(value, str) else _text(value))
 
     def show_last(self, value: Any) -> bool:
-        """Show the value of a program's last expression, if it is for showing."""
+        """Display the value of a program's last expression; return whether it has a displayable
+        form."""
         if issubclass(type(value), Unknown):
             return False
         try:
@@ -94,16 +77,16 @@ class Display:
             return False
 
     def show_figures(self) -> None:
-        """Show what is open of matplotlib's and was not shown, and close it.
+        """Display and close the open matplotlib figures.
 
-        The first error of one that cannot be drawn is raised after the others are shown.
+        The first drawing error is raised after the other figures are displayed.
         """
         pyplot: Any = sys.modules["matplotlib.pyplot"]
         problem = None
         for number in pyplot.get_fignums():
             figure = pyplot.figure(number)
-            # An empty figure is left over, and no picture.
-            if not self._seen(figure) and len(figure.get_children()) > 1:
+            # A figure without axes is not a picture.
+            if not self._was_shown(figure) and len(figure.get_children()) > 1:
                 try:
                     self._show(figure)
                 except Exception as error:
@@ -113,11 +96,12 @@ class Display:
             raise problem
 
     def show_left(self) -> None:
-        """Show what is open at a program's end, when there is no line that could fail for it."""
+        """Display the open figures at the program's end, and print a drawing error instead of
+        raising it."""
         try:
             self.show_figures()
         except Exception as error:
-            # Such as a formula in a title that cannot be set.
+            # For example, a title with an invalid formula.
             print("display: a figure cannot be drawn: %s" % _told(error), file=sys.stderr)
 
     def _show_each(self, value: Any) -> bool:
@@ -135,12 +119,18 @@ class Display:
 
     def _show(self, value: Any, label: str = "") -> bool:
         kind = type(value)
-        if is_figure(kind):
+        if _is_a(kind, "matplotlib.figure", "Figure"):
             self._figures.append(value)
             self._send_picture(lambda: figure_png(value), label)
             return True
-        if is_pil(kind):
-            self._send_picture(lambda: (pil_png(value), ""), label)
+        if _is_a(kind, "PIL.Image", "Image"):
+            # PIL writes these modes as PNG.
+            direct = value.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+
+            def draw() -> Tuple[bytes, str]:
+                return _png((value if direct else value.convert("RGB")).save), ""
+
+            self._send_picture(draw, label)
             return True
         if isinstance(value, (Blob, bytes)):
             data = bytes(value)
@@ -152,17 +142,14 @@ class Display:
             text = str(value)
             self._send_text("text/plain", "%s:\n%s" % (label, text) if label else text)
             return True
-        return self._show_form(value)
-
-    def _show_form(self, value: Any) -> bool:
         for mime, form in _forms(value):
             if mime in ("image/png", "image/jpeg"):
-                data = _bytes(form)
-                if data is not None and mime_of(data):
-                    self._send_picture(lambda data=data: (data, ""))
+                picture = _bytes(form)
+                if picture is not None and mime_of(picture):
+                    self._send_picture(lambda picture=picture: (picture, ""))
                     return True
             elif issubclass(type(form), str):
-                # A plain one: of a text with what no one knows in it, not even the length is known.
+                # A plain text: a text with a placeholder has no known length.
                 text = str.__str__(form)
                 if 0 < len(text) <= MAX_SOURCE_CHARS:
                     self._send_text(mime, text)
@@ -170,28 +157,30 @@ class Display:
         return False
 
     def _drawn(self, value: Any) -> bool:
-        figures = figures_of(value)
+        figures: List[Any] = []
+        if "matplotlib" not in sys.modules or _is_a(type(value), "matplotlib.figure", "Figure"):
+            return False
+        if not _collect(value, figures, 0):
+            return False
+        pyplot = sys.modules.get("matplotlib.pyplot")
         for figure in figures:
-            if not self._seen(figure) and not is_open(figure):
+            # An open figure is displayed at the program's end.
+            number = getattr(figure, "number", None)
+            is_open = pyplot is not None and number in pyplot.get_fignums()
+            if not self._was_shown(figure) and not is_open:
                 self._show(figure)
         return bool(figures)
 
-    def _seen(self, figure: Any) -> bool:
+    def _was_shown(self, figure: Any) -> bool:
         return any(figure is seen for seen in self._figures)
 
     def _send_text(self, mime: str, text: str) -> None:
         self._items += 1
-        if self._items > MAX_ITEMS:
-            self._client.tell(Shown(mime))
-            return
-        self._client.tell(Shown(mime, text=text[:MAX_SOURCE_CHARS]))
+        shown = text[:MAX_SOURCE_CHARS] if self._items <= MAX_ITEMS else ""
+        self._client.tell(Shown(mime, text=shown))
 
     def _send_picture(self, make: Any, label: str = "") -> None:
-        """Send a picture if it fits; else a smaller one for the reader, and the original as a file.
-
-        Args:
-            label: What it stands under in a dict.
-        """
+        """Send a picture; if it is too large, send a smaller one and the original as a file."""
         self._items += 1
         self._pictures += 1
         if self._items > MAX_ITEMS:
@@ -200,11 +189,14 @@ class Display:
         data, remark = make()
         mime, size = mime_of(data), base64_size(data)
         small, note = b"", ""
-        # No picture leaves nothing to those that follow.
+        # No picture uses the whole room of the following ones.
         room = self._left if size <= self._left else self._left // 2
         if self._pictures > 10:
             note = "not shown: a result has 10 pictures at most"
-        elif size > self._left or is_wide(data):
+        elif size > self._left or (
+            mime == "image/png"
+            and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
+        ):
             if room >= 4096:
                 small, note = shrink(data, room // 4 * 3)
             if not small:
@@ -217,7 +209,7 @@ class Display:
             whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
             note, data = "%s; %s" % (note, whole) if note else whole, b""
         note = "; ".join(part for part in (note, remark, label) if part)
-        import binascii  # what `base64` is made of
+        import binascii  # the core of `base64`
 
         encoded = binascii.b2a_base64(small, newline=False).decode() if small else ""
         self._client.tell(Shown(mime, data=data, small=encoded, note=note))
@@ -227,11 +219,12 @@ def _is_seen(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (Blob, bytes)):
         return bool(mime_of(bytes(value)))
-    return is_figure(kind) or is_pil(kind) or _is_table(kind)
+    drawn = _is_a(kind, "matplotlib.figure", "Figure") or _is_a(kind, "PIL.Image", "Image")
+    return drawn or _is_table(kind)
 
 
 def _is_table(kind: type) -> bool:
-    # Not by way of a class of the class, which may be anything.
+    # A metaclass may override attribute access.
     return any(
         base.__name__
         in _TABLES.get(str(type.__getattribute__(base, "__module__")).partition(".")[0], ())
@@ -245,35 +238,33 @@ def base64_size(data: bytes) -> int:
 
 def _forms(value: Any) -> Any:
     kind = type(value)
-    methods = [each for each in _METHODS if each[0] != "text/html" or _is_drawn_by_html(kind)]
+    # The HTML of a chart, which has a `show`, is more useful than its `repr`.
+    plain = type.__getattribute__(kind, "__repr__") is object.__repr__
+    by_html = plain or hasattr(kind, "show")
+    methods = [each for each in _METHODS if each[0] != "text/html" or by_html]
     for mime, name in methods:
-        # Of the class: there are objects that have an answer to every name.
+        # From the class: some objects return a value for every name.
         method = getattr(kind, name, None)
         if callable(method):
-            form = _asked(value, method, name)
+            form = _ask_form(value, method, name)
             if form is not None:
                 yield mime, form
     method = getattr(kind, "_repr_mimebundle_", None)
     if callable(method):
-        bundle = _asked(value, method, "_repr_mimebundle_")
+        bundle = _ask_form(value, method, "_repr_mimebundle_")
         if isinstance(bundle, dict):
             for mime in (*(mime for mime, _ in methods), "text/plain"):
                 if bundle.get(mime) is not None:
                     yield mime, bundle[mime]
 
 
-def _is_drawn_by_html(kind: type) -> bool:
-    """Return whether a value's HTML says more than its `repr`, as a chart's, which has a `show`."""
-    return type.__getattribute__(kind, "__repr__") is object.__repr__ or hasattr(kind, "show")
-
-
-def _asked(value: Any, method: Any, name: str) -> Any:
+def _ask_form(value: Any, method: Any, name: str) -> Any:
     try:
         form = method(value)
     except Exception as error:
         print("display: %s raised %s" % (name, _told(error)), file=sys.stderr)
         return None
-    # Some give what they know about it along with it.
+    # Some return the form with its metadata.
     return form[0] if isinstance(form, tuple) and form else form
 
 
@@ -305,32 +296,20 @@ def _told(error: BaseException) -> str:
 
 
 MAX_SIDE = 2000
-"""Pixels: a program's picture may have any size, and services refuse several larger ones."""
+"""Pixels: a program's picture may have any size, and model services refuse several larger ones."""
 
 FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplotlib")
-"""Where the image or the packages keep the list of fonts, as matplotlib made it."""
-
-
-def is_figure(kind: type) -> bool:
-    return _is_a(kind, "matplotlib.figure", "Figure")
-
-
-def figures_of(value: Any) -> List[Any]:
-    """Return the figures in what drawing functions return, and those that its parts belong to.
-
-    Such are axes and lines, lists, arrays and dicts of them, and the numbers beside them, as those
-    of a histogram. Of anything else there are none.
-    """
-    figures: List[Any] = []
-    if "matplotlib" not in sys.modules or is_figure(type(value)):
-        return figures
-    return figures if _collect(value, figures, 0) else []
+"""Directories of the image and of the packages with matplotlib's font list."""
 
 
 def _collect(value: Any, figures: List[Any], depth: int) -> bool:
-    """Collect the figures; return whether there is nothing that has none."""
+    """Collect the figures in the result of a drawing function; return whether each part has one.
+
+    Parts are axes and lines, lists, arrays and dicts of them, and the numbers next to them, such as
+    those of a histogram.
+    """
     kind = type(value)
-    figure = value if is_figure(kind) else None
+    figure = value if _is_a(kind, "matplotlib.figure", "Figure") else None
     module = type.__getattribute__(kind, "__module__")
     if _is_a(kind, "matplotlib.artist", "Artist") or str(module) == "seaborn.axisgrid":
         figure = figure or getattr(value, "figure", None)
@@ -342,21 +321,11 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
         return True
     if _is_a(kind, "numpy", "ndarray"):
         return value.dtype != object or _collect(value.ravel()[:MAX_ITEMS].tolist(), figures, depth)
-    # Bars, for one, come as a tuple of a class of their own.
+    # Bars are a subclass of tuple.
     if depth >= 3 or not isinstance(value, (list, tuple, dict)):
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
     return all(_collect(part, figures, depth + 1) for part in parts[:MAX_ITEMS])
-
-
-def is_open(figure: Any) -> bool:
-    """Return whether a figure is among those that are shown at the program's end."""
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    return pyplot is not None and getattr(figure, "number", None) in pyplot.get_fignums()
-
-
-def is_pil(kind: type) -> bool:
-    return _is_a(kind, "PIL.Image", "Image")
 
 
 def _is_a(kind: type, module: str, name: str) -> bool:
@@ -367,23 +336,15 @@ def _is_a(kind: type, module: str, name: str) -> bool:
 
 
 def mime_of(data: bytes) -> str:
-    """Return the type of a picture by its first bytes; empty for anything else."""
+    """Return a picture's type by its first bytes; empty for other data."""
     kind = re.match(rb"\x89(PNG)\r\n\x1a\n|\xff\xd8\xff()|(GIF)8[79]a|(?s:RIFF....(WEBP))", data)
     if kind is None:
         return ""
     return "image/" + (kind[kind.lastindex or 0].decode().lower() or "jpeg")
 
 
-def is_wide(data: bytes) -> bool:
-    """Return whether a PNG has more pixels to a side than readers take; False for other formats."""
-    return (
-        mime_of(data) == "image/png"
-        and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
-    )
-
-
 def figure_png(figure: Any) -> Tuple[bytes, str]:
-    """Draw a figure, as large as it was asked for; larger where labels would be cut off.
+    """Draw a figure at its own size, or larger if labels would be cut off.
 
     Returns:
         The picture, and a note on it.
@@ -391,11 +352,11 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     import warnings
 
     with warnings.catch_warnings(record=True) as caught:
-        data = _saved(figure)
-        # Only now: where things are is known then, which makes it quick.
+        data = _png(figure.savefig)
+        # After drawing, because the layout is then known.
         extent = _extent(figure)
         if extent is not None:
-            data = _saved(figure, bbox_inches=extent)
+            data = _png(figure.savefig, bbox_inches=extent)
     missing: Dict[str, None] = {}
     for warning in caught:
         glyph = re.match(r"Glyph (\d+) ", str(warning.message))
@@ -409,9 +370,9 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     return data, "the font has nothing for %s" % letters if letters else ""
 
 
-def _saved(figure: Any, **how: Any) -> bytes:
+def _png(save: Any, **how: Any) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", **how)
+    save(buffer, format="png", **how)
     return buffer.getvalue()
 
 
@@ -420,35 +381,27 @@ def _extent(figure: Any) -> Any:
         box = figure.get_tightbbox()
         width, height = (float(size) for size in figure.get_size_inches())
     except Exception:
-        # Older versions of matplotlib cannot tell.
+        # Older versions of matplotlib do not support this.
         return None
     pad = 0.08
     left, bottom = min(0.0, box.x0 - pad), min(0.0, box.y0 - pad)
     right, top = max(width, box.x1 + pad), max(height, box.y1 + pad)
     over = max(-box.x0, -box.y0, box.x1 - width, box.y1 - height)
-    # The picture gets at most twice its size; `not <` also for what is no number.
+    # The picture grows to at most twice its size; the comparison also excludes NaN.
     fits = right - left < 2 * width and top - bottom < 2 * height
     if over < 0.02 or not fits:
         return None
     return type(figure.bbox_inches.frozen()).from_extents(left, bottom, right, top)
 
 
-def pil_png(image: Any) -> bytes:
-    # what PIL can write as PNG
-    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
-        image = image.convert("RGB")
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
 def shrink(data: bytes, limit: int) -> Tuple[bytes, str]:
-    """Return a picture of at most `limit` bytes, and what was done; empty and why if it fails."""
+    """Return a picture of at most `limit` bytes and a note; an empty picture and the reason on
+    failure."""
     try:
-        # By name: nothing but the image's own packages says where it would come from.
+        # By name: the host's type checker does not have it.
         return _shrunk(importlib.import_module("PIL.Image"), data, limit)
     except ImportError:
-        return b"", "not shown: it is too large, and there is no PIL here to make it smaller"
+        return b"", "not shown: it is too large, and PIL is not installed to reduce it"
     except Exception as error:
         problem = type(error).__name__
         return b"", "not shown: it is too large, and cannot be made smaller (%s)" % problem
@@ -469,7 +422,7 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
             image.thumbnail((side, side))
         for form in ("PNG",) if image.mode == "RGBA" else ("PNG", "JPEG"):
             buffer = io.BytesIO()
-            # What is about JPEG only is passed over for PNG.
+            # PNG ignores `quality`.
             image.save(buffer, format=form, quality=85)
             small = buffer.getvalue()
             if len(small) <= limit:
@@ -478,13 +431,13 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
                 other = form if whole == image.size or known_as != form else ""
                 return small, ("%s %s" % (told.rstrip(), other)).rstrip()
         side = max(image.size) * 7 // 10
-        if side < 64:  # Smaller pictures show nothing.
+        if side < 64:  # Smaller pictures are unreadable.
             break
-    return b"", "not shown: it is too large, and small enough nothing is left of it"
+    return b"", "not shown: it is too large, and unreadable when it is small enough"
 
 
 def prepare_matplotlib() -> None:
-    """Give matplotlib, which is being imported, the list of fonts that it would have to make."""
+    """Give matplotlib, during its import, the font list that it would otherwise build."""
     directory = os.environ.get("MPLCONFIGDIR", "")
     if not directory:
         return

@@ -1,12 +1,8 @@
 """Placeholders: what a program gets for a call that a plan holds back.
 
-Owns what may be done with one (pass it on, whole or in part, alone or inside a text). Any other use
-stops the program, since the value does not exist yet. Imported with the first placeholder, so never
-in runs without a plan. `protocol.placeholders` defines their text form; the host decides which
-calls may contain one.
-
-A program is stopped permanently: code that survives, behind a bare `except` or in another thread,
-makes no further calls, and the run ends as stopped.
+A program may pass a placeholder on, whole or in part, alone or inside a text. Any other use stops
+the program permanently: code behind a bare `except` or in another thread makes no further calls.
+Imported with the first placeholder, so never in runs without a plan.
 """
 
 from __future__ import annotations
@@ -61,15 +57,15 @@ def placeholder(shape: Mapping[str, Any], raw: bool = False) -> Placeholder:
     return Placeholder((str(shape["plan"]), int(shape["number"]), str(shape["call"]), (), raw))
 
 
-def written(value: Any) -> Any:
+def to_reference(value: Any) -> Any:
     """Return a placeholder's JSON form for arguments, which keeps the value's type."""
     plan, number, _, path, raw = value._held
-    # A label, which the host refuses in calls, may still be a program's result.
+    # The host refuses a label in calls; a program's result may contain one.
     return repr(value) if raw else {WHOLE: write(plan, number, path)}
 
 
 def check() -> str:
-    """Return the program's line that makes a call, as messages start with it.
+    """Return the source line of a call, which begins messages.
 
     Raises:
         HeldResultError: The program was stopped before: it makes no more calls.
@@ -88,15 +84,11 @@ def stop(value: Any, doing: str, hint: str = "") -> NoReturn:
     """
     before, between, after = doing.partition(" ...")
     whole = "%s %r%s" % (before, value, after if between else "")
-    raise stopping("it %s: its value is unknown.%s" % (whole, hint))
+    raise record_stop("it %s: its value is unknown.%s" % (whole, hint))
 
 
-def stopping(problem: str, place: str = "") -> HeldResultError:
-    """Record that the program is stopped, unless it was before; return the error to raise.
-
-    Args:
-        place: The program's line; taken from this thread's stack if left out.
-    """
+def record_stop(problem: str, place: str = "") -> HeldResultError:
+    """Record that the program is stopped, unless it was before; return the error to raise."""
     global _first
     if not _first:
         _first = "%s%s %s" % (place or _place(), problem, ADVICE)
@@ -120,10 +112,10 @@ def blame(error: BaseException) -> None:
         what = (
             "%s, which stands for what a held call returns: its value is unknown. str(x) is text."
         )
-        stopping(what % leaf, place)
+        record_stop(what % leaf, place)
 
 
-def ending(done: Done) -> Done:
+def final_outcome(done: Done) -> Done:
     """Return the outcome: the placeholder error if the program was stopped, else `done`."""
     if not _first:
         return done
@@ -209,7 +201,7 @@ class Placeholder(Unknown, metaclass=ABCMeta):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         # A TypeError: process pools pickle in their own threads, which another error would end, and
         # callers would wait forever.
-        raise TypeError(str(stopping("it pickles %r: its value is unknown." % self)))
+        raise TypeError(str(record_stop("it pickles %r: its value is unknown." % self)))
 
 
 def _stopper(doing: str) -> Callable[..., NoReturn]:

@@ -1,7 +1,7 @@
-"""What to do instead, for the mistakes that programs make again and again.
+"""Suggests a fix for common mistakes in programs.
 
-Owns the wording, and what is looked at to choose it: an exception, and the working directory's
-names. Imported with the first exception that is reported.
+Looks at the exception and at the names in the working directory. Imported when the first exception
+is reported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import sys
 from itertools import islice
 
-from bridge.guest.api.values import Result, listed
+from bridge.guest.api.values import Result, list_names
 from bridge.guest.protocol import distributions
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ _SYNTAX = {
     "outside of an asynchronous function": _FUNCTION,
     "'yield' outside function": "a program is no generator; collect the values in a list.",
 }
-"""Errors that only compiling finds; the host explains the others."""
+"""Errors of the compiler; the host explains the others."""
 
 _FAILURES = {
     os.strerror(errno.EROFS): "only the working directory and /tmp can be written to; what is to "
@@ -54,7 +54,6 @@ _MISUSES = {
     "'str' object has no attribute": "this is text: a tool that returns text has no fields; use "
     "the value itself.",
 }
-"""What is in the message of an error, and what helps."""
 
 # Where programs look for the user's files, and where other code tools have a run's files.
 _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
@@ -69,27 +68,23 @@ _NEEDED = re.compile(
     r"|suitable version of ([\w.-]+)|requires (?:the )?['\"`]?(?!version\b)([\w-]+)"
     r"|([\w-]+)['\"`]? (?:is required|must be installed|is not installed|not found, please)"
 )
-"""Matches where libraries name the package that they miss."""
+"""Matches the package that a library's error message asks for."""
 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
-_NO_LIBRARY = ": cannot open shared object file"  # Behind the library's name.
+_SPACE = (
+    "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or work in "
+    "parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files are part of."
+)
+
+_NO_LIBRARY = ": cannot open shared object file"  # Follows the library's name.
 
 _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "type: 'slice'")
-"""Parts of messages of errors that come of taking a result for what is in it."""
+"""Parts of error messages that occur when a program uses a result as its content."""
 
 
 def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
-    """Return a line to stand below a traceback; empty for nothing.
-
-    Args:
-        packages: Names of the packages that a run may ask for here.
-    """
-    advice = _advice(error, packages)
-    return "\nHint: " + advice if advice else ""
-
-
-def _advice(error: BaseException, packages: Sequence[str]) -> str:
+    """Return a suggestion, or an empty text. `packages` are those that a run may request."""
     message = str(error)
     if isinstance(error, SyntaxError):
         return next((hint for part, hint in _SYNTAX.items() if part in message), "")
@@ -99,7 +94,7 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
     if isinstance(error, (ImportError, OSError)) and _NO_LIBRARY in message:
         return _library_hint(message, error)
     if isinstance(error, ImportError) or "accessor requires" in message or command:
-        # Of a process that failed, its command: `python -m pip install NAME`.
+        # A failed process has a command, such as `python -m pip install NAME`.
         parts = command if isinstance(command, (list, tuple)) else [command]
         text = " ".join(map(str, parts)) if command else message
         needed = _NEEDED.search(text) if not command or "pip" in text else None
@@ -112,7 +107,8 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
     if isinstance(error, FileNotFoundError):
         return _file_hint(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
-        return _space_hint()
+        sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
+        return _SPACE % (*sizes,)
     if isinstance(error, (OSError, RuntimeError)):
         return next((hint for part, hint in _FAILURES.items() if part in message), "")
     if isinstance(error, (TypeError, AttributeError)):
@@ -127,14 +123,14 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
 
 def _module_hint(name: str, packages: Sequence[str]) -> str:
     if name in _WINDOWS:
-        return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
+        return "there is no screen; leave out matplotlib.use(...): figures display without it."
     if name == "IPython":
-        return "this is no notebook: `display(x)` is there without an import."
+        return "this is not a notebook: `display(x)` needs no import."
     if name == "runtime" or name.startswith("mcp"):
-        return "no client is needed: call tools as `await mcp_<server>.<tool>(...)`."
+        return "a program needs no client: call tools as `await mcp_<server>.<tool>(...)`."
     meant = distributions.module(name)
     if meant:
-        return "the package %s is imported as %s." % (distributions.normalised(name), meant)
+        return "the package %s is imported as %s." % (distributions.normalize_name(name), meant)
     package = distributions.distribution(name)
     if distributions.is_allowed(package, packages):
         asked = 'run_python(packages=["%s"])' % package
@@ -154,18 +150,9 @@ def _library_hint(text: str, error: BaseException) -> str:
     if not library.startswith("lib"):
         return ""
     return (
-        "the sandbox's image has no %s, which this package needs. Do without it, or let "
-        "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
-        "bridge's again (`mcp-code-bridge image build`)." % library[:60]
-    )
-
-
-def _space_hint() -> str:
-    sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
-    return (
-        "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or "
-        "work in parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files "
-        "are part of." % (*sizes,)
+        "the sandbox's image has no %s, which this package needs. Use another package, or "
+        "ask the user to set MCP_BRIDGE_IMAGE to an image with it, such as python:3.13-slim, or "
+        "to rebuild the bridge's image (`mcp-code-bridge image build`)." % library[:60]
     )
 
 
@@ -177,10 +164,13 @@ def _file_hint(error: FileNotFoundError) -> str:
         whole = path.partition("?")[0]
         given = 'run_python(files=[{"name": "kept", "uri": "%s"}])' % whole
         output = 'await runtime.read_output("%s"), or ' % whole if _RUNS in path else ""
-        return "that is an address and no path: %s%s puts it beside the program." % (output, given)
+        return "that is an address, not a path: %s%s writes it next to the program." % (
+            output,
+            given,
+        )
     found = _namesake(path)
     if found:
-        return "there is %r, in the working directory." % found
+        return "%r exists in the working directory." % found
     if path.startswith("/out/"):
         return "out/ is in the working directory: %r." % path[1:]
     outside = "the sandbox has none of the user's files; a server's tool can read them."
@@ -209,7 +199,8 @@ def _keys(error: BaseException) -> List[str]:
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")
         keys = [
-            "%s has the keys: %s." % (name if own else "The result", listed(map(repr, value))[:200])
+            "%s has the keys: %s."
+            % (name if own else "The result", list_names(map(repr, value))[:200])
             for name, value in ((name, frame.f_locals.get(name)) for name in names)
             if isinstance(value, Result)
         ]
@@ -219,7 +210,6 @@ def _keys(error: BaseException) -> List[str]:
 
 
 def _is_network(error: Any) -> bool:
-    """Whether an error, or what it wraps as `urllib` does, comes from there being no network."""
     import socket
 
     for _ in range(64):

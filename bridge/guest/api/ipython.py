@@ -1,6 +1,6 @@
-"""`IPython.display` for programs written for notebooks, over the bridge's `display`.
+"""Provides `IPython.display` for programs written for notebooks, through the bridge's `display`.
 
-It comes before an installed IPython, whose `display` prints names of objects here.
+It takes precedence over an installed IPython, whose `display` prints object names here.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ SVG = type("SVG", (_Shown,), {"form": "image/svg+xml"})
 
 
 def display(*values: Any, **options: Any) -> Any:
-    """Show values; return a handle whose `update` shows one if `display_id` asks for it."""
+    """Display values; return a handle whose `update` displays one if `display_id` is set."""
     builtins.display(*values)  # type: ignore[attr-defined]
     return SimpleNamespace(display=display, update=display) if options.get("display_id") else None
 
 
 def clear_output(wait: bool = False) -> None:
-    """Do nothing: what was shown stays."""
+    """Do nothing: displayed values stay."""
 
 
 def install(modules: Dict[str, ModuleType]) -> None:
-    """Make these names importable as `IPython` and `IPython.display`."""
+    """Make this module importable as `IPython` and `IPython.display`."""
     if "IPython" in modules:
         return
     own = {name: value for name, value in globals().items() if name[0] != "_"}

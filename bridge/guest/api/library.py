@@ -1,7 +1,7 @@
 """The helpers of `runtime` for skills, memories, earlier output and progress.
 
 Owns their names and argument checks; the host stores the data. Helpers for skills and memories are
-plain functions that block the thread; `await` before them is removed (see `awaits`).
+plain functions that block the thread. The guest removes an `await` before them (see `strip_await`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RUNS = "bridge://runs/"
 
 
 class _Pace:
-    """When the next report may be sent, and the last one that was not sent."""
+    """The time of the next progress report, and the last report that was not sent."""
 
     due = 0.0
     unsent: Optional[Tuple[float, float, Any]] = None
@@ -33,22 +33,22 @@ class Library:
     _client: ChannelClient
 
     def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
-        """Remember a value for later runs: anything that JSON can hold.
+        """Store a JSON value under a key for later runs.
 
         Raises:
-            MCPError: It is too large, or may not be kept.
+            MCPError: It is too large, or the policy refuses it.
             TypeError: JSON cannot hold it.
         """
         self._save(key, value, metadata)
         return "Memory %r saved." % key
 
     def load_memory(self, key: str, default: Any = None) -> Any:
-        """Return what is remembered under a key, or `default`."""
+        """Return the stored value of a key, or `default`."""
         found = self._load(key)
         return default if found is None else found["value"]
 
     def delete_memory(self, key: str) -> str:
-        """Forget what is remembered under a key."""
+        """Delete a key and its value."""
         there = self._ask("delete_memory", {"key": text("key", key)})
         return "Memory %r %s." % (key, "deleted" if there else "not found")
 
@@ -58,9 +58,9 @@ class Library:
         return found
 
     def update_memory(self, key: str, update_fn: Any) -> Any:
-        """Remember what `update_fn` makes of what is remembered, None at first; return that.
+        """Store and return `update_fn(value)`, where `value` is the stored one or None.
 
-        If it is changed meanwhile, `update_fn` is called again with the new value.
+        If another run changes the value meanwhile, `update_fn` is called again with the new value.
         """
         if not callable(update_fn):
             message = "update_fn must be a function of the old value, not %s"
@@ -76,11 +76,11 @@ class Library:
         raise MCPError("memory %r was changed by others 20 times" % key, kind="limit")
 
     def memory_exists(self, key: str) -> bool:
-        """Return whether anything is remembered under a key."""
+        """Return whether a key has a stored value."""
         return self._load(key) is not None
 
     def get_memory_info(self, key: str) -> Optional[Dict[str, Any]]:
-        """Return key, value, metadata, created_at and updated_at; None if there is nothing."""
+        """Return key, value, metadata, created_at and updated_at; None for an unknown key."""
         found: Optional[Dict[str, Any]] = self._load(key)
         if found is not None:
             found.pop("revision", None)
@@ -103,16 +103,16 @@ class Library:
     def save_skill(
         self, function: Any, description: Optional[str] = None, name: Optional[str] = None
     ) -> Any:
-        """Keep a function for later runs, which get it by `from skills import name`.
+        """Save a function for later runs, which import it with `from skills import name`.
 
         Args:
-            function: It, or its source as text.
-            description: What it is for; its docstring if left out.
-            name: Its own if left out.
+            function: A function, or its source as text.
+            description: Its purpose; the docstring by default.
+            name: The function's own name by default.
 
         Raises:
-            MCPError: It may not be kept.
-            TypeError: It uses what cannot be kept with it; the text says what.
+            MCPError: The bridge refused the skill.
+            TypeError: It uses a value that cannot be saved; the message names the value.
         """
         from bridge.guest.api.skill_source import collect
 
@@ -126,11 +126,11 @@ class Library:
     def save_tool(
         self, function: Any, description: Optional[str] = None, name: Optional[str] = None
     ) -> Any:
-        """Do what `save_skill` does."""
+        """Save a function; an alias of `save_skill`."""
         return self.save_skill(function, description, name)
 
     def list_skills(self) -> List[Dict[str, Any]]:
-        """Return the skills there are: name, description, signature, tools, stale and so on."""
+        """Return the saved skills: name, description, signature, tools, stale and so on."""
         found: List[Dict[str, Any]] = self._ask("list_skills", {})
         return found
 
@@ -159,18 +159,18 @@ class Library:
         find: Any = None,
         limit: int = 100,
     ) -> Any:
-        """Return what an earlier run wrote, as text: what its result said is kept as a whole.
+        """Return output of an earlier run as text, including the part that its result left out.
 
         Args:
             run_id: The run's id, or the `bridge://runs/...` address of its output.
-            stream: "stdout", "stderr", or "result": the answer that its client did not get.
+            stream: "stdout", "stderr", or "result" for a value that was not delivered.
             offset, length: A part, in bytes; a negative offset counts from the end.
             lines: First and last line, from 1: `lines=(100, 200)`.
-            find: Return the lines with this text instead, each as (number, line), first ones first.
+            find: Return the lines that contain this text, as (number, line).
             limit: The most lines that `find` returns.
 
         Raises:
-            MCPError: Nothing is kept of that run.
+            MCPError: The bridge keeps no output of that run.
         """
         run_id = text("run_id", run_id)
         if run_id.startswith(_RUNS):
@@ -178,22 +178,19 @@ class Library:
             stream = named or stream
         params: Dict[str, Any] = {"run_id": run_id, "stream": text("stream", stream)}
         if find is not None:
-            # A space is a text, too.
+            # A single space is a valid text to find.
             if not (isinstance(find, str) and find):
                 raise TypeError("find must be a text that is not empty, not %r" % (find,))
             params["find"] = find
             params["limit"] = whole_number("limit", limit, 1)
         if lines is not None:
+            message = "lines must be the first and the last line, counted from 1, such as "
+            message += "(100, 200), not %r; offset=-1000 is the end, in bytes"
             if not isinstance(lines, (list, tuple)) or len(lines) != 2:
-                message = "lines must be the first and the last line, such as (100, 200), not %r"
                 raise TypeError(message % (lines,))
             first, last = (whole_number("lines", line, None) for line in lines)
-            if first < 1 or last < 1:
-                message = "lines are counted from 1, not %r; offset=-1000 is the end, in bytes"
+            if not 1 <= first <= last:
                 raise ValueError(message % (tuple(lines),))
-            if last < first:
-                message = "lines %r: the first line comes first: (%d, %d)"
-                raise ValueError(message % (tuple(lines), last, first))
             params["lines"] = [first, last]
         params["offset"] = whole_number("offset", offset, None)
         if length is not None:
@@ -202,12 +199,12 @@ class Library:
         return [(number, line) for number, line in found] if find is not None else found
 
     def progress(self, done: float, total: float = 0, message: str = "") -> None:
-        """Report how far the program is: `progress(3, 10, "loading")`.
+        """Report progress: `progress(3, 10, "loading")`.
 
-        It may be called as often as one likes: some ten a second are passed on, and the last.
+        At most ten reports a second are sent, and the last one always is.
 
         Args:
-            total: What `done` will be at the end; 0 if that is not known.
+            total: The final value of `done`; 0 if unknown.
         """
         if not (_is_number(done) and _is_number(total)):
             raise TypeError(
@@ -224,7 +221,7 @@ class Library:
 
 
 def conclude(client: ChannelClient) -> None:
-    """Send the last report, if it has not been sent."""
+    """Send the last report if it is unsent."""
     unsent, _Pace.unsent = _Pace.unsent, None
     if unsent is not None:
         _send(client, *unsent)
@@ -257,7 +254,7 @@ def whole_number(name: str, value: Any, least: Optional[int]) -> int:
 
 
 def text(name: str, value: Any) -> str:
-    """Return `value` if it is a string that is not blank, else raise."""
+    """Return `value` if it is a non-blank string, else raise."""
     if isinstance(value, Unknown):
         from bridge.guest.api.held_results import stop
 

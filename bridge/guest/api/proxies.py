@@ -1,9 +1,8 @@
-"""The objects that stand for servers and tools inside a program.
+"""Objects that represent servers and tools inside a program.
 
-Owns the functions made from the tools' data, the server objects and mappings around them and the
-importable modules `mcp`, `mcp.servers` and `mcp.servers.<alias>`. Everything is built from closures
-and data: nothing a server wrote is ever compiled. Functions are made when first asked for, so that
-a run with hundreds of tools does not pay for those it leaves alone.
+Owns the tool functions, the server objects and the importable modules `mcp`, `mcp.servers` and
+`mcp.servers.<alias>`. They consist of closures and data: text from a server is never compiled. A
+function is made at its first access, so unused tools cost nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 import types
 from collections import abc
 
-from bridge.guest.api.values import MCPError, Result, UnknownNameError, listed, nearest
+from bridge.guest.api.values import MCPError, Result, UnknownNameError, list_names, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     # Sends a bound call: server, tool, arguments.
     CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
 else:
-    # What `importlib.machinery` calls so, without importing that.
+    # `importlib.machinery.ModuleSpec`, without that import.
     ModuleSpec = type(sys.__spec__)
 
 
 def usable(alias: Any) -> bool:
-    """Return whether a name may become an attribute, in case the host sent another."""
+    """Return whether a name may become an attribute, whatever the host sent."""
     return (
         isinstance(alias, str)
         and alias.isidentifier()
@@ -38,8 +37,7 @@ def usable(alias: Any) -> bool:
 
 
 def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
-    """Return an async function that calls `tool`."""
-    # Not above: signatures take much importing, and many programs call no tool.
+    # Imported here: these modules are slow, and many programs call no tool.
     from bridge.guest.api.arguments import BoundParameters
 
     title = "mcp_%s.%s" % (server["alias"], tool["alias"])
@@ -55,41 +53,38 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
     function.tool = tool_name  # type: ignore[attr-defined]
     function.server = server_name  # type: ignore[attr-defined]
     if "description" in tool:
-        # The host leaves it out for a program that only calls, which is spared all this.
+        # The host omits it for a program that only calls the tool.
         function.__doc__ = documentation(tool)
         function.__signature__ = parameters.signature(tool)  # type: ignore[attr-defined]
     return function
 
 
 def documentation(tool: Mapping[str, Any]) -> str:
-    """Return a tool's docstring, with the classes that its types refer to."""
-    from bridge.guest.schema.signatures import Head, docstring, typed_dicts
+    from bridge.guest.schema.typetext import Head, function_docstring, typed_dicts
 
     head = Head(tool)
-    text = docstring(tool, head)
+    text = function_docstring(tool, head)
     classes = typed_dicts(head.objects)
     if classes:
-        import textwrap
-
-        text += "%sTypes:\n" % ("\n\n" if text else "\n")
-        text += textwrap.indent("\n".join(classes), "    ")
+        lines = "\n".join(classes).split("\n")
+        text += "%sTypes:\n    %s" % ("\n\n" if text else "\n", "\n    ".join(lines))
     return text
 
 
 def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
-    """Return how a tool is called and what it returns, with objects written out as in search."""
+    """Return a tool's call signature and result type, with objects written inline as in search."""
     from bridge.guest.api.arguments import BoundParameters
     from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 
     parameters = BoundParameters(str(tool["alias"]), tool.get("inputSchema"))
     signature = parameters.signature(tool, Names(inline=MAX_INLINE_CHARS))
     text = "mcp_%s.%s%s" % (server["alias"], tool["alias"], signature)
-    # That it may be anything says nothing.
+    # "Any" adds no information.
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text
 
 
-class Tools:
-    """The functions of one server, made on demand."""
+class Tools(abc.Mapping):  # type: ignore[type-arg]
+    """The functions of one server, made on demand, by alias or by the tools' own names."""
 
     def __init__(
         self,
@@ -97,18 +92,18 @@ class Tools:
         server: Mapping[str, Any],
         helper: Callable[[str, str], Any] = lambda server, name: None,
         load: Callable[[str], Awaitable[Mapping[str, Any]]] | None = None,
-        appeared: Callable[[str, str], Any] = lambda server, name: None,
+        find_added: Callable[[str, str], Any] = lambda server, name: None,
     ) -> None:
         """Take the server's data.
 
         Args:
-            helper: Gives what a server has beyond tools, by the names of both; None for no such.
-            load: Returns the data of a server that is not loaded; its functions call it first.
-            appeared: Gives a tool that a call may have added, in the same way.
+            helper: Returns a server's helper by the server's and the helper's name, or None.
+            load: Returns the data of an unloaded server; its functions call it first.
+            find_added: Returns the function of a tool that a call may have added, or None.
         """
         self._helper = helper
         self._load = load
-        self._appeared = appeared
+        self._find_added = find_added
         self.title = "mcp_%s" % server["alias"]
         self._call = call
         self._by_alias: Dict[str, Mapping[str, Any]] = {}
@@ -124,40 +119,45 @@ class Tools:
                 self._by_alias[tool["alias"]] = tool
 
     async def load(self) -> None:
-        """Make sure that the tools are known."""
         if self._load is not None:
             self._take(await self._load(self.server["name"]))
             self._load = None
 
-    def _later(self, find: Callable[[str], Any], name: str) -> Any:
-        async def function(*args: Any, **kwargs: Any) -> Any:
-            await self.load()
-            return await find(name)(*args, **kwargs)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_alias)
 
-        function.__name__ = function.__qualname__ = name
-        return function
-
-    def aliases(self) -> List[str]:
-        return list(self._by_alias)
+    def __len__(self) -> int:
+        return len(self._by_alias)
 
     def attribute(self, name: str) -> Any:
-        """Return a tool's function by its alias, or by its own name, or raise."""
-        # Interpreter and libraries probe for dunders; a tool must never answer.
+        """Return a tool's function by its alias or by its own name, or raise."""
+        # Interpreter and libraries probe dunder names; no tool may have one.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         if self._load is not None and name.startswith("_"):
             raise UnknownNameError(self._no_such(name))
         return self._find(name, self._by_alias, self._by_name)
 
-    def item(self, name: str) -> Any:
-        """Return a tool's function by its own name, or by its alias, or raise."""
+    def __getitem__(self, name: str) -> Any:
+        """Return a tool's function by its own name or by its alias, or raise."""
         return self._find(name, self._by_name, self._by_alias)
 
     def _find(self, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any:
         if "refused" in self.server:
-            return self._refused(name)
+
+            async def refuse(*args: Any, **kwargs: Any) -> Any:
+                own = self.server
+                raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
+
+            return refuse
         if self._load is not None:
-            return self._later(self.item if first is self._by_name else self.attribute, name)
+
+            async def function(*args: Any, **kwargs: Any) -> Any:
+                await self.load()
+                return await self._find(name, first, second)(*args, **kwargs)
+
+            function.__name__ = function.__qualname__ = name
+            return function
         tool = first.get(name) or second.get(name)
         if tool is not None:
             return self._function(tool)
@@ -171,7 +171,7 @@ class Tools:
         tool = self._by_alias.get(alike(str(name), self._by_alias, self.server["name"]))
         if tool is not None:
             return self._function(tool)
-        later = self._appeared(self.server["name"], name)
+        later = self._find_added(self.server["name"], name)
         if later is None:
             raise UnknownNameError(self._no_such(name))
         return later
@@ -182,44 +182,37 @@ class Tools:
             self._made[name] = make_function(self._call, self.server, tool)
         return self._made[name]
 
-    def _refused(self, name: str) -> Any:
-        async def function(*args: Any, **kwargs: Any) -> Any:
-            own = self.server
-            raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
-
-        return function
-
     def _no_such(self, name: str) -> str:
         near = nearest(str(name), [*self._by_alias, *self._by_name])
         message = "%s has no tool %r.%s Tools: %s."
-        return message % (self.title, name, near, listed(self._by_alias))
+        return message % (self.title, name, near, list_names(self._by_alias))
 
 
 class Server:
-    """A server: its tools are attributes, and items by their own names."""
+    """A server whose attributes are its tools, and whose items are tools by their own names."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
-            # Asked before __init__, by copy or pickle.
+            # `copy` and `pickle` ask before __init__.
             raise AttributeError(name)
         return self._tools.attribute(name)
 
     def __getitem__(self, name: str) -> Any:
-        return self._tools.item(name)
+        return self._tools[name]
 
     def __iter__(self) -> Iterator[str]:
         if "tools" not in self._tools.server:
             message = "%s: its tools are not known yet. First: await server.list_tools()"
             raise UnknownNameError(message % self._tools.title)
-        return iter(self._tools.aliases())
+        return iter(self._tools)
 
     def __dir__(self) -> List[str]:
-        return [*object.__dir__(self), *self._tools.aliases()]
+        return [*object.__dir__(self), *self._tools]
 
-    # Programs open it like a client; it is connected already.
+    # Programs write `with` or `async with` as for a client; the server is already connected.
     def __enter__(self) -> Server:
         return self
 
@@ -233,15 +226,18 @@ class Server:
     async def list_tools(self) -> List[Any]:
         """Return each tool's name, alias, description, signature and input schema."""
         if "refused" in self._tools.server:
-            await self._tools.item("")()
+            await self._tools[""]()
         await self._tools.load()
-        return described(self._tools.server)
+        return describe_tools(self._tools.server)
 
     def __repr__(self) -> str:
-        return "<MCP server %r: %s>" % (self._tools.server["name"], listed(self._tools.aliases()))
+        return "<MCP server %r: %s>" % (
+            self._tools.server["name"],
+            list_names(self._tools),
+        )
 
 
-def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
+def describe_tools(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
     tools: List[Dict[str, Any]] = []
     for tool in server.get("tools") or ():
         own = {"description": "", **tool, "signature": signature_text(server, tool)}
@@ -249,24 +245,8 @@ def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
     return tools
 
 
-class ToolMap(abc.Mapping):  # type: ignore[type-arg]
-    """The functions of a server's tools by their aliases; as a key also by their own names."""
-
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-
-    def __getitem__(self, name: str) -> Any:
-        return self._tools.item(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tools.aliases())
-
-    def __len__(self) -> int:
-        return len(self._tools.aliases())
-
-
 class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
-    """The loaded servers by their own names; as a key any server will do, also by its alias."""
+    """The loaded servers by their own names; as a key, any server's name or alias works."""
 
     def __init__(
         self, servers: Mapping[str, Server], aliases: Mapping[str, str], every: Mapping[str, Server]
@@ -282,7 +262,7 @@ class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
                 return self._every[one]
         message = "there is no server %r.%s Servers: %s."
         near = nearest(str(name), [*self._every, *self._aliases])
-        raise UnknownNameError(message % (name, near, listed(self._every)))
+        raise UnknownNameError(message % (name, near, list_names(self._every)))
 
     def __getattr__(self, name: str) -> Server:
         if name.startswith("_"):
@@ -296,32 +276,32 @@ class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
         return len(self._servers)
 
     def __repr__(self) -> str:
-        return "<MCP servers: %s>" % listed(self._servers)
+        return "<MCP servers: %s>" % list_names(self._servers)
 
 
 class ServerModule(types.ModuleType):
-    """`mcp.servers.<alias>`: a server's functions, to import by name."""
+    """A module `mcp.servers.<alias>` with a server's functions."""
 
     def __init__(self, name: str, tools: Tools) -> None:
         super().__init__(name, str(tools.server.get("description") or "") or None)
         self._tools = tools
-        self.TOOL_MAP = ToolMap(tools)
-        self.__all__ = tools.aliases()
+        self.TOOL_MAP = tools
+        self.__all__ = list(tools)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
             raise AttributeError(name)
         if name == "TOOLS":
-            # Made when asked for: signatures of hundreds of tools take a while.
-            return self.__dict__.setdefault(name, described(self._tools.server))
+            # Made on demand: hundreds of signatures are slow.
+            return self.__dict__.setdefault(name, describe_tools(self._tools.server))
         return self._tools.attribute(name)
 
     def __dir__(self) -> List[str]:
-        return [*super().__dir__(), "TOOLS", *self._tools.aliases()]
+        return [*super().__dir__(), "TOOLS", *self._tools]
 
 
 class Package(types.ModuleType):
-    """`mcp` or `mcp.servers`: its modules, and what `find` returns for other names."""
+    """The module `mcp` or `mcp.servers`; `find` returns the value of other names."""
 
     def __init__(self, name: str, doc: str, find: Callable[[str], Any]) -> None:
         super().__init__(name, doc)
@@ -339,14 +319,14 @@ class Package(types.ModuleType):
 
 
 class NameFinder:
-    """Imports what programs import by other names: `mcp_x`, `runtime`; explains what is absent."""
+    """Imports modules by alternative names (`mcp_x`, `runtime`); explains missing modules."""
 
     def __init__(self, modules: Mapping[str, types.ModuleType], servers: Sequence[str]) -> None:
         self.modules = modules
         self._servers = servers
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module under another name; refuse absent names below `mcp`."""
+        """Return the spec of an alternative module name; refuse missing names below `mcp`."""
         if name in self.modules:
             return ModuleSpec(name, self)  # type: ignore[arg-type]
         package, _, last = name.rpartition(".")
@@ -354,7 +334,7 @@ class NameFinder:
             message = "no server %r is loaded in this run.%s Loaded: %s."
             near = nearest(last, self._servers)
             # Without a name: an import statement would pass over an absent module of that name.
-            raise ModuleNotFoundError(message % (last, near, listed(self._servers)))
+            raise ModuleNotFoundError(message % (last, near, list_names(self._servers)))
         if name.startswith("mcp."):
             message = "no module %r: `mcp` in a run is the bridge's own and has `runtime` and "
             raise ModuleNotFoundError(
@@ -366,7 +346,7 @@ class NameFinder:
         return self.modules[spec.name]
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Leave it unchanged."""
+        """Leave the module unchanged."""
 
 
 def install_modules(
@@ -375,16 +355,12 @@ def install_modules(
     others: Sequence[Tools],
     find: Callable[[str], Any],
 ) -> types.ModuleType:
-    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it.
-
-    Args:
-        find: Returns what else is an attribute of `mcp`: a server or a helper.
-    """
+    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it."""
     aliases = [tools.server["alias"] for tools in servers]
     about = "The bridge's own module inside a run: `runtime`, `servers` and each server."
     package = Package("mcp", about, find)
-    below = Package("mcp.servers", "One module per server: %s." % listed(aliases), find)
-    # Event loops nest in a run without it.
+    below = Package("mcp.servers", "One module per server: %s." % list_names(aliases), find)
+    # Runs support nested event loops without it.
     nested = types.ModuleType("nest_asyncio")
     nested.apply = lambda loop=None: None  # type: ignore[attr-defined]
     modules: Dict[str, Any] = {"runtime": runtime, "nest_asyncio": nested, "servers": below}
@@ -407,6 +383,6 @@ def install_modules(
         for name in [name for name, old in finder.modules.items() if sys.modules.get(name) is old]:
             # Of the session's previous run.
             del sys.modules[name]
-    # Last: a module of the program's own of that name is found before.
+    # Last: the program's own modules take precedence.
     sys.meta_path.append(NameFinder(modules, aliases))
     return package

@@ -1,9 +1,9 @@
-"""The values that programs get for what servers send.
+"""The values that programs get for tool results.
 
-A value is a plain Python value: a dict, a list, a text, a number or a `Blob`. What its result is
-made of are attributes and items of it: `.content`, `.text`, `.structuredContent`, `.isError` and
-`.meta`. A key that the server itself sent wins. `in`, `len`, iteration, `==` and JSON show the
-plain value alone. None and booleans have no parts.
+A value is a plain dict, list, text or number, or a `Blob`. The parts of its result are attributes
+and items: `.content`, `.text`, `.structuredContent`, `.isError` and `.meta`; a key that the server
+sent takes precedence. `in`, `len`, iteration, `==` and JSON see the plain value only. None and
+booleans have no parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bridge.guest.protocol.results import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Mapping
+    from typing import Any, Callable, Dict, List, Mapping
 
     from bridge.guest.protocol.results import Parts
 
@@ -38,20 +38,18 @@ else:
 
 
 _OF_BLOCK = {key: key for key in ("uri", "name", "mimeType", "annotations")}
-_OF_BLOCK["mime_type"] = "mimeType"  # What a value of one block tells of it.
+_OF_BLOCK["mime_type"] = "mimeType"  # Fields of a block that a value of one block has too.
 
 _TEXT_METHODS = frozenset(
-    (
-        *("splitlines", "split", "rsplit", "partition", "rpartition", "strip", "lstrip", "rstrip"),
-        *("startswith", "endswith", "removeprefix", "removesuffix", "replace", "lower", "upper"),
-        *("casefold", "find", "rfind", "encode"),
-    )
+    """splitlines split rsplit partition rpartition strip lstrip rstrip startswith endswith
+    removeprefix removesuffix replace lower upper casefold find rfind encode""".split()  # noqa: SIM905
 )
-"""What only a text has: asked of the source text. No names that a field may have, as `title`."""
+"""Methods that only a text has, answered by the source text; no likely field names, such as
+`title`."""
 
 
 class Block(Result):
-    """One block of a result, as the server sent it; what it embeds can be read from it too."""
+    """One block of a result; attributes also read the resource embedded in it."""
 
     __slots__ = ()
 
@@ -70,43 +68,37 @@ class Block(Result):
             return super().__getattr__(name)
 
 
-def _structure(wire: Parts) -> Any:
-    structure = structure_of(wire)
-    return Result(structure) if type(structure) is dict else structure
-
-
 _PARTS: Mapping[str, Callable[[Parts], Any]] = {
-    # Programs take it for the text where the server has a key of that name.
+    # Programs read the text under this name, unless the server has such a key.
     "content": lambda wire: with_parts([Block(block) for block in blocks_of(wire)], wire),
     "text": source_text,
-    **dict.fromkeys(("structuredContent", "structured_content"), _structure),
+    **dict.fromkeys(
+        ("structuredContent", "structured_content"),
+        lambda wire: Result(s) if type(s := structure_of(wire)) is dict else s,
+    ),
     # An error is raised.
     **dict.fromkeys(("isError", "is_error"), lambda wire: False),
     **dict.fromkeys(("meta", "_meta"), lambda wire: wire.get("meta")),
 }
-"""The parts of a value, in both spellings of the SDKs."""
-
-
-def _of_block(wire: Parts, name: str) -> Any:
-    blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
-    if key is None or len(blocks) != 1:
-        return None
-    return resource_of(blocks[0]).get(key, blocks[0].get(key))
 
 
 def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
-    """Return what a value has of that name, alone in a list; an empty one for nothing."""
+    """Return a value's part of that name in a list; an empty list if it has none."""
     if name in _PARTS:
         return [_PARTS[name](wire)]
-    if with_block and (found := _of_block(wire, name)) is not None:
-        return [found]
+    blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
+    if with_block and key is not None and len(blocks) == 1:
+        found = resource_of(blocks[0]).get(key, blocks[0].get(key))
+        if found is not None:
+            return [found]
     text = source_text(wire) if name in _TEXT_METHODS else ""
     return [getattr(text, name)] if text else []
 
 
 def more_lines(value: Any) -> List[str]:
-    """Return, a line each, what a server sent next to a structure that does not repeat it."""
-    wire: Parts = parts_of(value) or {}
+    """Return, one per line, the content that a structure does not repeat."""
+    parted = isinstance(value, (_Parted, DictResult, BlobResult))
+    wire: Parts = (getattr(value, "_parts", None) if parted else None) or {}
     lines = []
     for block in blocks_of(wire) if "value" in wire else ():
         text = text_of(block)
@@ -119,7 +111,7 @@ def more_lines(value: Any) -> List[str]:
 
 
 class _Parted:
-    """A value with its parts. Methods here are for names that the plain type does not have."""
+    """A value with its parts, as a mix-in for plain types."""
 
     __slots__ = ()
 
@@ -143,7 +135,7 @@ class _Parted:
         return self._item(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the part of that name; raise for others, as a default would hide the value."""
+        """Return the part of that name, or raise: a default would hide the value."""
         if key in _PARTS:
             return _PARTS[key](self._parts)
         what = "text: use it as it is, or read it with `re`"
@@ -191,7 +183,7 @@ class BlobResult(Blob):
 
 
 class DictResult(Result):
-    """A dict with its parts; its own keys win."""
+    """A dict with its parts; its own keys take precedence."""
 
     __slots__ = ("_parts",)
 
@@ -212,7 +204,7 @@ class DictResult(Result):
         return found[0] if found else super().__getattr__(name)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the item, or the part of that name, or `default`."""
+        """Return the item or the part of that name, else `default`."""
         if key in self or not isinstance(key, str) or key not in _PARTS:
             return dict.get(self, key, default)
         return _PARTS[key](self._parts)
@@ -247,24 +239,13 @@ def _restore(kind: Any, plain: Any, wire: Any) -> Any:
 
 
 def with_parts(value: Any, wire: Parts) -> Any:
-    """Return a plain value with its parts; None and booleans as they are."""
+    """Return a plain value with its parts; None and booleans unchanged."""
     kind = _WITH_PARTS.get(type(value))
     return value if kind is None else _restore(kind, value, wire)
 
 
-def parts_of(value: Any) -> Any:
-    """Return the parts of a value, as the host sent them; None if it has none."""
-    parted = isinstance(value, (_Parted, DictResult, BlobResult))
-    return getattr(value, "_parts", None) if parted else None
-
-
 def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
-    """Return the value that a reply stands for; objects in it are `Result` already.
-
-    Args:
-        raw: Whether the whole CallToolResult was asked for.
-        subject: The server and the tool, for messages.
-    """
+    """Return the value of a reply, whose objects are already `Result`."""
     if not isinstance(shape, dict) or len(shape) != 1:
         return shape
     if "parts" in shape:
@@ -281,11 +262,11 @@ def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
 
 
 def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any:
-    """Return an argument with source texts where the schema takes text and not the value itself.
+    """Return an argument with source texts where the schema takes text but not the value.
 
-    A file that is read and written back is unchanged, though its text was parsed meanwhile.
+    So a file that a program reads and writes back is unchanged, although its text was parsed.
     """
-    # Few programs pass on what has parts, and most need none of these.
+    # Imported here: few programs pass such values on.
     from bridge.guest.schema.schemas import MAX_DEPTH, as_mapping, leaves, wanted_types
 
     if type(value) in _PLAIN or depth > MAX_DEPTH:
@@ -310,12 +291,7 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
 
 
 def value_of(wire: Parts, subject: str = "") -> Any:
-    """Return the value that the parts of a result stand for.
-
-    Args:
-        wire: The parts, as `bridge.guest.protocol.results` lists them.
-        subject: The server and the tool, for messages.
-    """
+    """Return the value that the parts of a result represent."""
     if "note" in wire:
         sys.stderr.write("Note: %s\n" % wire["note"])
     if "value" in wire:
@@ -349,10 +325,11 @@ def _blob(block: Mapping[str, Any], subject: str) -> BlobResult:
 
 
 def decode_base64(text: str, subject: str) -> Any:
-    """Return the bytes of base64 text, also of a data URL, in the URL alphabet or without padding.
+    """Return the bytes of base64 text; a data URL, the URL alphabet and missing padding are
+    accepted.
 
     Returns:
-        The bytes, or the `MCPError` that reading `.data` raises: the other blocks survive.
+        The bytes, or the `MCPError` that reading `.data` raises, so that other blocks stay usable.
     """
     import base64
 
@@ -375,22 +352,17 @@ def _is_repeated(text: str, value: Any) -> bool:
     except (ValueError, RecursionError):
         parsed = None
     whole = _without_nulls(parsed)
-    for part in islice(_parts_below(value), 1_000):
+    queue = [value]
+    for part in islice(queue, 1_000):
         if isinstance(part, str):
             same = part == parsed or part.strip() == stripped
         else:
             same = str(part) == stripped if parsed is None else _without_nulls(part) == whole
         if same:
             return True
-    return False
-
-
-def _parts_below(value: Any) -> Iterator[Any]:
-    queue = [value]
-    for part in queue:
-        yield part
         if isinstance(part, (dict, list)):
             queue += part.values() if isinstance(part, dict) else part
+    return False
 
 
 def _without_nulls(value: Any, depth: int = 0) -> Any:

@@ -1,7 +1,7 @@
-"""`mcp.runtime`: what a program can ask in addition to calling a loaded tool.
+"""`mcp.runtime`: helpers of a program for other servers, resources and prompts.
 
 Owns the helpers' names, their argument checks and the answers that need only the run's own data.
-What needs all discovered servers is asked of the host.
+The host answers questions about other servers.
 """
 
 from __future__ import annotations
@@ -12,16 +12,9 @@ import types
 from collections import abc
 from contextlib import suppress
 
+from bridge.guest.api import proxies
 from bridge.guest.api.library import Library, whole_number
 from bridge.guest.api.library import text as _text
-from bridge.guest.api.proxies import (
-    Server,
-    ServerProxies,
-    Tools,
-    described,
-    install_modules,
-    usable,
-)
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     ArgumentsError,
@@ -30,7 +23,7 @@ from bridge.guest.api.values import (
     MissingKeyError,
     Result,
     UnknownNameError,
-    listed,
+    list_names,
     nearest,
     to_json,
     to_text,
@@ -40,16 +33,15 @@ from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS, OF_SERVERS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+    from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
 else:
-    # What `importlib.machinery` calls so, without importing that.
+    # `importlib.machinery.ModuleSpec`, without that import.
     ModuleSpec = type(sys.__spec__)
 
 PUBLIC = ("MCPError", *HELPERS)
-"""The names of `mcp.runtime`."""
 
 
 class Runtime(Library):
@@ -72,11 +64,11 @@ class Runtime(Library):
     ) -> Any:
         """Call any tool of any discovered server and return its value.
 
-        One name is enough if it has both, as "server.tool", or if one server alone has the tool.
+        One name suffices for "server.tool", or for a tool that only one server has.
 
         Raises:
-            MCPError: The tool, its server or the bridge refused.
-            ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
+            MCPError: The tool, its server or the bridge refused the call.
+            ArgumentsError: The arguments do not fit a loaded server's tool; also a TypeError.
         """
         return await self._call(server, tool, arguments, named, raw=False)
 
@@ -85,7 +77,7 @@ class Runtime(Library):
     ) -> Any:
         """Call a tool and return the whole CallToolResult as a dict, tool errors included.
 
-        The arguments go as they are, and the server judges them.
+        The arguments are sent unchecked; the server validates them.
         """
         return await self._call(server, tool, arguments, named, raw=True)
 
@@ -116,14 +108,14 @@ class Runtime(Library):
     async def send(
         self, server: str, tool: str, arguments: Dict[str, Any], raw: bool = False
     ) -> Any:
-        """Send a call whose arguments are bound and checked already."""
+        """Send a call with bound and checked arguments."""
         params = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
         self._called.add(server)
         subject = "%s.%s" % (server, tool)
         return from_wire(await self._client.call("call_tool", params, subject), raw, subject)
 
     async def load(self, name: str) -> Mapping[str, Any]:
-        """Load a server, and return what a loaded one has in `Run.servers`."""
+        """Load a server and return its data, as in `Run.servers`."""
         params = {"server": name}
         self._loaded[name] = await self._client.call("load_server", params, "server %s" % name)
         return self._loaded[name]
@@ -156,7 +148,7 @@ class Runtime(Library):
         return await self._list("resources", server)
 
     async def list_resource_templates(self, server: Optional[str] = None) -> Any:
-        """Return templates of resources: dicts with server, uriTemplate, name."""
+        """Return resource templates: dicts with server, uriTemplate, name."""
         return await self._list("templates", server)
 
     async def list_prompts(self, server: Optional[str] = None) -> Any:
@@ -164,17 +156,25 @@ class Runtime(Library):
         return await self._list("prompts", server)
 
     async def read_resource(self, server: str, uri: Optional[str] = None, /, **values: Any) -> Any:
-        """Return what a resource holds: text, parsed if its type is JSON; binary as a `Blob`.
+        """Return a resource's content: text, parsed if its type is JSON, or a `Blob`.
 
-        Several contents are a list. The server may be left out when one is loaded. `values` fill
-        in a template: `read_resource("db", "db://{table}/rows{?limit}", table="users", limit=5)`.
+        Several contents are returned as a list. The server may be omitted when one is loaded.
+        `values` fill a template: `read_resource("db", "db://{table}/rows{?limit}", table="users",
+        limit=5)`.
 
         Raises:
-            MCPError: There is no such resource, or it cannot be read.
-            TypeError: A value is missing, or is none of the template's.
+            MCPError: The resource does not exist or cannot be read.
+            TypeError: A value of the template is missing or unknown.
         """
         if uri is None:
-            server, uri = self._only_loaded(_text("uri", server)), server
+            uri = _text("uri", server)
+            if uri.startswith("bridge:"):
+                message = "the run gets the bridge's data as a file: "
+                raise TypeError('%sfiles=[{"name": ..., "uri": %r}]' % (message, uri))
+            if len(self._loaded) != 1 or ":" not in uri:
+                message = "read_resource() needs the server too: read_resource(server, uri)."
+                raise TypeError("%s Loaded: %s" % (message, list_names(self._loaded)))
+            server = next(iter(self._loaded))
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         if values or "{" in uri:
             from bridge.guest.api.uri_templates import expand
@@ -184,10 +184,10 @@ class Runtime(Library):
         return from_wire(await self._client.call("read_resource", params, "resource %s" % uri))
 
     async def watch_resource(self, server: str, uri: str, timeout: Optional[float] = None) -> Any:
-        """Wait until a server says that a resource changed; return what it holds then.
+        """Wait until a server reports that a resource changed; return its new content.
 
         Raises:
-            MCPError: The server does not tell, or it did not change within `timeout` seconds.
+            MCPError: The server sends no such reports, or none came within `timeout` seconds.
         """
         name, uri = self._own_name(_text("server", server)), _text("uri", uri)
         params = {"server": name, "uri": uri, "watch": True, "timeout": timeout}
@@ -196,13 +196,13 @@ class Runtime(Library):
     async def complete(
         self, server: str, ref: str, argument: str, value: str = "", **known: Any
     ) -> List[str]:
-        """Return what a server proposes for an argument of a prompt or of a resource template.
+        """Return a server's suggestions for an argument of a prompt or of a resource template.
 
-        `ref` is the prompt's name or the template's URI, `value` what the argument begins with;
-        `known` are arguments that are set already.
+        `ref` is the prompt's name or the template's URI, `value` the beginning of the argument.
+        `known` are the arguments that are set already.
 
         Raises:
-            MCPError: The server proposes nothing.
+            MCPError: The server has no suggestions.
         """
         name, ref = self._own_name(_text("server", server)), _text("ref", ref)
         params = {
@@ -221,7 +221,7 @@ class Runtime(Library):
         """Return a prompt: `description` and `messages`, each with `role` and `content`.
 
         Raises:
-            MCPError: There is no such prompt, or its arguments are wrong.
+            MCPError: The prompt does not exist, or its arguments are wrong.
         """
         own, name = self._own_name(_text("server", server)), _text("name", name)
         given: Any = {} if arguments is None else arguments
@@ -241,17 +241,8 @@ class Runtime(Library):
             params["server"] = self._own_name(_text("server", server))
         return await self._client.call("list_offers", params, "list of %s" % kind)
 
-    def _only_loaded(self, uri: str) -> str:
-        if uri.startswith("bridge:"):
-            message = 'what the bridge keeps comes in as a file: files=[{"name": ..., "uri": %r}]'
-            raise TypeError(message % uri)
-        if len(self._loaded) != 1 or ":" not in uri:
-            message = "read_resource() needs the server too: read_resource(server, uri). Loaded: %s"
-            raise TypeError(message % listed(self._loaded))
-        return next(iter(self._loaded))
-
     def of_server(self, server: str, name: str) -> Any:
-        """Return a helper for one server; None if there is no such."""
+        """Return a helper bound to one server; None for an unknown helper."""
         if name not in OF_SERVERS:
             return None
         helper = getattr(self, name)
@@ -263,13 +254,13 @@ class Runtime(Library):
         bound.__doc__ = helper.__doc__
         return bound
 
-    def appeared(self, server: str, name: str) -> Any:
-        """Return a function for a tool that a call may have added; None if none was made."""
+    def find_added(self, server: str, name: str) -> Any:
+        """Return the function of a tool that a call may have added, or None."""
         if server not in self._called or not self._loaded.get(server, {}).get("changing"):
             return None
 
         async def function(*args: Any, **kwargs: Any) -> Any:
-            tools = Tools(self.send, await self.load(server), self.of_server)
+            tools = proxies.Tools(self.send, await self.load(server), self.of_server)
             return await tools.attribute(name)(*args, **kwargs)
 
         return function
@@ -290,7 +281,7 @@ class Runtime(Library):
     async def query_tool_docs(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> Any:
-        """Return the signatures of a server's tools, or one's documentation; or "full" detail."""
+        """Return the signatures of a server's tools, or the documentation of one tool."""
         params = self._query(server, tool, detail)
         return await self._client.call("query_tool_docs", params, "query_tool_docs")
 
@@ -311,13 +302,19 @@ class Runtime(Library):
     def list_tools_sync(self, server: Optional[str] = None) -> List[Dict[str, Any]]:
         """Return the tools of a loaded server."""
         if server is None:
-            raise TypeError("list_tools_sync() needs a server: %s" % listed(self._loaded))
-        return [dict(tool) for tool in self._tools(server)]
+            raise TypeError("list_tools_sync() needs a server: %s" % list_names(self._loaded))
+        found = self._loaded.get(self._own_name(_text("server", server)))
+        if found is None:
+            known = list(self._loaded)
+            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
+            names = (server, nearest(server, known), list_names(known))
+            raise UnknownNameError(message % (*names, "the function without `_sync`"))
+        return [dict(tool) for tool in found.get("tools") or ()]
 
     def query_tool_docs_sync(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
-        """Return what `query_tool_docs` does, as a list."""
+        """Return the result of `query_tool_docs` as a list."""
         found = self._ask("query_tool_docs", self._query(server, tool, detail))
         return found if isinstance(found, list) else [found]
 
@@ -330,20 +327,20 @@ class Runtime(Library):
         return [one for one in found if one["server"] in self._loaded][: _limit(limit)]
 
     def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
-        """Return the names of all discovered servers, or with `detailed` what they are for."""
+        """Return the names of all discovered servers; with `detailed`, a dict of each."""
         if not detailed:
             return tuple(self._discovered)
         return tuple(map(self._about, self._discovered))
 
     def describe_server(self, name: str) -> Dict[str, Any]:
-        """Return what is known of a discovered server; the tools only of a loaded one."""
+        """Return the data of a discovered server; its tools only if it is loaded."""
         own = self._own_name(_text("name", name))
         server = self._loaded.get(own) or self._discovered.get(own)
         if server is None:
             known = [*self._discovered]
             message = "no server %r.%s Servers: %s."
-            raise UnknownNameError(message % (name, nearest(name, known), listed(known)))
-        return Result(**self._about(own), tools=described(server))
+            raise UnknownNameError(message % (name, nearest(name, known), list_names(known)))
+        return Result(**self._about(own), tools=proxies.describe_tools(server))
 
     def _about(self, name: str) -> Dict[str, Any]:
         server = self._loaded.get(name) or self._discovered[name]
@@ -355,11 +352,11 @@ class Runtime(Library):
         return tuple(self.describe_server(name) for name in self._loaded)
 
     def capability_summary(self) -> str:
-        """Return the guide to what a run can do."""
+        """Return the guide to the abilities of a run."""
         return self._capabilities
 
     def _own_name(self, name: str) -> str:
-        """Return a server's own name for its name or alias; the host judges unknown ones."""
+        """Return a server's own name for its name or alias; an unknown name unchanged."""
         if name in self._discovered:
             return name
         for own, server in self._discovered.items():
@@ -380,30 +377,20 @@ class Runtime(Library):
         tools = self._loaded.get(server, {}).get("tools") or ()
         return next((entry for entry in tools if entry["name"] == tool), None)
 
-    def _tools(self, server: Any) -> Sequence[Mapping[str, Any]]:
-        own = self._own_name(_text("server", server))
-        found = self._loaded.get(own)
-        if found is None:
-            known = list(self._loaded)
-            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
-            names = (server, nearest(server, known), listed(known))
-            raise UnknownNameError(message % (*names, "the function without `_sync`"))
-        return found.get("tools") or ()
-
 
 def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     """Install `mcp` for a run; return the globals that its program starts with.
 
     Names:
         mcp_ALIAS: A loaded server, by its alias: `await mcp_github.create_issue(title="t")`.
-        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`. Another one is
-            loaded at its first call.
-        LOADED_MCP_SERVERS: Those names, as a tuple.
+        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`. Another server
+            is loaded at its first call.
+        LOADED_MCP_SERVERS: A tuple of the loaded servers' names.
         mcp: The package of `mcp.runtime` and of `mcp.servers`, which has a module for each server.
         runtime: The module `mcp.runtime`; its functions for memories, and `save_tool`, are globals
-            as well.
+            too.
         MCPError: The exception that failed calls raise.
-        Blob: What binary content is.
+        Blob: Binary content.
     """
     runtime = Runtime(run, client)
     module = types.ModuleType("mcp.runtime", __doc__)
@@ -411,55 +398,44 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     helpers = {name: getattr(runtime, name) for name in PUBLIC}
     module.__dict__.update(helpers)
     for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, Result, UnknownNameError):
-        # What tracebacks and `type()` show is where programs can import it from.
+        # Tracebacks and `type()` then show the module that programs can import.
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
-    loaded = [
-        Tools(runtime.send, server, runtime.of_server, None, runtime.appeared)
-        for server in run.servers
-    ]
-    others = [
-        Tools(runtime.send, server, runtime.of_server, runtime.load, runtime.appeared)
-        for server in run.discovered
-        if not server.get("loaded")
-    ]
-    servers = {tools.server["name"]: Server(tools) for tools in loaded}
-    every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
+
+    def tools_of(server: Mapping[str, Any], load: Any = None) -> proxies.Tools:
+        return proxies.Tools(runtime.send, server, runtime.of_server, load, runtime.find_added)
+
+    loaded = [tools_of(server) for server in run.servers]
+    others = [tools_of(one, runtime.load) for one in run.discovered if not one.get("loaded")]
+    servers = {tools.server["name"]: proxies.Server(tools) for tools in loaded}
+    every = {**{tools.server["name"]: proxies.Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
-    mapping = ServerProxies(servers, aliases, every)
-    package = install_modules(
+    mapping = proxies.ServerProxies(servers, aliases, every)
+    package = proxies.install_modules(
         loaded, module, others, lambda name: helpers[name] if name in helpers else mapping[name]
     )
     package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
-    found: Dict[str, Any] = {
-        "mcp": package,
-        "runtime": module,
-        "mcp_servers": mapping,
-        "LOADED_MCP_SERVERS": tuple(servers),
-        "MCPError": MCPError,
-        "Blob": Blob,
-    }
-    for name in GLOBAL_HELPERS:
-        found[name] = helpers[name]
+    found: Dict[str, Any] = {"mcp": package, "runtime": module, "mcp_servers": mapping}
+    found.update({"LOADED_MCP_SERVERS": tuple(servers), "MCPError": MCPError, "Blob": Blob})
+    found.update((name, helpers[name]) for name in GLOBAL_HELPERS)
     for alias, name in aliases.items():
-        if usable("mcp_%s" % alias):
+        if proxies.usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]
     _define(run.names, found)
     return found
 
 
-_defined: List[str] = []
-"""Builtins for servers and helpers: the next run of a session has its own."""
+_defined: List[str] = []  # Builtins for servers and helpers, replaced in the next run of a session.
 
 
 def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
-    """Define names by their paths or imports, as builtins: the program's own come first."""
+    """Define names by their paths or imports as builtins, which the program's own names shadow."""
     while _defined:
         builtins.__dict__.pop(_defined.pop(), None)
     for name, path in names.items():
         if " " in path:
-            # Also for a name that an earlier run of the session imported otherwise.
+            # An earlier run of the session may have imported the name from elsewhere.
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
             continue
@@ -478,5 +454,5 @@ def _detail(value: Any) -> str:
 
 
 def _limit(value: Any) -> int:
-    # More would cost the reader what searching saves.
+    # A longer answer would use the tokens that searching saves.
     return min(whole_number("limit", value, 1), 50)

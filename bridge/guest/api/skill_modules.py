@@ -1,8 +1,8 @@
-"""`from skills import name`: saved skills as modules of a package that has no files.
+"""`from skills import name`: saved skills as modules of a package without files.
 
-Owns the finder and a skill's globals, which are those of every program. Sources come with the run,
-or from the host when a program imports a skill that its text did not name. Imported only for
-programs that mention skills.
+Owns the finder and a skill's globals, which equal those of every program. Sources come with the
+run, or from the host when a program imports an unexpected skill. Imported only for programs that
+mention skills.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 import types
 
+from bridge.guest.api.program_files import strip_await
+from bridge.guest.api.proxies import Server, Tools
 from bridge.guest.api.tracebacks import register_source
 from bridge.guest.api.values import MCPError
 
@@ -47,18 +49,18 @@ class SkillFinder:
         self._given.update((skill["name"], skill) for skill in run.skills)
         package = sys.modules.get(PACKAGE)
         for name, source in list(self._loaded.items()):
-            module = sys.modules.get("%s.%s" % (PACKAGE, name))
-            if module is None or self._given.get(name, {}).get("source", source) != source:
-                # It was removed or changed since an earlier run of the session.
-                sys.modules.pop("%s.%s" % (PACKAGE, name), None)
-                del self._loaded[name]
-                if package is not None:
-                    package.__dict__.pop(name, None)
-            else:
-                module.__dict__.update(self._namespace)
+            fullname = "%s.%s" % (PACKAGE, name)
+            if self._given.get(name, {}).get("source", source) != source:
+                # An earlier run of the session imported another version.
+                sys.modules.pop(fullname, None)
+            if fullname in sys.modules:
+                sys.modules[fullname].__dict__.update(self._namespace)
+                continue
+            del self._loaded[name]
+            if package is not None:
+                package.__dict__.pop(name, None)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of the package or of a skill, else None."""
         package, _, name = fullname.partition(".")
         if package != PACKAGE:
             return None
@@ -68,7 +70,7 @@ class SkillFinder:
             return spec
         if "." in name or self._find(name) is None:
             if name in self._missing:
-                # `from skills import` drops the text of a ModuleNotFoundError.
+                # `from skills import` would discard the message of a ModuleNotFoundError.
                 raise ImportError(self._missing[name], name=fullname)
             return None
         return ModuleSpec(fullname, self, origin=file_of(name))  # type: ignore[arg-type]
@@ -87,17 +89,20 @@ class SkillFinder:
         source = skill["source"]
         own = module.__dict__
         own.update(self._namespace)
-        self._add_servers(own, skill.get("servers") or ())
+        # The `Runtime` object: the helpers are its bound methods.
+        runtime = self._namespace["runtime"].call_tool.__self__
+        for server in skill.get("servers") or ():
+            tools = Tools(runtime.send, server, runtime.of_server)
+            own.setdefault("mcp_%s" % server["alias"], Server(tools))
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
-        from bridge.guest.api.awaits import strip_await
 
         strip_await(tree)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 
-    def missing(self, name: str, error: ImportError) -> str:
-        """Return what to say of a skill that there is not; empty if the error is another."""
+    def explain_missing(self, name: str, error: ImportError) -> str:
+        """Return an explanation of a missing skill; empty if the error is another."""
         if error.name != "%s.%s" % (PACKAGE, name):
             return ""
         found = isinstance(error, ModuleNotFoundError) and "there is no skill %r" % name
@@ -122,16 +127,6 @@ class SkillFinder:
             self._given[name] = skill
         return skill
 
-    def _add_servers(self, own: Dict[str, Any], servers: Any) -> None:
-        from bridge.guest.api.proxies import Server, Tools
-
-        # The `Runtime` object: the helpers are its bound methods.
-        runtime = self._namespace["runtime"].call_tool.__self__
-        for server in servers:
-            alias = "mcp_%s" % server["alias"]
-            if alias not in own:
-                own[alias] = Server(Tools(runtime.send, server, runtime.of_server))
-
 
 _ONLY_AST = 0x0400  # `ast.PyCF_ONLY_AST`, without importing that.
 
@@ -148,7 +143,7 @@ class _Package(types.ModuleType):
         try:
             __import__(fullname)
         except ImportError as error:
-            message = finder.missing(name, error)
+            message = finder.explain_missing(name, error)
             if not message:
                 raise
             raise AttributeError(message) from None

@@ -1,8 +1,7 @@
-"""A function's source together with what it needs, as a module that defines it.
+"""Collects a function's source and its dependencies into a module that defines it.
 
-Owns which of a program's other names go along: imports, constants that JSON can hold, functions and
-classes that have a source themselves. Anything else stays behind, and saving says so. Imported by
-programs that save a skill.
+Dependencies are imports, constants that JSON can hold, and functions and classes with a source. Any
+other dependency is an error that names it. Imported by programs that save a skill.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ _GIVEN = frozenset((
     "list_memories", "load_memory", "mcp", "mcp_servers", "memory_exists", "runtime",
     "save_memory", "save_skill", "save_tool", "update_memory",
 ))  # fmt: skip
-"""What every module of a skill has."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -40,9 +38,9 @@ def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
         function: A function, or a source as text.
 
     Raises:
-        TypeError: It is none, or uses what cannot be kept.
-        ValueError: It cannot be called so.
-        SyntaxError: It is text, and no Python.
+        TypeError: It is neither, or depends on a value that cannot be saved.
+        ValueError: The name is not usable.
+        SyntaxError: The text is not Python.
     """
     if isinstance(function, str) and function.isidentifier():
         raise TypeError(
@@ -75,7 +73,7 @@ class _Collector:
         self._problems: List[str] = []
 
     def source(self, name: str) -> str:
-        """Return the module's source, in which the function goes by `name`."""
+        """Return the module's source, in which the function is called `name`."""
         own = self._function.__name__
         self._seen.add(own)
         segment = _function_source(self._function)
@@ -83,7 +81,7 @@ class _Collector:
             message = "the source of %r is not known: define it in the program, or give its source"
             raise TypeError(message % own)
         free = [each for each in self._function.__code__.co_freevars if each != "__class__"]
-        # Reported below; they are no names of the program's.
+        # Reported below: they are not the program's names.
         self._seen.update(free)
         self._needs(segment, self._function.__globals__, self._function.__code__.co_filename)
         self._problems += [
@@ -92,7 +90,7 @@ class _Collector:
         if self._problems:
             raise TypeError("%s cannot be kept; it uses %s" % (own, "; ".join(self._problems)))
         if name != own:
-            segment = _renamed(segment, own, name)
+            segment = _rename(segment, own, name)
         head = list(self._imports)
         if self._function.__code__.co_flags & __future__.annotations.compiler_flag:
             head.insert(0, "from __future__ import annotations")
@@ -113,7 +111,7 @@ class _Collector:
                 self._problems.append("`%s`, which is defined nowhere" % name)
 
     def _take(self, name: str, value: Any, file: str) -> None:
-        # Definitions in the same file as a skill's function go with it.
+        # Definitions in the same file as a skill's function are dependencies.
         beside = getattr(getattr(value, "__code__", None), "co_filename", None) == file
         own = beside or _is_own(value)
         imported = [] if own else _imports_of(name, value, file)
@@ -228,7 +226,6 @@ def _class_source(name: str, file: str) -> Optional[str]:
 
 
 def _imports_of(name: str, value: Any, file: str) -> List[str]:
-    """Return the import statements of the program by which a value has a name; empty for none."""
     for each in _programs(file):
         found = []
         for node in _nodes(each, (ast.Import, ast.ImportFrom)):
@@ -242,7 +239,7 @@ def _imports_of(name: str, value: Any, file: str) -> List[str]:
                 elif isinstance(value, types.ModuleType) and (
                     bound == name or (not item.asname and bound.partition(".")[0] == name)
                 ):
-                    # Several may fill one package: all of them.
+                    # Several statements may import submodules of one package.
                     found.append(ast.unparse(ast.Import(names=[item])))
         if found:
             return found
@@ -259,11 +256,11 @@ def _segment(node: Any, file: str) -> str:
             return text
     except (SyntaxError, ValueError):
         pass
-    # Texts of several lines may stand in it, or something else on its last line.
+    # It contains a multi-line string, or other code follows on its last line.
     return ast.unparse(node)
 
 
-def _renamed(segment: str, old: str, new: str) -> str:
+def _rename(segment: str, old: str, new: str) -> str:
     tree = ast.parse(segment)
     [node] = tree.body
     assert isinstance(node, _FUNCTIONS)

@@ -1,7 +1,6 @@
 """Formats exceptions for the model: the program's own frames, bounded, without carets.
 
-Owns which frames are shown and how much text is kept. Chained causes, notes and exception groups
-are kept; the guest's frames are removed.
+Chained causes, notes and exception groups are kept; the guest's frames are removed.
 """
 
 from __future__ import annotations
@@ -9,21 +8,20 @@ from __future__ import annotations
 import io
 import os
 import sys
-from itertools import islice
 
 from bridge.guest import imports
-from bridge.guest.api.program_files import FILENAME, add_program_file, is_program
+from bridge.guest.api.program_files import FILENAME, is_program, program_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Sequence, Set
+    from typing import Any, FrozenSet, List, NoReturn, Optional, Sequence, Set
 
 MAX_TEXT_CHARS = 24_000  # A program's error has any length; the middle of a longer text is cut.
 
 _GAP = "<left out>"  # File name of the frame that replaces omitted ones.
 
-_STANDARD = os.path.dirname(os.__file__) + os.sep
+_STANDARD = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 
 packages_offered: "Sequence[str]" = ()  # Names that runs may request; used by hints.
 
@@ -31,7 +29,7 @@ packages_offered: "Sequence[str]" = ()  # Names that runs may request; used by h
 def register_source(source: str, name: str = FILENAME) -> None:
     """Register a program's source under `name` for tracebacks and `inspect`."""
     if not is_program(name):
-        add_program_file(name)
+        program_files.add(name)
     # As Python splits lines: str.splitlines splits at more characters.
     lines = io.StringIO(source, newline=None).readlines()
     if lines and not lines[-1].endswith("\n"):
@@ -48,32 +46,28 @@ def register_source(source: str, name: str = FILENAME) -> None:
 def describe(error: BaseException, ours: FrozenSet[str]) -> str:
     """Return the traceback of `error`, trimmed to the program's frames, with a hint."""
     try:
+        import re
         import traceback
 
         # A program that raised the recursion limit may have a million frames.
         details = traceback.TracebackException.from_exception(error, limit=-2000)
         _trim(details, ours)
-        return _shorten(_name_gaps("".join(details.format()).strip("\n"))) + _hint(error)
+        text = "".join(details.format()).strip("\n")
+        gap = r'  File "%s", line (\d+), in ' % _GAP
+        text = re.sub(gap, r"  [... \1 calls inside the library left out ...]", text)
+        return _cut_middle(text) + _hint(error)
     except BaseException as problem:
         # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
         names = (type(error).__name__, type(problem).__name__)
         return "%s (its traceback cannot be shown: %s)" % names
 
 
-def _name_gaps(text: str) -> str:
-    parts = text.split('  File "%s", line ' % _GAP)
-    told = [parts[0]]
-    for part in parts[1:]:
-        count, _, rest = part.partition(", in ")
-        told.append("  [... %s calls inside the library left out ...]%s" % (count, rest))
-    return "".join(told)
-
-
 def _hint(error: BaseException) -> str:
     try:
         from bridge.guest.api.hints import hint  # most programs need none
 
-        return hint(error, packages_offered)
+        advice = hint(error, packages_offered)
+        return "\nHint: " + advice if advice else ""
     except BaseException:
         # The program may have broken imports; the traceback matters more than the hint.
         return ""
@@ -88,7 +82,7 @@ def describe_syntax(error: BaseException) -> str:
         # Errors found after parsing come without their source line.
         error.text = linecache.getline(error.filename or FILENAME, error.lineno) or None
     lines = traceback.format_exception_only(type(error), error)
-    return _shorten("".join(lines).strip("\n")) + _hint(error)
+    return _cut_middle("".join(lines).strip("\n")) + _hint(error)
 
 
 def _trim(details: Any, ours: FrozenSet[str]) -> None:
@@ -107,8 +101,8 @@ def _trim(details: Any, ours: FrozenSet[str]) -> None:
 def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
     """Return the program's frames and the library frames that they called.
 
-    Frames before the program's first, the guest's frames with those that they called at the end,
-    and the standard library's are left out.
+    Frames before the program's first frame, frames of the guest with their callees at the end, and
+    frames of the standard library are omitted.
     """
     own = [index for index, frame in enumerate(stack) if is_program(frame.filename)]
     if not own:
@@ -120,32 +114,22 @@ def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
         if frame.filename in ours:
             if index > own[-1]:
                 break
-        elif not _is_standard(frame.filename):
+        elif "-packages" + os.sep in frame.filename or not frame.filename.startswith(_STANDARD):
             (kept if index <= own[-1] else below).append(frame)
     for frame in kept + below:
         # No carets (Python 3.11 and later): they cost as much as the line itself.
         if hasattr(frame, "colno"):
             frame.colno = frame.end_colno = None
-    return kept + _without_middle(below)
+    if len(below) > 4:
+        import traceback
+
+        # A frame that counts the others replaces them.
+        gap = traceback.FrameSummary(_GAP, len(below) - 3, "", lookup_line=False, line="")
+        below[1:-2] = [gap]
+    return kept + below
 
 
-def _is_standard(filename: str) -> bool:
-    return filename.startswith("<frozen ") or (
-        filename.startswith(_STANDARD) and "-packages" + os.sep not in filename
-    )
-
-
-def _without_middle(frames: List[Any]) -> List[Any]:
-    """Keep the first library frame and the last two; one that counts the others replaces them."""
-    if len(frames) < 5:
-        return frames
-    import traceback
-
-    gap = traceback.FrameSummary(_GAP, len(frames) - 3, "", lookup_line=False, line="")
-    return [frames[0], gap, *frames[-2:]]
-
-
-def _shorten(text: str) -> str:
+def _cut_middle(text: str) -> str:
     if len(text) <= MAX_TEXT_CHARS:
         return text
     head, tail = text[: MAX_TEXT_CHARS // 3], text[-(MAX_TEXT_CHARS - MAX_TEXT_CHARS // 3) :]
@@ -162,34 +146,21 @@ STOPPED = "the run was stopped"
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was stopped from outside: its time was over, or it was cancelled."""
+    """The run was stopped from outside: its time was over, or the caller cancelled it."""
 
-    # What tracebacks show.
+    # The name in tracebacks.
     __module__ = "builtins"
 
 
 def interrupt(frame: Optional[FrameType]) -> NoReturn:
-    """Raise `Interrupted`, naming the lines where tasks wait.
-
-    Args:
-        frame: The main thread's current frame.
-    """
-    error = Interrupted(STOPPED)
-    where = list(_waiting(frame))
-    if where:
-        error.args = ("%s; it was waiting at %s" % (STOPPED, "; ".join(where)),)
-    raise error
-
-
-def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None or frame is None or is_program(frame.f_code.co_filename):
-        return
-    loop = asyncio._get_running_loop()
-    if loop is None:
-        return
-    places = (_place(task) for task in asyncio.all_tasks(loop) if not task.done())
-    yield from islice(filter(None, places), 5)
+    """Raise `Interrupted`, naming the lines where tasks wait."""
+    asyncio, text = sys.modules.get("asyncio"), STOPPED
+    if asyncio and frame and not is_program(frame.f_code.co_filename):
+        loop = asyncio._get_running_loop()
+        tasks = asyncio.all_tasks(loop) if loop is not None else ()
+        places = list(filter(None, (_place(task) for task in tasks if not task.done())))[:5]
+        text += "; it was waiting at " + "; ".join(places) if places else ""
+    raise Interrupted(text)
 
 
 def _place(task: Any) -> str:

@@ -1,14 +1,13 @@
-"""URI templates: from the address that a server describes to one that can be read.
+"""Expands URI templates (RFC 6570) into the address of a resource.
 
-Owns the expansion of RFC 6570 with one difference: a variable that is left out is a mistake, except
-in a query (`{?a,b}`, `{&a}`), where it means that the server decides.
+Unlike in the RFC, a missing variable is an error, except in a query (`{?a,b}`, `{&a}`).
 """
 
 from __future__ import annotations
 
 import re
 
-from bridge.guest.api.values import listed, nearest
+from bridge.guest.api.values import list_names, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _VARIABLE = re.compile(r"((?:[A-Za-z0-9_.\-]|%[0-9A-Fa-f]{2})+)(\*|:[1-9][0-9]{0
 
 _RESERVED = ":/?#[]@!$&'()*+,;="
 
-# Operators, with what separates the values; the first ones do not come before the first value.
+# Operator to separator of values; the first three also have no prefix.
 _SEPARATORS = {"": ",", "+": ",", "#": ",", ".": ".", "/": "/", ";": ";", "?": "&", "&": "&"}
 _SILENT = ("", "+")
 _NAMED = {";": "", "?": "=", "&": "="}
@@ -26,39 +25,36 @@ _NAMED = {";": "", "?": "=", "&": "="}
 
 
 def expand(template: str, values: Mapping[str, Any]) -> str:
-    """Return the URI for these values: texts, numbers, truth values, lists or dicts of such.
+    """Return the URI for these values: texts, numbers, booleans, and lists or dicts of them.
 
     Raises:
-        TypeError: A value is missing, has no place in the template, or is of another type.
-        ValueError: It is no template.
+        TypeError: A value is missing, unknown or of another type.
+        ValueError: The text is not a URI template.
     """
     parts = re.split(r"\{([^{}]*)\}", template)
-    texts, expressions = parts[::2], [_parsed(part) for part in parts[1::2]]
+    texts, expressions = parts[::2], [_parse_expression(part) for part in parts[1::2]]
     # Real templates have one to four.
     if any("{" in text or "}" in text for text in texts) or len(expressions) > 100:
         raise ValueError("%.200r is no URI template" % template)
-    names = [name for _, variables in expressions for name, _ in variables]
+    found = [(name, operator) for operator, variables in expressions for name, _ in variables]
+    names = dict(found)
     for given in values:
         if given not in names:
             message = "%.200r has no variable %r.%s Variables: %s."
-            raise TypeError(message % (template, given, nearest(given, names), listed(names)))
-    missing = [
-        name
-        for operator, variables in expressions
-        for name, _ in variables
-        if operator not in ("?", "&") and values.get(name) is None
-    ]
+            raise TypeError(message % (template, given, nearest(given, names), list_names(names)))
+    missing = [name for name, operator in found if operator not in ("?", "&")]
+    missing = [name for name in missing if values.get(name) is None]
     if missing:
         message = "%.200r is a template; give %s as keyword arguments"
-        raise TypeError(message % (template, listed(dict.fromkeys(missing))))
+        raise TypeError(message % (template, list_names(dict.fromkeys(missing))))
     for index, (operator, variables) in enumerate(expressions):
-        filled = list(_filled(operator, variables, values))
+        filled = list(_fill(operator, variables, values))
         first = operator if filled and operator not in _SILENT else ""
         parts[2 * index + 1] = first + _SEPARATORS[operator].join(filled)
     return "".join(parts)
 
 
-def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
+def _parse_expression(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
     operator = expression[:1] if expression[:1] in _SEPARATORS else ""
     variables = []
     for part in expression[len(operator) :].split(","):
@@ -69,7 +65,7 @@ def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
     return operator, variables
 
 
-def _filled(
+def _fill(
     operator: str, variables: List[Tuple[str, str]], values: Mapping[str, Any]
 ) -> Iterator[str]:
     empty = _NAMED.get(operator)
@@ -82,7 +78,7 @@ def _filled(
         if isinstance(value, (list, tuple)):
             pairs = [(name, item) for item in value]
         given = [
-            (_escaped(name, key, operator), _escaped(name, item, operator)) for key, item in pairs
+            (_escape(name, key, operator), _escape(name, item, operator)) for key, item in pairs
         ]
         if is_many and modifier == "*":
             for key, text in given:
@@ -96,7 +92,7 @@ def _filled(
             text = ",".join(parts)
         else:
             cut = int(modifier[1:]) if modifier[:1] == ":" else None
-            text = _escaped(name, _text(name, value)[:cut], operator)
+            text = _escape(name, _text(name, value)[:cut], operator)
         yield text if empty is None else "%s%s" % (name, "=" + text if text else empty)
 
 
@@ -109,14 +105,14 @@ def _text(name: str, value: Any) -> str:
     raise TypeError(message % (name, type(value).__name__))
 
 
-def _escaped(name: str, value: Any, operator: str) -> str:
-    # Not above: most programs expand nothing.
+def _escape(name: str, value: Any, operator: str) -> str:
+    # Imported here: most programs expand no template.
     from urllib.parse import quote
 
     text = _text(name, value)
     if operator not in ("+", "#"):
         return quote(text, safe="")
-    # What is escaped already stays so where reserved characters may stand.
+    # Where reserved characters are allowed, escapes are kept.
     parts = re.split(r"(%[0-9A-Fa-f]{2})", text)
     parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
     return "".join(parts)

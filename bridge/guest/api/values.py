@@ -1,7 +1,7 @@
 """The values that cross the channel, as programs see them.
 
-Owns both directions: what a tool's result becomes (`Result`, `Blob`, `MCPError`) and which Python
-values may be sent (`to_json`, which converts only what loses nothing).
+Owns the types of results (`Result`, `Blob`, `MCPError`) and the conversion of arguments
+(`to_json`), which loses no information.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bridge.guest.protocol.placeholders import Unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional, Type
+    from typing import Any, Dict, Iterable, List, Mapping, NoReturn
 
     _Object = Dict[str, Any]
 else:
@@ -27,11 +27,11 @@ class MCPError(RuntimeError):
     """A tool, its server or the bridge refused a call.
 
     Attributes:
-        server, tool: What was called; empty when it was the bridge itself.
-        kind: "tool" when the tool itself failed, else who refused.
+        server, tool: The called tool; empty if the bridge refused the call.
+        kind: "tool" if the tool itself failed, else the part that refused the call.
         data: The error's data, if any.
         content, meta: The blocks and the `_meta` of a tool's own error.
-        code: A stable identifier, when the error is the bridge's own.
+        code: A stable identifier of the bridge's own errors.
     """
 
     def __init__(
@@ -63,41 +63,32 @@ class MCPError(RuntimeError):
         return "%s: %s" % (where, self.message)
 
     def __reduce__(self) -> Any:
-        # Exceptions with keyword-only arguments do not pickle by themselves.
-        return _rebuild_error, (self.message, dict(self.__dict__), type(self))
+        return type(self), (self.message,), dict(self.__dict__)
 
 
 class ArgumentsError(MCPError, TypeError):
-    """Arguments that a tool does not take, or that JSON cannot hold: nothing was sent."""
+    """Wrong arguments of a call, or arguments that JSON cannot hold; nothing was sent."""
 
     def __str__(self) -> str:
         return self.message
 
 
-def _rebuild_error(
-    message: str, state: Dict[str, Any], kind: Type[MCPError] = MCPError
-) -> MCPError:
-    error = kind(message)
-    error.__dict__.update(state)
-    return error
-
-
 class UnknownNameError(MCPError, KeyError, AttributeError):
-    """A server, a tool or a helper that does not exist; the message says which are there."""
+    """An unknown server, tool or helper; the message lists the known ones."""
 
     def __str__(self) -> str:
         return self.message
 
 
 class MissingKeyError(KeyError):
-    """A key that is not there; the message says which are."""
+    """A missing key; the message lists the existing keys."""
 
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which spoils a sentence.
         return str(self.args[0]) if self.args else ""
 
 
-def listed(names: Iterable[Any]) -> str:
+def list_names(names: Iterable[Any]) -> str:
     """Return at most forty names for an error message."""
     shown = [str(name) for name in names]
     text = ", ".join(shown[:40]) or "none"
@@ -105,7 +96,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:
-    """Return " Did you mean ...?" for the name that is nearest, or nothing."""
+    """Return " Did you mean ...?" for the most similar name, or an empty text."""
     from bridge.guest.schema.names import nearest as search  # for programs with mistakes
 
     found = search(name, map(str, names))
@@ -113,7 +104,7 @@ def nearest(name: str, names: Iterable[Any]) -> str:
 
 
 class Result(_Object):
-    """A dict from a tool's result; its keys can be read as attributes too."""
+    """A dict from a tool's result, whose keys are attributes too."""
 
     __slots__ = ()
 
@@ -121,7 +112,7 @@ class Result(_Object):
         raise MissingKeyError(self._no_such(key))
 
     def __getattr__(self, name: str) -> Any:
-        # Only names that dict itself does not have come here.
+        # Called only for names that `dict` lacks.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         if name not in self:
@@ -141,7 +132,7 @@ class Result(_Object):
 
     def _no_such(self, key: Any) -> str:
         hint = nearest(key, self) if isinstance(key, str) else ""
-        return "no key %r in this result.%s Keys: %s." % (key, hint, listed(self))
+        return "no key %r in this result.%s Keys: %s." % (key, hint, list_names(self))
 
 
 class Blob:
@@ -149,7 +140,7 @@ class Blob:
 
     Attributes:
         mime_type: Its type, such as "image/png".
-        uri, name: Where it came from, when the server said so.
+        uri, name: Its origin, if the server named one.
     """
 
     def __init__(self, mime_type: str, data: Any, uri: str = "", name: str = "") -> None:
@@ -163,7 +154,7 @@ class Blob:
         """The bytes.
 
         Raises:
-            MCPError: What the server sent cannot be read.
+            MCPError: The server's data is not base64.
         """
         if isinstance(self._data, MCPError):
             raise self._data
@@ -191,33 +182,23 @@ class Blob:
         return hash((self.mime_type, self.data))
 
     def __repr__(self) -> str:
-        origin = self.uri or self.name
         unreadable = isinstance(self._data, MCPError)
-        return "<Blob %s, %s%s>" % (
-            self.mime_type,
-            "unreadable" if unreadable else "%d bytes" % len(self.data),
-            ", " + origin if origin else "",
-        )
+        size = "unreadable" if unreadable else "%d bytes" % len(self.data)
+        return "<Blob %s>" % ", ".join(filter(None, (self.mime_type, size, self.uri or self.name)))
 
 
 def error_from_wire(error: Mapping[str, Any]) -> MCPError:
-    return MCPError(
-        str(error.get("message") or "the call failed"),
-        server=str(error.get("server") or ""),
-        tool=str(error.get("tool") or ""),
-        kind=str(error.get("kind") or "tool"),
-        data=error.get("data"),
-        code=error.get("code"),
-        content=error.get("content") or (),
-        meta=error.get("meta"),
-    )
+    texts = {"message": "the call failed", "server": "", "tool": "", "kind": "tool"}
+    found: Dict[str, Any] = {key: str(error.get(key) or text) for key, text in texts.items()}
+    found.update({key: error.get(key) for key in ("data", "code", "meta")})
+    return MCPError(**found, content=error.get("content") or ())
 
 
 def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     """Return `value` as plain JSON data: tuples as lists, dataclasses as dicts.
 
     Raises:
-        ArgumentsError: It holds something else; `path` says where.
+        ArgumentsError: JSON cannot hold it; `path` names the place in the message.
     """
     if value is None or value is True or value is False or type(value) is str:
         return value
@@ -230,7 +211,13 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
         where = path if len(path) <= 200 else path[:200] + "..."
         raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
     if isinstance(value, dict):
-        return _plain_dict(value, path, depth)
+        plain: Dict[str, Any] = {}
+        for key, item in value.items():
+            if not isinstance(key, str):
+                message = "%s has the key %.80r, a %s; JSON keys are strings: use str(key)"
+                raise _no_json(message % (path, key, _type_name(key)))
+            plain[str.__str__(key)] = to_json(item, "%s[%.80r]" % (path, key), depth + 1)
+        return plain
     if isinstance(value, (list, tuple)):
         return [to_json(item, "%s[%d]" % (path, i), depth + 1) for i, item in enumerate(value)]
     if hasattr(kind, "__dataclass_fields__"):
@@ -239,7 +226,7 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     enums = sys.modules.get("enum")
     if enums is not None and isinstance(value, enums.Enum):
         return to_json(value.value, path, depth + 1)
-    # Subclasses of the plain types are sent as what they are made of.
+    # Subclasses of plain types are sent as the plain type.
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -247,33 +234,23 @@ def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     if isinstance(value, float):
         return _real(float(value), path)
     if isinstance(value, Unknown):
-        from bridge.guest.api.held_results import written
+        from bridge.guest.api.held_results import to_reference
 
-        return written(value)
+        return to_reference(value)
     raise _no_json("%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value)))
 
 
 def to_text(value: Any, path: str) -> str:
-    """Return `value` as a prompt's argument, all of which are texts: others as JSON.
+    """Return `value` as a prompt's argument: a text, or other values as JSON.
 
     Raises:
-        TypeError: It holds what JSON cannot.
+        TypeError: JSON cannot hold it.
     """
     if isinstance(value, str):
         return str.__str__(value)
     import json  # few programs have one of these
 
     return json.dumps(to_json(value, path), ensure_ascii=False)
-
-
-def _plain_dict(value: Dict[Any, Any], path: str, depth: int) -> Dict[str, Any]:
-    plain: Dict[str, Any] = {}
-    for key, item in value.items():
-        if not isinstance(key, str):
-            message = "%s has the key %.80r, a %s; JSON keys are strings: use str(key)"
-            raise _no_json(message % (path, key, _type_name(key)))
-        plain[str.__str__(key)] = to_json(item, "%s[%.80r]" % (path, key), depth + 1)
-    return plain
 
 
 def _no_json(message: str) -> ArgumentsError:
@@ -307,13 +284,11 @@ _ADVICE = {
 
 
 def _advice(value: Any) -> str:
-    name = type(value).__name__
-    advice: Optional[str] = _ADVICE.get(name)
-    if advice is None and isinstance(value, os.PathLike):
+    advice = _ADVICE.get(type(value).__name__, "")
+    if not advice and isinstance(value, os.PathLike):
         advice = "str(x)"
-    if advice is None and callable(getattr(type(value), "tolist", None)):
-        # numpy's scalars have many names and this in common.
-        advice = "x.item()"
+    if not advice and callable(getattr(type(value), "tolist", None)):
+        advice = "x.item()"  # All scalars of numpy have this method.
     return "; pass " + advice if advice else ""
 
 

@@ -1,4 +1,4 @@
-"""Packages and the modules that they have: one table for hints, errors and allow lists."""
+"""Packages and their modules: one table for hints, errors and allow lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIGHTER = {
 """Packages that need less of the machine than the one that is usually named."""
 
 
-def normalised(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a package's name as names are compared; a "*" in it stays."""
     return "-".join(filter(None, name.lower().replace("_", "-").replace(".", "-").split("-")))
 
@@ -43,25 +43,25 @@ def distribution(module: str) -> str:
 
 
 def module(name: str) -> str:
-    """Return the module that a package of the table has; empty for an unknown or equal name."""
-    found = next((key for key, value in MODULES.items() if value == normalised(name)), "")
+    """Return the module of a package in the table; empty for an unknown or equal name."""
+    found = next((key for key, value in MODULES.items() if value == normalize_name(name)), "")
     return "" if found == name else found
 
 
 def meant(name: str) -> str:
-    """Return the package that a wrong name probably means; empty for none."""
+    """Return the package that a wrong name probably means, or an empty text."""
     import difflib  # slow, and only for errors
 
-    name = normalised(name)
+    name = normalize_name(name)
     for key, value in MODULES.items():
-        if normalised(key) == name != value:
+        if normalize_name(key) == name != value:
             return value
     near = difflib.get_close_matches(name, DATA, n=1, cutoff=0.75)
     return near[0] if near and near[0] != name else ""
 
 
 def is_allowed(name: str, allow: Iterable[str]) -> bool:
-    """Return whether a package has an entry in a list of names, in which "*" is any text."""
+    """Return whether a list of name patterns, with "*" for any text, allows a package."""
     from fnmatch import fnmatchcase
 
-    return any(fnmatchcase(normalised(name), entry) for entry in allow)
+    return any(fnmatchcase(normalize_name(name), entry) for entry in allow)

@@ -1,4 +1,4 @@
-"""The functions of `mcp.runtime`, as the guest has them and the host checks their calls."""
+"""The functions of `mcp.runtime`, shared by the guest and the host's check of programs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ PLAIN = frozenset(name for name in _names if " " not in name)
 """Those that are no async functions; the guest removes an `await` before them."""
 
 GLOBAL_HELPERS = frozenset(name for name in PLAIN if "memor" in name or name == "save_tool")
-"""Those that every program also has as global names."""
 
 OF_SERVERS = (
     "call_tool", "call_tool_raw", "get_prompt", "list_prompts", "list_resource_templates",

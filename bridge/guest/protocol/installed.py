@@ -1,4 +1,4 @@
-"""Where packages of the image are, and which. A backend's probe sends this file alone."""
+"""Locates the image's packages. A backend's probe sends this file alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def package_directories() -> List[str]:
-    """Return the directories of the image's packages, which `site` would find."""
+    """Return the image's package directories, as `site` would find them."""
     version = "python%d.%d" % sys.version_info[:2]
     packages = []
     for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, "/usr/local", "/usr")):
@@ -25,7 +25,7 @@ def package_directories() -> List[str]:
 
 
 def distributions() -> Dict[str, str]:
-    """Return the versions of packages, by the names of their directories; no file is read."""
+    """Return the versions of packages by the names of their directories; reads no file."""
     import re
 
     names = []
@@ -35,5 +35,5 @@ def distributions() -> Dict[str, str]:
         except OSError:
             continue  # an archive, or closed to programs
     found = map(re.compile(r"([^-]{1,60})-(\d[^-]{0,29})(-py3.*)?\.(dist|egg)-info$").match, names)
-    # The first is the one that imports find.
+    # Imports find the first one.
     return {match[1].replace("_", "-"): match[2] for match in reversed([*found]) if match}

@@ -1,6 +1,6 @@
 """Reads and writes JSON with the C code of the `json` module, without importing that module.
 
-`json` needs `re`, and importing the two takes as long as Python's start: every sandbox would wait.
+`json` needs `re`, and importing both takes as long as Python's start: every sandbox would wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float(
 
 
 class _Decoder:
-    """What C code of `json` takes its options from."""
+    """The options that the C code of `json` reads."""
 
     strict = True
     object_hook: Any = None

@@ -1,16 +1,11 @@
 """The text form of placeholders: what stands in arguments for the result of a held call.
 
-Owns the mark that stands for a result or a part of it. Host and guest import this. The host checks
-that a mark belongs to the run and is unchanged, and replaces it by the result.
-
     EDGE heldResult PLAN n NUMBER p PATH k CHECK SEAL heldResult EDGE
 
 PLAN is 16 random hexadecimal digits per run; NUMBER the call's; PATH the names and indexes that
 lead into its result, as JSON in hexadecimal digits; CHECK a CRC-32 of these. The seal contains
 every printable character, so code that splits, strips, quotes or re-cases a text also changes the
 marks in it. That is detected: the same change could not be made to the result later.
-
-Owns also the label by which people and models read of a placeholder; it is never replaced.
 """
 
 from __future__ import annotations

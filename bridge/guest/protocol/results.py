@@ -1,24 +1,20 @@
-"""What a call's result is made of, and the value that programs get for it. Pure.
+"""The parts of a call's result, and the value that programs get for it. Pure.
 
-The host sends the parts of a result (`bridge.rpc.values.call_parts`):
+The host sends these parts (`bridge.rpc.values.call_parts`). `text` is the only block, if that is a
+plain text; else `content` has the blocks as the server sent them. `value` is the structure, or the
+value that it wraps. `key` is the structure's only key, if it wraps a value or repeats the blocks.
+`meta` is the server's `_meta`; `several` means that the tool once sent several texts.
 
-    text       the text, if the only block is a plain text; else
-    content    the blocks as the server sent them
-    value      the structure; of one that only wraps, what it wraps
-    key        the structure's only key, if the structure wraps a value or repeats the blocks
-    meta       the server's `_meta`
-    several    whether the tool has ever sent several texts
-
-The value, by the first rule that fits: `value`; the text that a structure repeats, unchanged; the
-blocks. One text is parsed if it is an object or an array in JSON or in Python's notation. One block
-is its value, and several blocks are a list. No block is an empty list. A tool that has ever sent
-several texts always gives a list.
+The value is the first of: `value`; the text that a structure repeats, unchanged; the blocks. A
+single text is parsed if it is an object or array in JSON or in Python's notation. One block is its
+value; several blocks are a list. A tool that once sent several texts always returns a list.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from re import Match
     from typing import Any, Callable, Dict, List, Mapping
 
     Block = Mapping[str, Any]
@@ -40,7 +36,7 @@ def is_single(parts: Parts) -> bool:
 
 
 def repeated_text(parts: Parts) -> Any:
-    """Return the text that the structure repeats, which is the value; None if there is none."""
+    """Return the text that the structure repeats, which is the value; None without one."""
     blocks = blocks_of(parts) if "key" in parts and "value" not in parts else ()
     return text_of(blocks[0]) if len(blocks) == 1 else None
 
@@ -52,7 +48,7 @@ def resource_of(block: Block) -> Block:
 
 
 def text_of(block: Block) -> Any:
-    """Return the text of a block or of its resource; None if it has none."""
+    """Return the text of a block or of its resource; None without text."""
     holder = resource_of(block)
     if holder is block and block.get("type") != "text":
         return None
@@ -67,7 +63,7 @@ def source_text(parts: Parts) -> str:
 
 
 def structure_of(parts: Parts) -> Any:
-    """Return the structured content as the server sent it; None if there is none."""
+    """Return the structured content as the server sent it, or None."""
     if "key" not in parts:
         return parts.get("value")
     repeated = repeated_text(parts)
@@ -98,11 +94,7 @@ def binary_data(block: Block) -> Any:
 
 
 def parse_text(text: str, loads: Callable[[str], Any]) -> Any:
-    """Return `text` parsed, if it is an object or array in JSON or Python; else `text`.
-
-    A bare number or string stays text: "007" and "true" are more often words than data. So does a
-    text with more than `MAX_PARSED_VALUES`, which the program can parse itself.
-    """
+    """Return `text` parsed, if it is an object or array in JSON or Python; else `text`."""
     if text.lstrip()[:1] not in ("{", "["):
         return text
     if sum(map(text.count, ",[{")) > MAX_PARSED_VALUES:
@@ -114,8 +106,6 @@ def parse_text(text: str, loads: Callable[[str], Any]) -> Any:
     if sum(map(text.count, "'\"\\")) > 4 * MAX_PARSED_VALUES:
         # Quotes and backslashes take 100 bytes each in the translation.
         return text
-    from bridge.guest.protocol.literals import literal_as_json
-
     try:
         return loads(literal_as_json(text))
     except (ValueError, RecursionError):
@@ -125,3 +115,54 @@ def parse_text(text: str, loads: Callable[[str], Any]) -> Any:
 def _is_json(mime_type: str) -> bool:
     kind = mime_type.partition(";")[0].strip().lower()
     return kind in ("application/json", "text/json") or kind.endswith("+json")
+
+
+def literal_as_json(text: str) -> str:
+    """Return a Python literal of lists, dicts, strings and numbers as JSON.
+
+    A literal is translated token by token, at the cost of parsing JSON. `ast.literal_eval` would
+    build a syntax tree, which takes a hundred times the text's memory. Any other text becomes
+    invalid JSON or raises: names, calls, tuples, keys that are not strings.
+
+    Raises:
+        ValueError: It is certainly not such a literal.
+    """
+    import re  # takes long, and few servers send literals
+
+    same = frozenset('\\"nrtbf')  # Escapes with the same meaning in both languages.
+    names = {"True": "true", "False": "false", "None": "null"}
+    escapes = re.compile(
+        r"""\\(?:x([0-9a-fA-F]{2})|u[0-9a-fA-F]{4}|U(000[1-9a-fA-F][0-9a-fA-F]{4}|0010[0-9a-fA-F]{4})|(.))|\""""
+    )
+
+    def escape(match: Match[str]) -> str:
+        byte, wide, other = match.groups()
+        if byte is not None:
+            return f"\\u00{byte}"
+        if wide is not None:
+            # Unescaped: characters that JSON must escape are never beyond the first plane.
+            return chr(int(wide, 16))
+        if match[0] == '"':
+            return '\\"'
+        if other is None or other in same:
+            return match[0]
+        if other == "'":
+            return other
+        raise ValueError(match[0])
+
+    def translate(match: Match[str]) -> str:
+        single, double, name = match.groups()
+        text = double if single is None else single
+        if text is not None:
+            return f'"{escapes.sub(escape, text)}"' if "\\" in text or '"' in text else f'"{text}"'
+        if name in names:
+            return names[name]
+        raise ValueError(match[0])
+
+    # Only strings and names differ from JSON. A single quote alone is invalid.
+    return re.sub(
+        r"""'([^'\\\n]*(?:\\.[^'\\\n]*)*)'|"([^"\\\n]*(?:\\.[^"\\\n]*)*)\""""
+        r"""|(?<![\w.])([A-Za-z_]\w*)|['"\\]""",
+        translate,
+        text,
+    )

@@ -1,16 +1,9 @@
-"""The frames between host and guest, and how they become bytes.
+"""The frames between host and guest, and their encoding. Does no I/O and keeps no clock.
 
-Owns what each frame holds, their encoding as JSON lines and a bounded incremental decoder. Does no
-I/O and keeps no clock, so that both ends and every test drive it the same way. The host imports
-this module too: it must stay free of imports beyond the standard library and run on Python 3.9.
-
-One frame is one line of JSON ended by a newline. JSON escapes newlines, so a line is always a whole
-frame and a reader that gets an incomplete line continues with the next one. Output, files, pictures
-and states are bytes, and stand in front of their line as they are: "+", their number, a newline and
-they themselves. As base64 or as text in JSON they would take both ends ten times as long.
-
-Each side treats the other's frames by its own rules. To the host the guest is hostile:
-`decode_guest_frame` accepts the exact shapes below and nothing else.
+A frame is one line of JSON. Output, files, pictures and states are raw bytes in front of their
+line: "+", their number, a newline and the bytes. As JSON text they would cost both ends ten times
+the time. The host treats the guest as hostile: `decode_guest_frame` accepts the exact shapes below
+only. Runs on Python 3.9.
 """
 
 from __future__ import annotations
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**options):
-        """Stand in for what only type checkers need."""
         return lambda kind: kind
 
 
@@ -105,7 +97,7 @@ class Frame:
 
 
 class Hello(Frame):
-    """The guest is up and waits for `Run`.
+    """The guest is running and waits for `Run`.
 
     `facts`: the isolation that the guest observes; the host treats it as a claim.
     """
@@ -125,7 +117,7 @@ class Call(Frame):
 
 
 class Cancel(Frame):
-    """The program no longer waits for the `Call` of this id; the host may stop it unanswered."""
+    """The program no longer waits for this `Call`; the host may stop it without a reply."""
 
     id: int
 
@@ -141,13 +133,12 @@ class Output(Frame):
 class Done(Frame):
     """The program ended by itself: "ok", "exception" or "exit".
 
-    A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
-    for a value that JSON cannot hold, and for one that was printed because it is over the limit.
-    `assigned`: the result is the value of a last assignment, which counts if nothing was printed.
-    `holds` is what a session has then: name, type and size each, the size -1 if it cannot be told;
-    `more` counts names beside those. `lost` is what a restored one lacks: name and reason.
-    `out_of_memory`: an allocation failed. `unsent` names the tasks and coroutines that the run
-    ended without.
+    A last expression of None counts as no result, as at Python's prompt. `result_repr` replaces a
+    value that JSON cannot hold, or one over the limit, which is printed. `assigned`: the result is
+    the value of a last assignment, which counts if nothing was printed. `holds` lists a session's
+    globals: name, type and size, where -1 is an unknown size; `more` counts further names. `lost`
+    lists the globals that could not be restored: name and reason. `out_of_memory`: an allocation
+    failed. `unsent` names the unfinished tasks and coroutines of the run.
     """
 
     outcome: str
@@ -168,8 +159,8 @@ class Done(Frame):
 class Shown(Frame):
     """A picture or a table that the program displayed.
 
-    `text` or `data` is the original. `small` is a picture of the same that fits where the original
-    may not, as base64. `note` says what was done to that.
+    `text` or `data` is the original. `small` is a smaller picture as base64, for an original over
+    the limit. `note` describes the reduction.
     """
 
     mime: str
@@ -188,9 +179,9 @@ class Progress(Frame):
 
 
 class State(Frame):
-    """The next part of a session's checkpoint.
+    """The next part of a session's checkpoint, which only another guest reads.
 
-    Only another guest reads it. `lost`: [name, reason] of each global that is not in it.
+    `lost`: [name, reason] of each global that the checkpoint lacks.
     """
 
     data: bytes = b""
@@ -198,10 +189,10 @@ class State(Frame):
 
 
 class File(Frame):
-    """The next part of a file that the program wrote into `out`; from the supervisor.
+    """The next part of a file in `out`; from the supervisor.
 
-    `name` is relative to that directory. `size` is the whole file's as far as it was known when it
-    was opened. `more` says that other parts follow. `problem` says instead why there are none.
+    `name` is relative to that directory. `size` is the file's size when it was opened. `more`:
+    other parts follow. `problem`: why the file was not read.
     """
 
     name: str
@@ -212,9 +203,9 @@ class File(Frame):
 
 
 class Exited(Frame):
-    """The worker process is gone; the last frame of a run, sent by the supervisor.
+    """The worker process ended; the last frame of a run, from the supervisor.
 
-    `kept`: it is a session's process instead, which still runs and waits for the next `Run`.
+    `kept`: a session's process continues and waits for the next `Run`.
     """
 
     code: Optional[int] = None
@@ -227,20 +218,19 @@ class Exited(Frame):
 
 
 class Run(Frame):
-    """One program and everything it needs.
+    """One program and its inputs.
 
-    `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
-    alias, description, inputSchema, outputSchema). `discovered` names every server there is.
-    `limits`: timeout (seconds; the host stops a program sooner), output_bytes, result_bytes,
-    frame_bytes, and data_bytes, processes where the guest has to limit itself because the engine
-    could not. `session` is the number of the run in its session, from 1; 0 for a run on its own.
-    `name` is that of the file that holds the program, if one does. `state` is what `State` frames
-    held, base64, for a session's first run; `save` asks a session for such frames instead of
-    running anything; with `argv`, they hold what `bridge.guest.state.installed` reports. `files`
-    (name, data as base64) are put into the workspace, and `paths` joined to where imports look.
-    `skills` are modules below `skills`: name and source. `packages`: names that a run may ask for.
-    `names` are names that the program uses and does not define, with what they mean: a path such as
-    `mcp_github.create_issue`.
+    `servers` is the data of loaded servers: name, alias, description and tools (name, alias,
+    description, inputSchema, outputSchema). `discovered` names every server. `limits`: timeout
+    (seconds; the host stops a program sooner), output_bytes, result_bytes, frame_bytes, and
+    data_bytes, processes where the engine cannot limit them. `session` is the number of the run in
+    its session, from 1; 0 for a run without a session. `name` is the name of the program's file, if
+    any. `state` has the data of `State` frames as base64, for a session's first run. `save` asks a
+    session for such frames instead of running a program; with `argv`, they hold the report of
+    `bridge.guest.state.installed`. `files` (name, data as base64) are written into the workspace;
+    `paths` are added to the import path. `skills` are modules below `skills`: name and source.
+    `packages` may be requested by a run. `names` maps undefined names in the program to their
+    meaning: a path such as `mcp_github.create_issue`.
     """
 
     code: str
@@ -261,9 +251,9 @@ class Run(Frame):
 
 
 class Stop(Frame):
-    """Interrupts the program now; for the supervisor, the worker does not get it.
+    """Interrupts the program; the supervisor handles it, the worker does not receive it.
 
-    `late` means that its time is over. If the program does not end, the host ends the sandbox.
+    `late`: the program's time is over. If the program does not end, the host ends the sandbox.
     """
 
     late: bool
@@ -306,14 +296,14 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
     """Return `frame` as one line.
 
     Raises:
-        ValueError: A value in it is not JSON: a cycle, too deep; and outside replies NaN.
-        TypeError: A value in it is of a type that JSON does not have.
+        ValueError: A value is not JSON: a cycle, too deep nesting; outside of replies also NaN.
+        TypeError: JSON has no such type.
     """
     document: Dict[str, Any] = {"type": type(frame).__name__.lower()}
     document.update(frame.__dict__)
     raw = document.pop(frame._raw, b"")
     try:
-        # A server's numbers are passed on as they are, NaN and infinities too.
+        # A server's numbers are passed on unchanged, NaN and infinities too.
         text = (_encoded_reply if type(frame) is Reply else _encoded)(document)
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
@@ -332,7 +322,7 @@ def raw_size(line: bytes) -> int:
 
 
 def json_start(frame: bytes) -> int:
-    """Return where the JSON of a frame begins: behind its raw bytes, if it has some."""
+    """Return the offset of a frame's JSON, behind its raw bytes."""
     end = frame.find(b"\n", 0, _SIZE_CHARS) + 1
     size = raw_size(frame[:end])
     return end + size if 0 < size < len(frame) - end else 0
@@ -341,8 +331,8 @@ def json_start(frame: bytes) -> int:
 class LineDecoder:
     """Splits chunks of bytes into frames, keeping at most one unfinished frame.
 
-    A frame is a line with the raw bytes in front of it, each after its own "+" line. Chunks are
-    joined once, so that a long one takes time linear in its length.
+    A frame is a line with its raw bytes in front. Chunks are joined once, so that a long frame
+    takes time linear in its length.
 
     Args:
         drops_long: Whether a frame over the limit is dropped instead of an error.
@@ -403,7 +393,7 @@ class LineDecoder:
                 yield frame
 
     def forget(self) -> None:
-        """Drop the frame that has begun, and the rest of it up to the next newline."""
+        """Drop the unfinished frame, and its remainder up to the next newline."""
         self._forget_frame(skipping=self._size > 0)
 
 

@@ -1,7 +1,4 @@
-"""How programs spell the names of servers, tools and parameters, and which name is nearest.
-
-The host searches the nearest name for a program's text, the guest for a run.
-"""
+"""The spelling of servers, tools and parameters in programs, and similarity of names."""
 
 from __future__ import annotations
 
@@ -12,11 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Mapping, Set
 
-NAME_CHARS = 80
-"""Characters of a name that are compared."""
+NAME_CHARS = 80  # Characters of a name that are compared.
 
-USUAL_CUTOFF = 0.65
-"""From this ratio on, two names look alike to a reader."""
+USUAL_CUTOFF = 0.65  # From this ratio on, two names look alike to a reader.
 
 PARAMETER_NAMES = {
     **dict.fromkeys(("server_name", "mcp_server"), "server"),
@@ -26,30 +21,26 @@ PARAMETER_NAMES = {
 """Other names that programs use for the parameters of `call_tool`."""
 
 
-def spelling(name: str) -> str:
+def normalize_spelling(name: str) -> str:
     """Return a name without what programs spell differently: `mcp__a-b__c` is `a_b_c`."""
     bare = re.sub(r"^(?:(?i:mcp|tools|servers)[_./:]+|mcp(?=[A-Z]))", "", name)
     return re.sub(r"[\W_]+", "_", bare.lower())
 
 
 def letters(name: str) -> str:
-    """Return a name's spelling without what separates its words: `get-issue` is `getissue`."""
-    return spelling(name).replace("_", "")
+    """Return a name's spelling without word separators: `get-issue` is `getissue`."""
+    return normalize_spelling(name).replace("_", "")
 
 
 def alike(name: str, names: Iterable[str], owner: str = "") -> str:
-    """Return the one name that differs from `name` in case and separators only; else nothing.
-
-    Args:
-        owner: What each of the names may begin with, and `name` too.
-    """
+    """Return the only name that differs from `name` in case and separators, or an empty text."""
     wanted = own_letters(name, owner)
     same = [one for one in names if own_letters(one, owner) == wanted]
     return same[0] if len(same) == 1 and wanted else ""
 
 
 def own_letters(name: str, owner: str) -> str:
-    """Return the letters of a name that may begin with the name of its owner."""
+    """Return the letters of a name that may begin with its owner's name."""
     prefix = letters(owner)
     return letters(name).removeprefix(prefix) or prefix
 
@@ -57,7 +48,7 @@ def own_letters(name: str, owner: str) -> str:
 def split_target(target: Dict[str, Any], named: Mapping[str, Any]) -> Dict[str, Any]:
     """Complete the parameters of a `call_tool` from its keywords; return the tool's own arguments.
 
-    A keyword that names a parameter which is given already is the tool's.
+    A keyword that names a parameter already given belongs to the tool.
     """
     own = {}
     for name, value in named.items():
@@ -74,7 +65,7 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
     """Return the name most similar to `name`; empty if none is similar enough.
 
     Args:
-        cutoff: The least ratio. Above the usual one, names that only share a part do not count.
+        cutoff: The lowest ratio. Above the default, names that only share a part do not count.
     """
     by_lower: Dict[str, str] = {}
     for other in islice(names, 1_000):
@@ -85,8 +76,13 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
 
     wanted = _plain(name)
     pairs = _pairs(wanted)
+
     # `difflib` takes fifty times as long as counting shared pairs of letters.
-    likely = heapq.nlargest(12, by_lower, key=lambda other: _shared(pairs, other))
+    def share(other: str) -> float:
+        own = _pairs(other)
+        return len(pairs & own) / (len(pairs) + len(own) + 1)
+
+    likely = heapq.nlargest(12, by_lower, key=share)
     for one in [one for one in likely if one.count("_") == wanted.count("_") > 0]:
         if not all(map(difflib.get_close_matches, wanted.split("_"), zip(one.split("_")))):
             likely.remove(one)  # `update_issue` is no `create_issue`
@@ -106,8 +102,3 @@ def _plain(name: str) -> str:
 
 def _pairs(name: str) -> Set[str]:
     return {name[start : start + 2] for start in range(len(name))}
-
-
-def _shared(pairs: Set[str], other: str) -> float:
-    own = _pairs(other)
-    return len(pairs & own) / (len(pairs) + len(own) + 1)

@@ -1,7 +1,6 @@
-"""A tool's input schema read as the parameters of a Python function.
+"""Reads a tool's input schema as the parameters of a Python function.
 
-Owns which arguments a tool has, in which order, under which Python names and with which defaults.
-The host writes stubs from the same reading, so that what is shown and what is accepted agree.
+Owns the order, the Python names, the other names and the defaults of parameters.
 """
 
 from __future__ import annotations
@@ -10,17 +9,8 @@ import keyword
 import math
 import re
 
-from bridge.guest.schema.schemas import (
-    ANYTHING,
-    as_list,
-    as_mapping,
-    convert,
-    fits_type,
-    leaves,
-    pointed_at,
-    wanted_types,
-)
-from bridge.guest.schema.validation import filled, problem
+from bridge.guest.schema import schemas
+from bridge.guest.schema.validation import fill_defaults, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +46,7 @@ class Parameter:
     def __init__(self, name: str, alias: str, schema: Any, required: bool) -> None:
         self.name = name
         self.alias = alias
-        self.schema = as_mapping(schema)
+        self.schema = schemas.as_mapping(schema)
         self.required = required
 
 
@@ -77,7 +67,6 @@ def synonyms(parameters: Sequence[Parameter]) -> Dict[str, Parameter]:
 
 
 _DEFAULTS = frozenset({"default", "$ref", "allOf", "anyOf", "oneOf"})
-"""Where a schema may have a default."""
 
 
 def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
@@ -88,9 +77,9 @@ def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
     open_ended = reader.gather(reader.root, properties, required, 0) or reader.left < 0
     for name in required:
         properties.setdefault(name, {})
-    details = (as_mapping(properties.get(name)) for name in required)
+    details = (schemas.as_mapping(properties.get(name)) for name in required)
     some = not all(_DEFAULTS.isdisjoint(detail) for detail in details)
-    defaults = filled({}, reader.root, reader.root) if some else {}
+    defaults = fill_defaults({}, reader.root, reader.root) if some else {}
     found: List[Parameter] = []
     taken = set(properties)
     for name, detail in properties.items():
@@ -105,27 +94,22 @@ def default_of(parameter: Parameter, root: Any) -> Tuple[bool, Any]:
 
     It is a short scalar that fits the argument's own schema, or None.
     """
-    found = leaves(parameter.schema, root)
+    found = schemas.leaves(parameter.schema, root)
     for schema in found:
         if "default" in schema:
             own = {key: part for key, part in schema.items() if key != "default"}
-            value = convert(schema["default"], own, root)
+            value = schemas.convert(schema["default"], own, root)
             if value is None:
                 return True, None
-            shown = _is_short(value) and problem(value, own, root) is None
+            short = isinstance(value, str) and len(value) <= 40 and len(repr(value)) <= 42
+            short |= isinstance(value, float) and math.isfinite(value)
+            short |= isinstance(value, int) and abs(value) < 2**63
             # What only looks like an object, having properties, may be given anything.
-            wanted = wanted_types(found) - {ANYTHING}
-            shown = shown and (not wanted or any(fits_type(value, one) for one in wanted))
+            wanted = schemas.wanted_types(found) - {schemas.ANYTHING}
+            fits = not wanted or any(schemas.fits_type(value, one) for one in wanted)
+            shown = short and fits and problem(value, own, root) is None
             return shown, value if shown else None
     return False, None
-
-
-def _is_short(value: Any) -> bool:
-    if isinstance(value, str):
-        return len(value) <= 40 and len(repr(value)) <= 42
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int) and abs(value) < 2**63
 
 
 def python_name(name: str, taken: Collection[str]) -> str:
@@ -155,8 +139,6 @@ def python_name(name: str, taken: Collection[str]) -> str:
 
 
 class _Reader:
-    """Collects the arguments that a schema names, counting the schemas."""
-
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
         self.left = 1_000  # A server may send any number of schemas.
@@ -176,11 +158,13 @@ class _Reader:
             required.update((name, None) for name in names if isinstance(name, str))
         more = schema.get("additionalProperties")
         open_ended = bool(schema.get("patternProperties")) or more not in (None, False)
-        parts = [(part, required) for part in as_list(schema.get("allOf"))]
+        parts = [(part, required) for part in schemas.as_list(schema.get("allOf"))]
         # What one branch requires, another may not know.
-        parts += [(part, {}) for key in ("anyOf", "oneOf") for part in as_list(schema.get(key))]
+        parts += [
+            (part, {}) for key in ("anyOf", "oneOf") for part in schemas.as_list(schema.get(key))
+        ]
         if "$ref" in schema:
-            known, target = pointed_at(schema["$ref"], self.root)
+            known, target = schemas.pointed_at(schema["$ref"], self.root)
             parts += [(target, required)] if known else []
         for part, mandatory in parts:
             open_ended = self.gather(part, properties, mandatory, depth + 1) or open_ended

@@ -1,7 +1,7 @@
-"""How any JSON value is read as a JSON Schema: local references and what types are meant.
+"""Reads any JSON value as a JSON Schema: follows local references, finds types, converts values.
 
-Owns what validation and conversion both need of a schema. Nothing here raises, and every walk has
-a bound: schemas come from servers.
+Validation and type texts use it. Nothing here raises, and every walk has a bound: schemas come from
+servers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Generator, KeysView, Mapping, ValuesView
+from contextlib import suppress
 
 from bridge.guest.protocol.placeholders import Unknown
 
@@ -28,7 +29,7 @@ _PARTS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
 def pointed_at(reference: Any, root: Any) -> Tuple[bool, Any]:
-    """Return whether a local JSON pointer leads somewhere, and to what."""
+    """Return whether a local JSON pointer has a target, and the target."""
     if not isinstance(reference, str) or len(reference) > 512 or reference[:1] != "#":
         return False, None
     pointer = reference[1:]
@@ -62,9 +63,9 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 
 
 def leaves(schema: Any, root: Any) -> List[Mapping[str, Any]]:
-    """Return the schemas that one stands for, `$ref`, `allOf`, `anyOf` and `oneOf` taken apart.
+    """Return the schemas behind one: its references and the branches of its combinations.
 
-    What cannot be followed, or is too much, is there as a schema that says nothing.
+    A schema that cannot be followed, or exceeds the bound, is represented by an empty schema.
     """
     found: List[Mapping[str, Any]] = []
     queue = [schema]
@@ -90,7 +91,7 @@ def leaves(schema: Any, root: Any) -> List[Mapping[str, Any]]:
 
 
 def wanted_types(found: List[Mapping[str, Any]]) -> FrozenSet[str]:
-    """Return the types that the schemas name; with `ANYTHING` if one of them names none."""
+    """Return the types that the schemas name; includes `ANYTHING` if one of them names none."""
     wanted: Set[str] = set()
     for schema in found:
         kind = schema.get("type")
@@ -128,12 +129,12 @@ def fits_type(value: Any, kind: str) -> bool:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a number in JSON, which True is not."""
+    """Return whether a value is a number in JSON, unlike True."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def same(one: Any, other: Any, depth: int = 0) -> bool:
-    """Whether two JSON values are equal; unlike Python's, True is not 1."""
+    """Return whether two JSON values are equal; unlike in Python, True is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if depth > MAX_DEPTH:
@@ -150,8 +151,8 @@ def same(one: Any, other: Any, depth: int = 0) -> bool:
 
 
 # Conversions lose nothing, and the schema asks for them: a set where a list is wanted, a path or a
-# date where text is. Text is parsed as JSON only where the schema takes no text. What cannot be
-# converted is returned unchanged, and the check of the value refuses it.
+# date where text is. Text is parsed as JSON only where the schema takes no text. Other values are
+# returned unchanged, and validation refuses them.
 
 _PLAIN = frozenset({str, bool, type(None), int})
 
@@ -165,20 +166,19 @@ _ANY = frozenset((ANYTHING,))
 
 
 def convert(value: Any, schema: Any, root: Any) -> Any:
-    """Return `value` as the JSON value that it means under `schema`; itself where nothing does."""
+    """Return the JSON value that `value` means under `schema`; `value` itself if there is none."""
     try:
         if type(value) is str:
             return _parse_text(value, leaves(schema, root))
         if _is_plain(value):
             return value
-        return _converted(value, wanted_types(leaves(schema, root)), 0)
+        return _convert_value(value, wanted_types(leaves(schema, root)), 0)
     except Exception:
-        # Whatever the value's own methods do: it is then refused for what it is.
+        # The value's own methods may raise anything; validation then refuses the value.
         return value
 
 
 def _parse_text(text: str, found: List[Mapping[str, Any]]) -> Any:
-    """Return a text that is the JSON, or the choice in another case, that the schemas want."""
     wanted = wanted_types(found)
     if ANYTHING in wanted:
         return text
@@ -205,25 +205,25 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_plain, value))
 
 
-def _converted(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
+def _convert_value(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
     if type(value) in _PLAIN or isinstance(value, Unknown) or depth > MAX_DEPTH:
         return value
-    value = _unwrapped(value, wanted)
+    value = _unwrap(value, wanted)
     if type(value) is float:
         # Some readers tell 3.0 and 3 apart.
         whole = "integer" in wanted and "number" not in wanted and value.is_integer()
         return int(value) if whole else value
     if isinstance(value, Mapping):
         return {
-            key.value if isinstance(key, enum.Enum) else key: _converted(item, _ANY, depth + 1)
+            key.value if isinstance(key, enum.Enum) else key: _convert_value(item, _ANY, depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_converted(item, _ANY, depth + 1) for item in value]
+        return [_convert_value(item, _ANY, depth + 1) for item in value]
     return value
 
 
-def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
+def _unwrap(value: Any, wanted: FrozenSet[str]) -> Any:
     kind = type(value)
     if kind in (list, dict, tuple, float):
         return value
@@ -231,7 +231,12 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
         return value.value
     anything = ANYTHING in wanted
     if isinstance(value, _LISTS) and (anything or "array" in wanted):
-        return _ordered(value)
+        items = list(value)
+        if isinstance(value, _SETS):
+            # A set has the same order in every run, if its items have one.
+            with suppress(TypeError):
+                items.sort()
+        return items
     if isinstance(value, tuple) and hasattr(kind, "_fields") and "array" not in wanted:
         fields: Any = value
         return fields._asdict() if "object" in wanted else value
@@ -255,14 +260,6 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
         # numpy's scalars and arrays: the list of a scalar is its value.
         return value.tolist()
     return value
-
-
-def _ordered(value: Any) -> List[Any]:
-    try:
-        # A set has the same order in every run, if its items have one.
-        return sorted(value) if isinstance(value, _SETS) else list(value)
-    except TypeError:
-        return list(value)
 
 
 def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:

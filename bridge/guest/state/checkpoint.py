@@ -1,14 +1,9 @@
 """Restores a session from a checkpoint, in another sandbox.
 
-Owns the format and reading it: the functions that pickles call by name, and the report of globals
-that cannot be read. `checkpoint_saving` and `cloudpickle` write values; they are imported only to
-save, or to restore a function or class.
-
-A checkpoint is a line that names the format, the length of a header, the header as JSON, one
-pickle after the other (a list of name and value each, all written by one pickler and read by one
-unpickler, so that shared objects stay shared) and the contents of the workspace's files. Reading
-one may run code of its programs: only a guest reads it, in a sandbox of the same owner; the host
-stores the bytes.
+A checkpoint is a line that names the format, the length of a header, the header as JSON, the
+pickles and the workspace's files. Each pickle is a list of name and value. One pickler writes all
+pickles, so that shared objects stay shared. Reading a checkpoint may run the session's code: only a
+guest reads it, in a sandbox of the same owner.
 """
 
 from __future__ import annotations
@@ -21,9 +16,11 @@ import json
 import os
 import sys
 
+from bridge.guest.api.tracebacks import register_source
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, NoReturn, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 MAGIC = b"mcp-code-bridge checkpoint "
 VERSION = 3
@@ -32,7 +29,7 @@ LENGTH_BYTES = 8
 
 EVERYTHING = "*"  # Stands for all names if the whole checkpoint cannot be read.
 
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # `O_EXCL` follows no link.
 
 _session: Dict[str, Dict[str, Any]] = {}
 """Under "names", the globals of the session that is being restored."""
@@ -40,10 +37,6 @@ _session: Dict[str, Dict[str, Any]] = {}
 
 class NotKept(Exception):
     """A value cannot be saved or restored; the message says why."""
-
-
-def refuse(reason: str) -> NoReturn:
-    raise NotKept(reason) from None
 
 
 @contextlib.contextmanager
@@ -59,7 +52,6 @@ def uncollected() -> Iterator[None]:
 
 
 def why(error: BaseException, doing: str = "keeping") -> str:
-    """Return why "keeping" or "restoring" a value failed."""
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, MemoryError):
@@ -78,7 +70,7 @@ def why(error: BaseException, doing: str = "keeping") -> str:
 
 
 def told(lost: List[List[str]]) -> List[List[str]]:
-    """Return the first names and reasons, cut to a length; the host tells of fewer."""
+    """Return the first names and reasons, cut to a length, for the host's message."""
     return [[str(part)[:300] for part in pair] for pair in lost[:200]]
 
 
@@ -146,8 +138,8 @@ def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str
     try:
         with uncollected():
             _session["names"] = names
-            header, offset = _opened(data)
-            lost = _restored(names, workspace, header, memoryview(data)[offset:])
+            header, offset = _read_header(data)
+            lost = _restore_values(names, workspace, header, memoryview(data)[offset:])
     except NotKept as error:
         lost = [[EVERYTHING, why(error)]]
     except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
@@ -160,30 +152,31 @@ def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str
     return told(lost)
 
 
-def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
+def _read_header(data: bytes) -> Tuple[Dict[str, Any], int]:
     line, newline, _ = data[: len(MAGIC) + 20].partition(b"\n")
     if not newline or not line.startswith(MAGIC) or not line[len(MAGIC) :].isdigit():
-        refuse("it is no checkpoint")
+        raise NotKept("it is no checkpoint")
     version = int(line[len(MAGIC) :])
     if version != VERSION:
         words = "the checkpoint is of version %d; this bridge reads version %d"
-        refuse(words % (version, VERSION))
+        raise NotKept(words % (version, VERSION))
     start = len(line) + 1 + LENGTH_BYTES
     size = int.from_bytes(data[start - LENGTH_BYTES : start], "big")
     if size > len(data) - start:
-        refuse("the checkpoint ends in the middle")
+        raise NotKept("the checkpoint ends in the middle")
     header: Dict[str, Any] = json.loads(data[start : start + size].decode("utf-8", "surrogatepass"))
     names = header.get("packed") or sum(n[1] for n in header["names"])
     expected = names + sum(f[2] for f in header["files"])
     if expected != len(data) - start - size:
-        refuse("the checkpoint ends in the middle, or has too much")
+        raise NotKept("the checkpoint ends in the middle, or has too much")
     return header, start + size
 
 
-def _restored(
+def _restore_values(
     names: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
 ) -> List[List[str]]:
-    _put_sources(header["sources"])
+    for file, text in header["sources"].items():
+        register_source(text, str(file))
     size = header.get("packed") or sum(length for _, length in header["names"])
     values = body[:size]
     if header.get("packed"):
@@ -195,16 +188,6 @@ def _restored(
     if not _read_all(names, header["names"], values):
         lost += _read_each(names, header["names"], values)
     return lost
-
-
-def _put_sources(sources: Dict[str, str]) -> None:
-    if sources:
-        import linecache
-
-        for file, text in sources.items():
-            # As Python splits lines: str.splitlines splits at more characters.
-            lines = io.StringIO(text, newline=None).readlines()
-            linecache.cache[str(file)] = (len(text), None, lines, str(file))
 
 
 def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List[List[str]]:
@@ -221,7 +204,7 @@ def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List
         place = os.path.realpath(os.path.join(workspace, below))
         try:
             if not place.startswith(os.path.join(os.path.realpath(workspace), "")):
-                refuse("it is outside of the workspace")
+                raise NotKept("it is outside of the workspace")
             os.makedirs(place, exist_ok=True)
             os.chdir(place)
         except (OSError, NotKept) as error:
@@ -260,7 +243,7 @@ def _read_all(names: Dict[str, Any], written: List[Any], body: memoryview) -> bo
 
 def _value(name: str, entry: Any) -> Any:
     if type(entry) is not list or len(entry) != 2 or entry[0] != name:
-        refuse("the checkpoint is damaged")
+        raise NotKept("the checkpoint is damaged")
     return entry[1]
 
 
@@ -273,7 +256,7 @@ class _Memo(dict):  # type: ignore[type-arg]
         return super().__len__() + self.gone
 
     def __missing__(self, number: int) -> Any:
-        refuse("it shares something with a name that could not be read")
+        raise NotKept("it shares something with a name that could not be read")
 
 
 def _read_each(names: Dict[str, Any], written: List[Any], body: memoryview) -> List[List[str]]:
@@ -306,7 +289,7 @@ def _read_each(names: Dict[str, Any], written: List[Any], body: memoryview) -> L
 
 
 def _remember(memo: _Memo, written: memoryview, find: Callable[[str, str], Any]) -> None:
-    """Add a failed pickle's objects to the memo: texts and imports as they are, others missing."""
+    """Record a failed pickle's objects in the memo: texts and imports unchanged, others missing."""
     import pickletools
 
     texts: List[Any] = []
@@ -321,17 +304,11 @@ def _remember(memo: _Memo, written: memoryview, find: Callable[[str, str], Any])
                 continue
             last = arg if type(arg) in (str, bytes) else None
             if op.name == "STACK_GLOBAL":
-                last = _importable(find, *texts[-2:])
+                with contextlib.suppress(Exception):
+                    last = find(*texts[-2:])
             elif op.name.endswith("BINGET"):
                 texts.append(memo.get(arg))
             elif last is not None:
                 texts.append(last)
     except Exception:
-        refuse("the checkpoint is damaged")
-
-
-def _importable(find: Callable[[str, str], Any], module: str, name: str) -> Any:
-    try:
-        return find(module, name)
-    except Exception:
-        return None
+        raise NotKept("the checkpoint is damaged") from None

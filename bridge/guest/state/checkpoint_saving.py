@@ -1,9 +1,9 @@
-"""Saves a session's values and files for another sandbox; reports what it cannot save, and why.
+"""Saves a session's values and files for another sandbox; reports the values it cannot save.
 
-Owns what is saved, in which order, and what is left out above the limit. Unlike `cloudpickle`,
-functions refer to the session's namespace instead of copying it; code is marked with its Python
-version; the bridge's objects are saved as references; and a value that would be restored as
-something else is refused. `checkpoint` reads it.
+Owns the selection, the order, and the omissions above the limit. Unlike in `cloudpickle`, functions
+refer to the session's namespace instead of copying it. Code is marked with its Python version. The
+bridge's objects are saved as references. A value whose copy would differ is refused. `checkpoint`
+reads the result.
 """
 
 from __future__ import annotations
@@ -23,15 +23,7 @@ from enum import Enum
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import State
 from bridge.guest.state import checkpoint
-from bridge.guest.state.checkpoint import (
-    LENGTH_BYTES,
-    MAGIC,
-    VERSION,
-    NotKept,
-    told,
-    uncollected,
-    why,
-)
+from bridge.guest.state.checkpoint import NotKept
 from bridge.guest.state.cloudpickle import Pickler
 
 TYPE_CHECKING = False
@@ -48,7 +40,6 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _GIVEN = frozenset(
     ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
 )
-"""Names in the globals that the guest provides."""
 
 _hung: Dict[str, int] = {}
 """Name to `id` of values whose saving was interrupted: they are not tried again."""
@@ -64,7 +55,6 @@ class _Sink:
         self.data = bytearray()
 
     def write(self, data: Any) -> int:
-        """Append data; raise `_Full` above the limit."""
         # Large arrays come as a buffer in memory order; only `raw` keeps that order.
         view = data.raw() if isinstance(data, _pickle.PickleBuffer) else memoryview(data)
         if len(self.data) + view.nbytes > self._limit:
@@ -74,21 +64,13 @@ class _Sink:
 
 
 def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[State]:
-    """Yield a session's checkpoint in parts; the last has [name, reason] of each loss.
-
-    Calls `__reduce__` and the like of the session's classes. An interrupt ends it.
-
-    Args:
-        namespace: The globals that programs set.
-        workspace: The directory whose files are saved too.
-        limit: Of the whole checkpoint, in bytes.
-    """
+    """Yield a session's checkpoint in parts; the last has [name, reason] of each loss."""
     entries, contents, lost = _read_files(workspace, limit // 2)
     room = limit - len(contents)
     saver = _Saver(namespace, room)
-    with uncollected():
+    with checkpoint.uncollected():
         saver.run()
-    lost = [*saver.losses(), *lost]
+    lost[:0] = [[name, saver.lost[name]] for name in namespace if name in saver.lost]
     header = json.dumps(
         {
             "directory": _directory(workspace, lost),
@@ -99,7 +81,11 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
-    head = b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big"))
+    head = b"%s%d\n%s" % (
+        checkpoint.MAGIC,
+        checkpoint.VERSION,
+        len(header).to_bytes(checkpoint.LENGTH_BYTES, "big"),
+    )
     pieces: List[Any] = [head + header, saver.written, contents]
     if sum(map(len, pieces)) <= PART_BYTES:
         pieces = [b"".join(pieces)]
@@ -109,7 +95,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         for start in range(0, len(piece), PART_BYTES)
     ]
     for part in parts:
-        yield State(data=bytes(part), lost=told(lost) if part is parts[-1] else [])
+        yield State(data=bytes(part), lost=checkpoint.told(lost) if part is parts[-1] else [])
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
@@ -142,15 +128,6 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
 
 
 class _Saver:
-    """Pickles the names of one namespace.
-
-    Attributes:
-        written: The pickles, one after the other.
-        lengths: Name and length of each.
-        files: Names of the source files of saved functions.
-        packed: Bytes of `written` if it is compressed, else 0.
-    """
-
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
         self.files: Iterable[str] = ()
         self.lengths: List[List[Any]] = []
@@ -158,21 +135,25 @@ class _Saver:
         self.packed = 0
         self._namespace = namespace
         self._limit = limit
-        self._lost: Dict[str, str] = {}
+        self.lost: Dict[str, str] = {}
 
     def run(self) -> None:
         """Write all names, compressed if need be; without the largest if that does not help."""
         names = self._names()
-        if self._write(names, self._limit):
-            return
-        if self._write(names, 2 * self._limit):
+        complete = self._write(names, 2 * self._limit)
+        if complete and len(self.written) > self._limit:
             import zlib  # few states are large
 
-            data = zlib.compress(self.written, 1)
+            data = bytearray(zlib.compress(self.written, 1))
             if len(data) <= self._limit:
-                self.written, self.packed = bytearray(data), len(data)
-                return
-        self._write(self._fitting(names), self._limit)
+                self.written, self.packed = data, len(data)
+        if not complete or len(self.written) > self._limit:
+            names.sort(key=self._order)
+            self._write(names, self._limit)
+
+    def _order(self, name: str) -> Tuple[bool, int]:
+        self._write([name], self._limit)
+        return type(self._namespace[name]) is not types.ModuleType, sum(n for _, n in self.lengths)
 
     def _names(self) -> List[str]:
         names: List[str] = []
@@ -180,20 +161,18 @@ class _Saver:
             if type(name) is not str or _is_given(name, value):
                 continue
             if _hung.get(name) == id(value):
-                self._lost[name] = "keeping it took too long the last time"
+                self.lost[name] = "keeping it took too long the last time"
             else:
                 names.append(name)
         # Modules first: restoring other values may need them.
         names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
         return names
 
-    def losses(self) -> List[List[str]]:
-        return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
-
     def _write(self, names: List[str], limit: int) -> bool:
         sink = _Sink(max(limit, 4096))  # more than an empty checkpoint takes
         keeper = Keeper(sink, self._namespace)
         self.lengths = []
+        complete = True
         for name in names:
             before = len(sink.data)
             # A new list: its place in the memo marks where this name's objects start.
@@ -201,18 +180,20 @@ class _Saver:
             try:
                 problem = self._dump(keeper, entry)
             except _Full:
-                return False
+                complete = False
+                problem = "there is no room for it: all names together take more than "
+                problem += f"{self._limit:,} bytes"
             if problem:
                 del sink.data[before:]
                 keeper.go_back(entry)
-                self._lost[name] = problem
+                self.lost[name] = problem
             else:
                 self.lengths.append([name, len(sink.data) - before])
+                self.lost.pop(name, None)
         self.written, self.files = sink.data, keeper.files
-        return True
+        return complete
 
     def _dump(self, keeper: Any, entry: List[Any]) -> str:
-        """Write a name and its value; return why that failed, empty if it worked."""
         words = what_it_is(entry[1])
         if words:
             return "it is %s" % words
@@ -224,32 +205,8 @@ class _Saver:
             _hung[entry[0]] = id(entry[1])
             raise
         except BaseException as error:
-            return why(error)
+            return checkpoint.why(error)
         return ""
-
-    def _fitting(self, names: List[str]) -> List[str]:
-        """Return the names that fit into the limit without the largest."""
-        sizes: Dict[str, int] = {}
-        for name in names:
-            if name in self._lost:
-                continue
-            sink = _Sink(self._limit)
-            keeper = Keeper(sink, self._namespace)
-            try:
-                self._dump(keeper, [name, self._namespace[name]])
-            except _Full:
-                self._lost[name] = "it takes more than the %s bytes there are" % f"{self._limit:,}"
-            else:
-                # Failures are reported when the name is written again.
-                sizes[name] = len(sink.data)
-        total = sum(sizes.values())
-        for name in sorted(sizes, key=lambda name: -sizes[name]):
-            if total <= self._limit:
-                break
-            total -= sizes.pop(name)
-            words = "there is no room for it: all names together take more than %s bytes"
-            self._lost[name] = words % f"{self._limit:,}"
-        return [name for name in names if name in sizes]
 
 
 def _is_given(name: str, value: Any) -> bool:
@@ -279,11 +236,9 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
     for size, path in sorted(_plain_files(workspace, lost)):
         try:
             mode, data = _content(os.path.join(workspace, path), size, budget - len(contents))
-        except NotKept as error:
-            lost.append(["file " + path, str(error)])
-            continue
-        except OSError as error:
-            lost.append(["file " + path, "it cannot be read: %s" % error.strerror])
+        except (NotKept, OSError) as error:
+            text = "it cannot be read: %s" % error.strerror if isinstance(error, OSError) else error
+            lost.append(["file " + path, str(text)])
             continue
         entries.append([path, mode, size])
         contents += data
@@ -292,12 +247,12 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
 
 def _content(path: str, size: int, most: int) -> Tuple[int, bytes]:
     if size > most:
-        checkpoint.refuse("it is larger (%s bytes) than what is left for files" % f"{size:,}")
+        raise NotKept("it is larger (%s bytes) than what is left for files" % f"{size:,}")
     with open(os.open(path, _READ), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         data = file.read(size + 1) if stat.S_ISREG(mode) else b""
     if len(data) != size:
-        checkpoint.refuse("it changed while it was read")
+        raise NotKept("it changed while it was read")
     return stat.S_IMODE(mode), data
 
 
@@ -357,12 +312,11 @@ class _Globals:
 
 
 class Keeper(Pickler):  # type: ignore[misc]
-    """Writes values of a session's namespace, and notes the `files` of the functions among them."""
+    """A pickler for a session's values, which records the source `files` of their functions."""
 
     memo: Any
 
     def __init__(self, sink: Any, names: Dict[str, Any]) -> None:
-        """Write to `sink`; `names` are the session's globals."""
         super().__init__(sink, PROTOCOL)
         self.files: Set[str] = set()
         self._names = names
@@ -377,7 +331,7 @@ class Keeper(Pickler):  # type: ignore[misc]
             self.memo = {k: v for k, v in memo.items() if v[0] < entry[0]}
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how to restore a value; NotImplemented for what `pickle` does itself."""
+        """Return the way to restore a value; NotImplemented for the default of `pickle`."""
         kind = type(value)
         try:
             how = self._how[kind]
@@ -392,18 +346,19 @@ class Keeper(Pickler):  # type: ignore[misc]
             (type, self._class),
             (types.CodeType, _code),
             (types.CellType, lambda cell: (types.CellType, ())),
-            (functools._lru_cache_wrapper, _remembering),
-            (functools.cached_property, lambda v: (_cached, (v.func, v.attrname))),
+            (functools._lru_cache_wrapper, _reduce_lru_cache),
+            (
+                functools.cached_property,
+                lambda v: (functools.cached_property, (v.func,), {"attrname": v.attrname}),
+            ),
             (types.MethodType, _method),
         ):
             if issubclass(kind, known):
                 return how
         words = what_it_is(value)
         if words is not None:
-            return _refusing(words)
-        if str(kind.__module__).startswith("bridge."):
-            return _ours
-        return None
+            return functools.partial(_refuse, words)
+        return _ours if str(kind.__module__).startswith("bridge.") else None
 
     def _function(self, value: Any) -> Any:
         if str(value.__module__).startswith("mcp.servers.") and hasattr(value, "tool"):
@@ -411,13 +366,12 @@ class Keeper(Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
-        """Save a function as `cloudpickle` does, its globals as a reference."""
         own = func.__globals__
         is_main = own is self._names or own is self._main
         module = "" if is_main else str(own.get("__name__"))
         known = not module or getattr(sys.modules.get(module), "__dict__", None) is own
         if known:
-            # Each function its own: one that cannot be read takes no other along.
+            # One per function: a function that cannot be restored affects no other.
             self.globals_ref[id(own)] = _Globals(module)
         reduced = super()._dynamic_function_reduce(func)
         made, args, state, _, _, fill = reduced
@@ -425,7 +379,7 @@ class Keeper(Pickler):  # type: ignore[misc]
         if known:
             state[1]["__globals__"] = {}
         self.files.add(func.__code__.co_filename)
-        # The cells themselves: functions that share one share it afterwards.
+        # The cells themselves: functions that share a cell still share it afterwards.
         cells = func.__closure__
         state = (fill, state, _full(cells or ()))
         return (made, (*args[:4], cells), state, None, None, _set_function)
@@ -441,11 +395,11 @@ class Keeper(Pickler):  # type: ignore[misc]
                 attributes.pop(name, None)
             values = {name: each.value for name, each in members.items()}
             args = (*reduced[1][:3], values, *reduced[1][4:])
-            # What an `__init__` or a `__new__` of its own has given to its members.
+            # Attributes that the enum's own `__init__` or `__new__` gave to its members.
             given = [(name, dict(vars(each))) for name, each in members.items()]
             return (reduced[0], args, (reduced[5], reduced[2], given), None, None, _set_enum)
         if "__slots__" in attributes and not issubclass(value, tuple):
-            # cloudpickle sets them on the class that is made, which is too late.
+            # cloudpickle sets them after the class is created, which is too late.
             reduced[1][3]["__slots__"] = attributes.pop("__slots__")
         for name in [n for n, v in attributes.items() if type(v) is types.MemberDescriptorType]:
             del attributes[name]
@@ -461,11 +415,8 @@ def _set_enum(made: Any, state: Any) -> None:
             each.__dict__.setdefault(key, value)
 
 
-def _refusing(words: str) -> Callable[[Any], Any]:
-    def refuse(value: Any) -> Any:
-        raise NotKept("it is or holds %s" % words)
-
-    return refuse
+def _refuse(words: str, value: Any) -> Any:
+    raise NotKept("it is or holds %s" % words)
 
 
 def _module(value: Any) -> Any:
@@ -473,7 +424,7 @@ def _module(value: Any) -> Any:
     if sys.modules.get(str(name)) is not value and not str(name).startswith("mcp."):
         name = next((n for n, other in list(sys.modules.items()) if other is value), None)
     if name is None or name == "__main__":
-        checkpoint.refuse("it is or holds a module that cannot be imported by its name")
+        raise NotKept("it is or holds a module that cannot be imported by its name")
     return (checkpoint.found, (name, ""))
 
 
@@ -498,7 +449,7 @@ def _set_function(made: Any, state: Any) -> None:
     fill(made, own)
 
 
-def _remembering(value: Any) -> Any:
+def _reduce_lru_cache(value: Any) -> Any:
     if checkpoint.is_importable(value):
         return NotImplemented
     options = value.cache_parameters()
@@ -507,12 +458,6 @@ def _remembering(value: Any) -> Any:
 
 def _remember(function: Any, maxsize: Optional[int], typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
-
-
-def _cached(function: Any, name: str) -> Any:
-    made = functools.cached_property(function)
-    made.attrname = name
-    return made
 
 
 def _method(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The `cloudpickle` package where a guest's modules are imported on the host, as tests do.
+"""The `cloudpickle` package when guest modules are imported on the host, as in tests.
 
-In a sandbox the package's own source goes by this name instead: `bridge.sandbox.bundle` takes it
-from what is installed. So a program that imports `cloudpickle` gets its own, or none.
+In a sandbox this name is the package's own source, which `bridge.sandbox.bundle` copies from the
+installed one. A program that imports `cloudpickle` gets the image's package or none.
 """
 
 from __future__ import annotations

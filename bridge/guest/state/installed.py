@@ -1,6 +1,6 @@
-"""Reports what is installed in a sandbox: its distributions, bytecode or fonts of its packages.
+"""Reports the contents of a sandbox: its distributions, bytecode or fonts of its packages.
 
-Only the list of fonts takes code of a package; metadata is read, and sources are compiled.
+Metadata is read and sources are compiled; only the font list runs code of a package.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 import time
 
-from bridge.guest.protocol.distributions import normalised
+from bridge.guest.protocol.distributions import normalize_name
 from bridge.guest.protocol.wire import State
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ PART_BYTES = 512 * 1024
 
 
 def report(run: Run, path: Sequence[str]) -> Iterator[State]:
-    """Yield what a run asks for with its `argv`, in parts; `path` is where imports look."""
+    """Yield the report that a run requests with its `argv`, in parts; `path` is the import path."""
     if run.argv == ["distributions"]:
         data = json.dumps(distributions(path)).encode()
     elif run.argv == ["fonts"]:
@@ -36,7 +36,7 @@ def report(run: Run, path: Sequence[str]) -> Iterator[State]:
 
 
 def distributions(path: Sequence[str]) -> List[List[object]]:
-    """Return [name, version, names of what it needs] of each distribution, as imports find them."""
+    """Return [name, version, names of dependencies] of each distribution, in import order."""
     from importlib import metadata
 
     found: Dict[str, List[object]] = {}
@@ -48,7 +48,7 @@ def distributions(path: Sequence[str]) -> List[List[object]]:
                 for text in requires
                 if "extra" not in text
             ]
-            found.setdefault(normalised(name), [name, one.version, needs])
+            found.setdefault(normalize_name(name), [name, one.version, needs])
         except Exception:
             # It has no usable metadata.
             continue
@@ -56,7 +56,7 @@ def distributions(path: Sequence[str]) -> List[List[object]]:
 
 
 def fonts(root: str) -> bytes:
-    """Return the name and the content of the file in which matplotlib keeps its list of fonts."""
+    """Return the name and the content of matplotlib's font list file."""
     sys.path.insert(1, root)
     __import__("matplotlib.font_manager")
     directory = os.environ["MPLCONFIGDIR"]
@@ -66,10 +66,10 @@ def fonts(root: str) -> bytes:
 
 
 def bytecode(root: str, seconds: float) -> bytes:
-    """Return compiled files of a directory, as many as that time and 64 MiB hold, compressed.
+    """Return compiled files of a directory, compressed, within a time limit and 64 MiB.
 
-    Each is its source's path, its length and its content; those that have a compiled file, and
-    tests, are left out. A package's code is compiled, not run.
+    Each entry is the source's path, the length and the content. Tests and sources that are already
+    compiled are omitted. Packages are compiled, not run.
     """
     import _imp
     import zlib

@@ -1,15 +1,13 @@
-"""Tries operations that the sandbox must refuse, before any program runs.
+"""Attempts operations that the sandbox must refuse, before any program runs.
 
-Owns one attempt for each isolation layer that can be tried cheaply, in this process, without
-permanent effect if it is allowed. The host interprets the answers (`bridge.sandbox.layers`).
-
-No attempt can end the process: system calls of foreign architectures, for which a filter may kill,
-are not tried. Imports nothing of the guest: a backend's probe sends this file alone.
+No attempt has a permanent effect or can end the process. System calls of foreign architectures are
+not tried, because a filter may kill. The host interprets the answers (`bridge.sandbox.layers`).
+Imports nothing of the guest: a backend's probe sends this file alone.
 """
 
 from __future__ import annotations
 
-import _socket  # what `socket` is made of, without what takes milliseconds to import
+import _socket  # the core of `socket`, whose own import takes milliseconds
 import errno
 import os
 
@@ -50,15 +48,15 @@ def no_network() -> None:
 
 
 def own_seccomp() -> None:
-    """Create a file in memory: engines' own filters allow it, ours does not.
+    """Create a file in memory, which engines' own filters allow and ours refuses.
 
-    So the answer tells the two filters apart. Kernels support it since 3.17.
+    The answer distinguishes the two filters. Kernels support the call since 3.17.
     """
     os.close(os.memfd_create("denied"))
 
 
 def tmpfs_noexec() -> None:
-    """Execute a file that is no program: without `noexec`, the kernel refuses its format."""
+    """Execute a file that is not a program: without `noexec`, the kernel refuses its format."""
     for directory in ("/tmp", "/workspace"):
         if not os.path.isdir(directory):
             continue
@@ -80,7 +78,7 @@ def tmpfs_noexec() -> None:
 
 
 def landlock() -> None:
-    """List the devices, which file modes allow and bubblewrap's Landlock rules do not."""
+    """List the devices; file modes allow this and bubblewrap's Landlock rules do not."""
     os.listdir("/dev")
 
 
@@ -92,22 +90,15 @@ ATTEMPTS: Dict[str, Callable[[], None]] = {
 
 
 def denials(attempts: Dict[str, Callable[[], None]] = ATTEMPTS) -> Dict[str, str]:
-    """Make every attempt that this Python can; return layer to the error's name, or `ALLOWED`."""
+    """Make every attempt that this Python supports; return layer to error name, or `ALLOWED`."""
     found = {}
     for layer, attempt in attempts.items():
         try:
-            found[layer] = _answer(attempt)
+            attempt()
+            found[layer] = ALLOWED
+        except OSError as error:
+            if error.errno is not None:
+                found[layer] = errno.errorcode.get(error.errno, str(error.errno))
         except (AttributeError, ValueError):
-            # This Python lacks the call, or the error has no number.
-            continue
+            continue  # This Python lacks the call.
     return found
-
-
-def _answer(attempt: Callable[[], None]) -> str:
-    try:
-        attempt()
-    except OSError as error:
-        if error.errno is None:
-            raise ValueError from error
-        return errno.errorcode.get(error.errno, str(error.errno))
-    return ALLOWED

@@ -1,14 +1,13 @@
-"""Reads what the guest can see of its own isolation.
+"""Reads the guest's own view of its isolation.
 
-Owns the reading of /proc, /sys and system calls into plain values for `hello`, and the count of
-out-of-memory kills. A fact that the system does not report is left out; none is guessed. Refused
-operations are in `denial_probes`. Imports nothing of the guest: a backend's probe sends this file
-alone.
+Reads /proc, /sys and system calls into plain values for `hello`, and counts out-of-memory kills. A
+fact that the system does not report is omitted, not guessed. Refused operations are in
+`denial_probes`. Imports nothing of the guest: a backend's probe sends this file alone.
 """
 
 from __future__ import annotations
 
-import _socket  # what `socket` is made of, without what takes milliseconds to import
+import _socket  # the core of `socket`, whose own import takes milliseconds
 import os
 import resource
 import stat
@@ -34,8 +33,6 @@ _LIMITS = {"nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "core": "RLIMIT_C
 
 _WRITABLE = ("/tmp", "/workspace")
 
-_PACKAGES = "/packages"
-_DIRECTORIES = "/mnt"
 
 _OPTIONS = {
     "ro": os.ST_RDONLY,
@@ -43,7 +40,6 @@ _OPTIONS = {
     "nodev": getattr(os, "ST_NODEV", 4),
     "noexec": getattr(os, "ST_NOEXEC", 8),
 }
-"""Mount options by their name in a mount table, and their `statvfs` flag."""
 
 _MASKED = (
     "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
@@ -71,11 +67,31 @@ def isolation_facts() -> Dict[str, Any]:
         "free_threaded": "t" in getattr(sys, "abiflags", ""),
         "libc": libc(),
     }
-    boot = _read("/proc/sys/kernel/random/boot_id").strip()
-    if boot:
+    if boot := _read("/proc/sys/kernel/random/boot_id").strip():
         facts["boot_id"] = boot
     facts.update(cgroup_limits())
-    facts.update(_process_facts())
+    facts["uid"] = os.getuid()
+    facts.update(status_facts(_read("/proc/self/status")))
+    if text := _read("/proc/self/uid_map"):
+        facts["uid_map"] = [[int(word) for word in line.split()] for line in text.splitlines()]
+    facts["namespaces"] = namespaces()
+    facts.update(masks())
+    if label := _read("/proc/self/attr/current").strip("\0\n "):
+        facts["label"] = label
+    facts["root_read_only"] = bool(_flags("/", os.statvfs("/")) & os.ST_RDONLY)
+    facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
+    names = sorted(_list_directory("/mnt") or ())[:64]
+    paths = filter(os.path.isdir, ["/packages", *("/mnt/" + name for name in names)])
+    facts["binds"] = {path: _mount(path) for path in paths}
+    packages = _list_directory("/packages")
+    if packages is not None:
+        # If the engine's machine does not share the directory, it is empty here.
+        facts["binds"]["/packages"]["empty"] = not packages
+    rlimits = {name: getattr(resource, constant, None) for name, constant in _LIMITS.items()}
+    limits = {name: resource.getrlimit(n)[0] for name, n in rlimits.items() if n is not None}
+    facts["rlimits"] = {n: None if v == resource.RLIM_INFINITY else v for n, v in limits.items()}
+    if (found := interfaces()) is not None:
+        facts["interfaces"] = found
     return facts
 
 
@@ -85,55 +101,18 @@ def libc() -> str:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
         # musl does not name itself; its loader shows it.
-        try:
-            names = os.listdir("/lib")
-        except OSError:
-            return ""
+        names = _list_directory("/lib") or ()
         return "musl" if any(name.startswith("ld-musl-") for name in names) else ""
 
 
-def _process_facts() -> Dict[str, Any]:
-    facts: Dict[str, Any] = {"uid": os.getuid()}
-    facts.update(status_facts(_read("/proc/self/status")))
-    text = _read("/proc/self/uid_map")
-    if text:
-        facts["uid_map"] = [[int(word) for word in line.split()] for line in text.splitlines()]
-    facts["namespaces"] = namespaces()
-    facts.update(masks())
-    label = _read("/proc/self/attr/current").strip("\0\n ")
-    if label:
-        facts["label"] = label
-    facts["root_read_only"] = bool(_flags("/", os.statvfs("/")) & os.ST_RDONLY)
-    facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
-    facts["binds"] = {path: _bind(path) for path in _bind_paths()}
-    facts["rlimits"] = _rlimits()
-    found = interfaces()
-    if found is not None:
-        facts["interfaces"] = found
-    return facts
-
-
-def _bind_paths() -> List[str]:
+def _list_directory(path: str) -> Optional[List[str]]:
     try:
-        found = [_DIRECTORIES + "/" + name for name in sorted(os.listdir(_DIRECTORIES))]
+        return os.listdir(path)
     except OSError:
-        found = []
-    return [path for path in [_PACKAGES, *found[:64]] if os.path.isdir(path)]
-
-
-def _bind(path: str) -> Dict[str, Any]:
-    found = _mount(path)
-    if path == _PACKAGES:
-        # If the engine's machine does not share the directory, it is empty here.
-        try:
-            found["empty"] = not os.listdir(path)
-        except OSError:
-            return found
-    return found
+        return None
 
 
 def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:
-    """Return the names of this network namespace's interfaces; None if unknown."""
     # The file comes first: the call needs a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
     if not names:
@@ -155,7 +134,6 @@ def namespaces() -> Dict[str, str]:
 
 
 def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
-    """Return which masked paths have content, and whether kernel settings are read-only."""
     facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
     try:
         facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)
@@ -167,9 +145,9 @@ def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict
 def _shows(path: str) -> bool:
     try:
         mode = os.stat(path).st_mode
-        return bool(os.listdir(path)) if stat.S_ISDIR(mode) else not stat.S_ISCHR(mode)
     except OSError:
         return False
+    return bool(_list_directory(path)) if stat.S_ISDIR(mode) else not stat.S_ISCHR(mode)
 
 
 def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
@@ -182,8 +160,9 @@ def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
         texts = _cgroup(read, controller, unified, legacy)
         if texts:
             # Limits may be set on the group or on its parents; the smallest applies.
-            numbers = [number for number in map(_number, texts) if number is not None]
-            facts[key] = min(numbers, default=None)
+            numbers = [int(text) for text in texts if text.isdigit()]
+            # cgroup v1 writes "no limit" as a number near 2**63.
+            facts[key] = min((number for number in numbers if number < 1 << 60), default=None)
     quotas = [_cpus(text) for text in _cgroup(read, "cpu", "cpu.max", "")]
     if not quotas:
         pairs = zip(  # noqa: B905 - `strict` is newer than the oldest Python here
@@ -213,7 +192,6 @@ class OomKills:
         self._path = next((path for path in paths if read(path).strip()), "")
 
     def count(self) -> int:
-        """Return the number of kills so far; 0 if unknown."""
         for line in self._read(self._path).splitlines() if self._path else ():
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.strip().isdigit():
@@ -222,14 +200,11 @@ class OomKills:
 
 
 def status_facts(text: str) -> Dict[str, Any]:
-    """Return the privileges and system-call filters in the text of /proc/self/status."""
     facts: Dict[str, Any] = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
-        key = _STATUS_FIELDS.get(name)
-        if key is not None:
-            value = value.strip()
-            facts[key] = value if key.startswith("cap") else int(value)
+        if key := _STATUS_FIELDS.get(name):
+            facts[key] = value.strip() if key.startswith("cap") else int(value)
     return facts
 
 
@@ -254,32 +229,14 @@ def _flags(path: str, found: os.statvfs_result) -> int:
 def _mount(path: str) -> Dict[str, Any]:
     found = os.statvfs(path)
     flags = _flags(path, found)
-    return {
-        "bytes": found.f_blocks * found.f_frsize,
-        "read_only": bool(flags & _OPTIONS["ro"]),
-        "noexec": bool(flags & _OPTIONS["noexec"]),
-        "nosuid": bool(flags & _OPTIONS["nosuid"]),
-        "nodev": bool(flags & _OPTIONS["nodev"]),
-    }
-
-
-def _rlimits() -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
-    for name, constant in _LIMITS.items():
-        number = getattr(resource, constant, None)
-        if number is not None:
-            soft = resource.getrlimit(number)[0]
-            found[name] = None if soft == resource.RLIM_INFINITY else soft
-    return found
+    options = {option: bool(flags & bit) for option, bit in _OPTIONS.items()}
+    read_only = options.pop("ro")
+    return {"bytes": found.f_blocks * found.f_frsize, "read_only": read_only, **options}
 
 
 def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
-    found = []
-    for path in dict.fromkeys(_cgroup_paths(read, controller, unified, legacy)):
-        text = read(path).strip()
-        if text:
-            found.append(text)
-    return found
+    paths = dict.fromkeys(_cgroup_paths(read, controller, unified, legacy))
+    return [text for text in (read(path).strip() for path in paths) if text]
 
 
 def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
@@ -302,10 +259,3 @@ def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> L
     if legacy:
         paths.append("%s/%s/%s" % (root, controller, legacy))
     return paths
-
-
-def _number(text: str) -> Optional[int]:
-    # cgroup v1 writes "no limit" as a number near 2**63.
-    if not text.isdigit() or int(text) >= 1 << 60:
-        return None
-    return int(text)

@@ -1,12 +1,8 @@
-"""Reads the files that a program wrote into `out` and beside it, and sends them to the host.
+"""Reads the files that a program wrote into `out` and next to it, and sends them to the host.
 
-Owns which files are read. The program's processes may still write, rename and link there, and any
-name may be something other than a file. So each name is opened once, relative to an open directory,
-never through a link, and only regular files on the same file system are read. A file is read in
-pieces; each is sent before the next is read.
-
-This runs inside the sandbox with the program's rights. The host does not trust it and counts files
-and bytes itself.
+The program's processes may still write, rename and link there. So each name is opened once,
+relative to an open directory, never through a link. Only regular files on the same file system are
+read, piece by piece. This runs with the program's rights: the host does not trust it.
 """
 
 from __future__ import annotations
@@ -14,21 +10,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
+from time import monotonic, sleep, time
 
-from bridge.guest.descriptors import file_version
+from bridge.guest.processes import file_version
 from bridge.guest.protocol.wire import File
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Mapping, Tuple
+    from typing import Any, Callable, Dict, Mapping
 
     Send = Callable[[File], None]
-    # Inode, size, time of the last change of content and of anything.
-    Version = Tuple[int, int, int, int]
 
 OUT = "out"
-TOP = "../"  # How names of files beside `out` begin: names are relative to `out`.
+TOP = "../"  # Prefix of files next to `out`: names are relative to `out`.
 
 PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
 MAX_DEPTH = 8  # Directories in each other: a program can nest any number, and each is held open.
@@ -36,25 +30,21 @@ MAX_DEPTH = 8  # Directories in each other: a program can nest any number, and e
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DIRECTORY = _READ | os.O_DIRECTORY
 
-_KINDS = (
-    (stat.S_ISLNK, "a symbolic link; only regular files are read"),
-    (stat.S_ISFIFO, "a named pipe, not a regular file"),
-    (stat.S_ISSOCK, "a socket, not a regular file"),
-    (stat.S_ISCHR, "a device, not a regular file"),
-    (stat.S_ISBLK, "a device, not a regular file"),
-)
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link; only regular files are read",
+    stat.S_IFIFO: "a named pipe, not a regular file",
+    stat.S_IFSOCK: "a socket, not a regular file",
+    stat.S_IFCHR: "a device, not a regular file",
+    stat.S_IFBLK: "a device, not a regular file",
+    stat.S_IFREG: "no directory",
+}
 
 
 class FileCollector:
-    """Sends the files in `out` and in the directory above after each run of a sandbox.
+    """Sends the files in `out` and in the directory above after each run of a sandbox."""
 
-    Args:
-        now: A monotonic clock, in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._seen: Dict[str, Version] = {}
+    def __init__(self) -> None:
+        self._seen: Dict[str, Any] = {}  # Path to `file_version`.
 
     def collect(
         self,
@@ -69,16 +59,16 @@ class FileCollector:
         Args:
             send: Sends a frame; returns when there is room for the next.
             limits: The run's limits; `out_bytes` and `out_files` are used.
-            more_runs: Whether more runs follow; each sends only files that are new or changed.
-            placed: What was beside `out` before the run; name to version.
+            more_runs: Whether more runs follow; each sends only new and changed files.
+            placed: The files next to `out` before the run; name to version.
         """
         self._send = send
         self._more_runs = more_runs
-        self._versions: Dict[str, Version] = {}
+        self._versions: Dict[str, Any] = {}
         self._bytes = self._all_bytes = int(limits.get("out_bytes", 64 * 1024 * 1024))
         self._files = self._all_files = int(limits.get("out_files", 100))
         # The host gives up a little later.
-        self._deadline = self._now() + 20.0
+        self._deadline = monotonic() + 20.0
         self._stopped = False
         try:
             above = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -89,11 +79,11 @@ class FileCollector:
             finally:
                 os.close(above)
         except OSError as error:
-            self._problem(OUT, _reason(error))
+            self._problem(OUT, error)
         self._seen = self._versions
 
     def _beside(self, above: int, placed: Mapping[str, Any]) -> None:
-        """Send the new and changed files beside `out`; report new directories with files."""
+        """Send the new and changed files next to `out`; report new directories with files."""
         for name in sorted(os.listdir(above)):
             if self._stopped or name == OUT or name.startswith((".", "__")):
                 # Hidden files are caches and settings of libraries.
@@ -101,7 +91,7 @@ class FileCollector:
             try:
                 self._beside_entry(above, name, placed)
             except OSError as error:
-                self._problem(TOP + name, _reason(error))
+                self._problem(TOP + name, error)
 
     def _beside_entry(self, above: int, name: str, placed: Mapping[str, Any]) -> None:
         found = os.stat(name, dir_fd=above, follow_symlinks=False)
@@ -118,12 +108,16 @@ class FileCollector:
                 words = "a directory with %d names; write it below out/ to get it back"
                 self._problem(TOP + name, words % count)
 
-    def _problem(self, name: str, problem: str) -> None:
+    def _problem(self, name: str, problem: Any) -> None:
         if self._has_room():
+            if isinstance(problem, FileNotFoundError):
+                problem = "it was gone when it was to be read"
+            elif isinstance(problem, OSError):
+                problem = "it cannot be read: %s" % (problem.strerror or problem)
             self._send(File(name=name, problem=problem))
 
     def _has_room(self) -> bool:
-        """Count one more name; return whether it is still one of those that a run may leave."""
+        """Count a name; return whether the run's limit allows it."""
         self._files -= 1
         if self._files < 0:
             words = "more than %d files: put them into one archive; the rest was left out"
@@ -143,7 +137,7 @@ class FileCollector:
             fd = open_below(above, own, _DIRECTORY)
         except OSError as error:
             if depth or error.errno != errno.ENOENT:
-                self._problem(path or OUT, _wrong_kind(above, own) or _reason(error))
+                self._problem(path or OUT, _wrong_kind(above, own) or error)
             return
         try:
             if os.fstat(fd).st_dev != self._device:
@@ -154,25 +148,25 @@ class FileCollector:
                     return
                 self._entry(fd, name, "%s/%s" % (path, name) if path else name, depth)
         except OSError as error:
-            self._problem(path or OUT, _reason(error))
+            self._problem(path or OUT, error)
         finally:
             os.close(fd)
 
     def _entry(self, fd: int, name: str, path: str, depth: int) -> None:
-        if self._now() >= self._deadline:
+        if monotonic() >= self._deadline:
             self._stop("reading took too long; the rest was left out")
             return
         try:
             mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
         except OSError as error:
-            self._problem(path, _reason(error))
+            self._problem(path, error)
             return
         if stat.S_ISDIR(mode):
             self._directory(fd, name, path, depth + 1)
         elif stat.S_ISREG(mode):
             self._file(fd, name, path)
         else:
-            self._problem(path, "it is %s" % _kind(mode))
+            self._problem(path, "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no regular file"))
 
     def _file(self, above: int, name: str, path: str) -> None:
         try:
@@ -180,19 +174,21 @@ class FileCollector:
             # descriptor is examined again.
             fd = open_below(above, name, _READ)
         except OSError as error:
-            self._problem(path, _wrong_kind(above, name) or _reason(error))
+            self._problem(path, _wrong_kind(above, name) or error)
             return
         try:
             self._send_opened(fd, path)
         except OSError as error:
-            self._problem(path, _reason(error))
+            self._problem(path, error)
         finally:
             os.close(fd)
 
     def _send_opened(self, fd: int, path: str) -> None:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            self._problem(path, "it is %s" % _kind(found.st_mode))
+            self._problem(
+                path, "it is %s" % _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+            )
             return
         if found.st_dev != self._device:
             self._problem(path, "something else is mounted there")
@@ -207,13 +203,15 @@ class FileCollector:
                 "were free".format(found.st_size, self._all_bytes, self._bytes),
             )
             return
-        if self._more_runs:
-            found = _stat_settled(fd, found)
+        age = time() - found.st_ctime
+        if self._more_runs and 0 <= age < 0.02:
+            # The next change must show, and file times have steps of up to 20 ms.
+            sleep(0.021 - age)
+            found = os.fstat(fd)
         if self._has_room():
             self._read(fd, found, path)
 
     def _read(self, fd: int, found: os.stat_result, path: str) -> None:
-        """Send a file's content, up to its size when it was opened."""
         size = found.st_size
         left = min(size, self._bytes)
         while True:
@@ -221,7 +219,7 @@ class FileCollector:
             left -= len(piece)
             self._bytes -= len(piece)
             more = left > 0
-            late = more and self._now() >= self._deadline
+            late = more and monotonic() >= self._deadline
             changed = len(piece) == 0 and more
             if not more:
                 changed = file_version(os.fstat(fd)) != file_version(found)
@@ -231,21 +229,12 @@ class FileCollector:
                 return
             self._send(File(name=path, data=piece, size=size, more=more))
             if not more:
-                break
-        self._versions[path] = file_version(found)
+                self._versions[path] = file_version(found)
+                return
 
 
 def open_below(above: int, name: str, flags: int) -> int:
     return os.open(name, flags, dir_fd=above)
-
-
-def _stat_settled(fd: int, found: os.stat_result) -> os.stat_result:
-    """Return the `stat` of a file whose next change will show: file times have 20 ms at most."""
-    age = time.time() - found.st_ctime
-    if not 0 <= age < 0.02:
-        return found
-    time.sleep(0.021 - age)
-    return os.fstat(fd)
 
 
 def _wrong_kind(above: int, name: str) -> str:
@@ -256,17 +245,4 @@ def _wrong_kind(above: int, name: str) -> str:
         return ""
     if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and name != OUT):
         return ""
-    return "it is %s" % _kind(mode)
-
-
-def _kind(mode: int) -> str:
-    for test, name in _KINDS:
-        if test(mode):
-            return name
-    return "no directory" if stat.S_ISREG(mode) else "no regular file"
-
-
-def _reason(error: OSError) -> str:
-    if error.errno == errno.ENOENT:
-        return "it was gone when it was to be read"
-    return "it cannot be read: %s" % (error.strerror or error)
+    return "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no regular file")

@@ -1,34 +1,23 @@
 """The first process of a sandbox: starts the worker and reports how it ended.
 
 Owns the channel to the host, the worker from fork to report, the run's deadline and the killing of
-everything that the program started. It runs no user code and never blocks on any: it is one poll
-loop over non-blocking descriptors (see `relay`).
+the program's processes. It runs no user code and never waits for any: it is one poll loop over
+non-blocking descriptors (see `relay`).
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
-import _socket  # what `socket` is made of, without what takes milliseconds to import
+import _socket  # the core of `socket`, whose own import takes milliseconds
 import gc
 import os
 import select
 import sys
 import time
 
-from bridge.guest import imports
+from bridge.guest import imports, processes
 from bridge.guest.api.program_files import PROGRAM_FILE
-from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
-from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing
-from bridge.guest.protocol import json_text
-from bridge.guest.protocol.wire import (
-    MAX_ID,
-    Exited,
-    Hello,
-    Run,
-    WireError,
-    decode_host_frame,
-    encode,
-)
+from bridge.guest.protocol import json_text, wire
 from bridge.guest.supervisor.denial_probes import denials
 from bridge.guest.supervisor.isolation_facts import OomKills, isolation_facts
 from bridge.guest.supervisor.relay import HostGoneError, Relay, Terminated
@@ -38,16 +27,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, NoReturn, Optional, Tuple
 
-_NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
-"""The fields of an exit notice, and the largest value accepted for each."""
+_NOTICE_MAXIMA = {"code": 255, "cpu_ms": wire.MAX_ID - 1, "peak_memory_bytes": wire.MAX_ID - 1}
 
 _decoded = json_text.decoder()
 
 
 def main(digest: str, precompiled: bool = False) -> NoReturn:
-    """Serve one run, or the runs of one session, then end this process."""
     code = 70
-    children = Children()
+    children = processes.Children()
     try:
         code = _serve(digest, precompiled, children)
     except HostGoneError:
@@ -67,105 +54,81 @@ def main(digest: str, precompiled: bool = False) -> NoReturn:
         os._exit(code)
 
 
-def _serve(digest: str, precompiled: bool, children: Children) -> int:
-    reader, writer = claim_channel()
-    close_others((0, 1, 2, reader, writer))
+def _serve(digest: str, precompiled: bool, children: processes.Children) -> int:
+    reader, writer = processes.claim_channel()
+    processes.close_others((0, 1, 2, reader, writer))
     wake = _wake_on_signals()
-    children.adopts_orphans = adopt_orphans()
+    adopts = children.is_init or processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
+    children.adopts_orphans = adopts
     facts = isolation_facts()
     facts["precompiled"] = precompiled
     facts["denials"] = denials()
-    forbid_tracing()
-    outbox = Outbox(writer)
-    outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
+    processes.prctl(processes.PR_SET_DUMPABLE, 0)
+    outbox = processes.Outbox(writer)
+    outbox.put(wire.encode(wire.Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
     gc.freeze()
-    relay = Relay(reader, outbox, wake, *_fork_worker(children))
+    relay = Relay(reader, outbox, wake, *_fork_worker(children), children)
     gc.enable()
-    seconds = _serve_runs(relay, children)
     # To end all processes takes CPU time, which the host's answer should get first.
-    _await_end_of_input(reader, seconds)
+    deadline = _serve_runs(relay, children) + time.monotonic()
+    poller = select.poll()
+    poller.register(reader, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0 and processes.read_some(reader) != b"":
+        poller.poll(left * 1000)
     return 0
 
 
-def _await_end_of_input(reader: int, seconds: float) -> None:
-    poller, deadline = select.poll(), time.monotonic() + seconds
-    poller.register(reader, select.POLLIN)
-    while (left := deadline - time.monotonic()) > 0 and read_some(reader) != b"":
-        poller.poll(left * 1000)
-
-
-def _serve_runs(relay: Relay, children: Children) -> float:
-    """Serve one run, or the runs of a session while its process lives and the channel is open.
-
-    Returns:
-        The seconds that the host may take for hearing the last frame.
-    """
-    output_files, oom = OutputFiles(), OomKills()
-    line = relay.next_run(children)
+def _serve_runs(relay: Relay, children: processes.Children) -> float:
+    oom = OomKills()
+    line = relay.next_run()
     if line is None:
         raise ChildProcessError("the process that waited for the program has ended")
     # CPU time spent before the run does not count as the program's.
-    children.cpu_seconds = -cpu_clock(children.worker)
+    children.cpu_seconds = -processes.cpu_clock(children.worker)
     while True:
         kills = oom.count()
-        run = _decode_run(line)
-        # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and
-        # so asks for more.
+        run = wire.decode_host_frame(line)
+        if not isinstance(run, wire.Run):
+            raise wire.WireError("the host sent a frame that is not a run")
+        run.files.clear()
+        # The host's answer takes 1 to 2 ms. A cluster asks for more time, because it drops data in
+        # transit when a pod ends.
         answer_seconds = float(run.limits.get("answer_seconds", 0.005))
         relay.begin_run(run.limits, quiet=run.save)
-        if not relay.send_run(line, children):
-            # The worker does not read: it can run nothing more.
-            finish(relay, children, False, 0, run)
+        if not relay.send_run(line):
+            # The worker does not read: it can run nothing more. Like a save, it left no files.
+            _finish(relay, children, False, 0, wire.Run("", save=True))
             return answer_seconds
         # Free the line: with files it is large, and the program shares this memory.
         line = b""
-        timed_out = not relay.until_worker_ends(children)
+        timed_out = not relay.until_worker_ends()
         if timed_out:
             timed_out = not relay.stopped
-            relay.interrupt(children)
-        kills = max(0, oom.count() - kills)
-        # Saving a session changes no file.
-        files = None if run.save else output_files
-        kept = finish(relay, children, timed_out, kills, run, files)
-        line = relay.next_run(children) if kept else None
+            relay.interrupt()
+        kept = _finish(relay, children, timed_out, max(0, oom.count() - kills), run)
+        line = relay.next_run() if kept else None
         if line is None:
             return answer_seconds
-
-
-def _decode_run(line: bytes) -> Run:
-    run = decode_host_frame(line)
-    if not isinstance(run, Run):
-        raise WireError("the host sent a frame that is not a run")
-    run.files.clear()
-    return run
 
 
 def _wake_on_signals() -> int:
     """Turn SIGCHLD and SIGTERM into bytes on a descriptor; return it."""
     reader, writer = os.pipe()
-    reader, writer = private(reader), private(writer)
+    reader, writer = processes.private(reader), processes.private(writer)
     for fd in (reader, writer):
         os.set_blocking(fd, False)
     _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     # As PID 1 a signal without a handler would be ignored.
     for number in (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT):
-        _signal.signal(number, _on_signal)
+        # The wake-up descriptor gets the signal's number.
+        _signal.signal(number, lambda *signal: None)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
     return reader
 
 
-def _on_signal(number: int, frame: Any) -> None:
-    """Do nothing: the wake-up descriptor has the signal's number."""
-
-
-def finish(
-    relay: Relay,
-    children: Children,
-    timed_out: bool,
-    kills: int,
-    run: Run,
-    output_files: Optional[OutputFiles] = None,
+def _finish(
+    relay: Relay, children: processes.Children, timed_out: bool, kills: int, run: wire.Run
 ) -> bool:
     """Send the worker's remaining output, its files and an `Exited` frame.
 
@@ -177,12 +140,22 @@ def finish(
     relay.drain()
     notice = _parse_notice(relay.exit_notice)
     kept = run.session > 0 and notice is not None and children.status is None
-    if output_files is not None and _left_files():
+    # Saving a session changes no file.
+    if not run.save and _left_files():
         if not kept:
             # No process may write to the files while they are read.
             children.kill_all()
-        output_files.send(relay, run, more_runs=kept)
-    relay.send(_exited_frame(notice, children, timed_out, kills, kept))
+        _send_files(relay, run, more_runs=kept)
+    exited: Dict[str, Any] = {} if notice is None else notice
+    if notice is None:
+        status = children.status
+        if status is not None and os.WIFEXITED(status):
+            exited["code"] = os.WEXITSTATUS(status)
+        elif status is not None and os.WIFSIGNALED(status):
+            exited["signal"] = os.WTERMSIG(status)
+        exited["cpu_ms"] = max(0, int(children.cpu_seconds * 1000))
+        exited["peak_memory_bytes"] = children.peak_bytes
+    relay.send(wire.Exited(**exited, timed_out=timed_out, oom_kills=kills, kept=kept))
     relay.flush()
     if not kept and notice is not None and not children.is_init:
         children.kill_all()
@@ -190,70 +163,27 @@ def finish(
 
 
 def _left_files() -> bool:
-    """Return whether there is any file to look at; cheap, as most programs write none."""
     try:
-        with os.scandir(".") as entries:
-            if any(entry.name != "out" for entry in entries):
-                return True
-        with os.scandir("out") as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
-        return os.path.islink("out")
+        return os.listdir(".") != ["out"] or bool(os.listdir("out"))
     except OSError:
-        # It exists and is not a directory.
+        # It is no directory, or closed.
         return True
 
 
-class OutputFiles:
-    """Sends the files that programs write into `out` and beside it, after each run."""
-
-    def __init__(self) -> None:
-        self._collector: Any = None
-
-    def send(self, relay: Relay, run: Run, more_runs: bool) -> None:
-        """Read the files and send them; if more runs follow, only those that are new or changed."""
-        from bridge.guest.supervisor.output_files import PIECE_BYTES, FileCollector
-
-        def send(frame: Any) -> None:
-            relay.send(frame)
-            # One piece may wait while the next is read.
-            relay.flush(PIECE_BYTES)
-
-        self._collector = self._collector or FileCollector()
-        try:
-            placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
-        except (ValueError, TypeError, KeyError):
-            placed = {}
-        placed.setdefault(run.name or PROGRAM_FILE, None)
-        self._collector.collect(send, run.limits, more_runs, placed=placed)
+_collector: Any = None
 
 
-def _exited_frame(
-    notice: Optional[Dict[str, int]], children: Children, timed_out: bool, kills: int, kept: bool
-) -> Exited:
-    if notice is not None:
-        return Exited(
-            code=notice["code"],
-            cpu_ms=notice["cpu_ms"],
-            peak_memory_bytes=notice["peak_memory_bytes"],
-            oom_kills=kills,
-            timed_out=timed_out,
-            kept=kept,
-        )
-    status = children.status
-    code = signal_number = None
-    if status is not None and os.WIFEXITED(status):
-        code = os.WEXITSTATUS(status)
-    elif status is not None and os.WIFSIGNALED(status):
-        signal_number = os.WTERMSIG(status)
-    return Exited(
-        code=code,
-        signal=signal_number,
-        timed_out=timed_out,
-        oom_kills=kills,
-        cpu_ms=max(0, int(children.cpu_seconds * 1000)),
-        peak_memory_bytes=children.peak_bytes,
-    )
+def _send_files(relay: Relay, run: wire.Run, more_runs: bool) -> None:
+    global _collector
+    from bridge.guest.supervisor.output_files import FileCollector
+
+    _collector = _collector or FileCollector()
+    try:
+        placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
+    except (ValueError, TypeError, KeyError):
+        placed = {}
+    placed.setdefault(run.name or PROGRAM_FILE, None)
+    _collector.collect(relay.send_piece, run.limits, more_runs, placed=placed)
 
 
 def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
@@ -265,12 +195,8 @@ def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     return notice if all(0 <= notice[key] <= most for key, most in _NOTICE_MAXIMA.items()) else None
 
 
-def _fork_worker(children: Children) -> Tuple[Outbox, Outbox, Dict[int, str]]:
-    """Fork the process that waits for a run: meanwhile it imports what most programs need.
-
-    Returns:
-        Its socket for frames, its pipe for runs, and its pipes of output with their names.
-    """
+def _fork_worker(children: processes.Children) -> Tuple[int, int, Dict[int, str]]:
+    """Fork the process that waits for a run: meanwhile it imports what most programs need."""
     ours, theirs = _socket.socketpair()
     control_read, control = os.pipe()
     out_read, out_write = os.pipe()
@@ -281,7 +207,7 @@ def _fork_worker(children: Children) -> Tuple[Outbox, Outbox, Dict[int, str]]:
         worker.main(*own, children.is_init, imports.STANDARD)
     for fd in (theirs.detach(), control_read, out_write, err_write):
         os.close(fd)
-    kept = [private(fd) for fd in (ours.detach(), control, out_read, err_read)]
+    kept = [processes.private(fd) for fd in (ours.detach(), control, out_read, err_read)]
     for fd in kept:
         os.set_blocking(fd, False)
-    return Outbox(kept[0]), Outbox(kept[1]), {kept[2]: "stdout", kept[3]: "stderr"}
+    return kept[0], kept[1], {kept[2]: "stdout", kept[3]: "stderr"}

@@ -9,17 +9,18 @@ import binascii
 import builtins
 import os
 import sys
+from contextlib import suppress
 
 from bridge.guest.api import library, tracebacks
-from bridge.guest.descriptors import file_version
+from bridge.guest.api.proxies import Server, ServerModule, signature_text
 from bridge.guest.imports import OnImport
-from bridge.guest.processes import PLACED_NOTICE
+from bridge.guest.processes import PLACED_NOTICE, file_version
 from bridge.guest.protocol.json_text import encoder
 from bridge.guest.protocol.wire import Done
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, Iterator, List, Mapping, Optional
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.display import Display
@@ -27,24 +28,18 @@ if TYPE_CHECKING:
 
 compact = encoder()
 
-_display: Any = None
-"""The client and the run's limits; the `Display` once something was shown."""
+_display: Any = None  # The client and the run's limits; the `Display` once something was shown.
 
 
 def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optional[Done]:
-    """Prepare the environment of a run before its program is compiled.
-
-    Args:
-        namespace: The program's globals.
-
-    Returns:
-        The run's outcome if an input file cannot be written: the program must not start. Else None.
-    """
-    _set_display(run, client)
-    servers = {"AVAILABLE": run.servers, "DISCOVERED": run.discovered or run.servers}
-    for kind, listed in servers.items():
+    global _display, _workspace
+    _display = (client, run.limits)
+    # As builtins, so that the program's modules have them and a session does not save them.
+    builtins.display = display  # type: ignore[attr-defined]
+    builtins.help = show_help  # type: ignore[assignment]
+    for kind, servers in (("AVAILABLE", run.servers), ("DISCOVERED", run.discovered)):
         # Names of servers hold any character: as JSON text.
-        names = compact([server["name"] for server in listed])
+        names = compact([server["name"] for server in servers or run.servers])
         os.environ["MCP_%s_SERVERS" % kind] = names
     if run.skills or "skill" in run.code or "bridge.guest.api.skill_modules" in sys.modules:
         from bridge.guest.api.skill_modules import finder
@@ -60,11 +55,13 @@ def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optio
     # For Python processes that the program starts: joblib's pools, `python -m pytest`.
     paths = [path for path in sys.path if path in run.paths or path.endswith("-packages")]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    return _write_input_files(run)
+    _workspace = _workspace or os.getcwd()
+    with suppress(OSError):  # It exists, as in a session, or the directory is read-only.
+        os.mkdir(os.path.join(_workspace, "out"))
+    return write_files(run.files, _workspace)
 
 
 def conclude(client: ChannelClient) -> None:
-    """Send the last progress report and show open figures, after the program has ended."""
     library.conclude(client)
     if "matplotlib.pyplot" in sys.modules:
         current_display().show_left()
@@ -73,31 +70,13 @@ def conclude(client: ChannelClient) -> None:
 _workspace = ""  # The working directory when the first program started.
 
 
-def _write_input_files(run: Run) -> Optional[Done]:
-    global _workspace
-    _workspace = _workspace or os.getcwd()
-    _make_out(os.path.join(_workspace, "out"))
-    if not run.files:
-        return None
-    return write_files(run.files, _workspace)
-
-
 def note_files(client: ChannelClient) -> None:
-    """Tell the supervisor what is in the working directory: what is new later is the program's."""
-    names = [name for name in os.listdir(_workspace) if name != "out"]
-    if names:
-        found = ((name, os.lstat(os.path.join(_workspace, name))) for name in names)
-        files = compact({name: list(file_version(stat)) for name, stat in found})
-        line = files.encode("utf-8", "surrogateescape")
-        client.note(PLACED_NOTICE + b'"files":' + line + b"}\n")
-
-
-def _make_out(path: str) -> None:
-    try:
-        os.mkdir(path)
-    except OSError:
-        # It exists, as in a session, or the directory is read-only.
-        return
+    """Report the working directory's files to the supervisor: later files are the program's."""
+    paths = {name: os.path.join(_workspace, name) for name in os.listdir(_workspace)}
+    files = {name: file_version(os.lstat(path)) for name, path in paths.items() if name != "out"}
+    if files:
+        line = compact(files).encode("utf-8", "surrogateescape")
+        client.write(PLACED_NOTICE + b'"files":' + line + b"}\n")
 
 
 def display(*values: Any) -> None:
@@ -105,23 +84,12 @@ def display(*values: Any) -> None:
     current_display().show(*values)
 
 
-def show_help(*things: Any) -> None:
-    """Print what there is to know of something."""
-    from bridge.guest.api.help_text import show_help
-
-    show_help(*things)
-
-
 def current_display() -> Display:
     global _display
     if isinstance(_display, tuple):
         from bridge.guest.api.display import Display
 
-        client, limits = _display
-        given = {
-            name: int(limits[name]) for name in ("shown_bytes", "frame_bytes") if name in limits
-        }
-        _display = Display(client, **given)
+        _display = Display(*_display)
     shown: Display = _display
     return shown
 
@@ -132,18 +100,9 @@ def prepare_pyplot() -> None:
 
     def show(*args: Any, **kwargs: Any) -> None:
         """Show all open figures, and close them."""
-
         current_display().show_figures()
 
     pyplot.show = show
-
-
-def _set_display(run: Run, client: ChannelClient) -> None:
-    global _display
-    _display = (client, run.limits)
-    # As builtins, so that the program's modules have them and a session does not save them.
-    builtins.display = display  # type: ignore[attr-defined]
-    builtins.help = show_help  # type: ignore[assignment]
 
 
 def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
@@ -176,13 +135,9 @@ def _write(path: str, data: str) -> None:
         os.close(fd)
 
 
-#
-# matplotlib is handled in `display`, which also shows figures at the program's end.
-
 _redirected = False
 
 _METHODS = {"PIL.Image": "Image", "plotly.basedatatypes": "BaseFigure"}
-"""Module to its class whose `show` would open a window."""
 
 
 def redirect_windows() -> None:
@@ -193,30 +148,17 @@ def redirect_windows() -> None:
     _redirected = True
     for module, kind in _METHODS.items():
         OnImport(module, lambda module=module, kind=kind: _patch(module, kind))
-    OnImport("webbrowser", _register_browser)
+
+    def register() -> None:
+        sys.modules["webbrowser"].register("run_python", None, Browser(), preferred=True)
+
+    OnImport("webbrowser", register)
 
 
 def _patch(module: str, kind: str) -> None:
     found = getattr(sys.modules[module], kind, None)
     if found is not None:
-        found.show = _show
-
-
-def _show(self: Any, *args: Any, **options: Any) -> None:
-    display(self)
-
-
-def _register_browser() -> None:
-    webbrowser: Any = sys.modules["webbrowser"]
-    webbrowser.register("run_python", None, Browser(), preferred=True)
-
-
-class _Page:
-    def __init__(self, html: str) -> None:
-        self._html = html
-
-    def _repr_html_(self) -> str:
-        return self._html
+        found.show = lambda self, *args, **options: display(self)
 
 
 class Browser:
@@ -225,7 +167,6 @@ class Browser:
     name = "run_python"
 
     def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
-        """Display a local file; return whether that worked."""
         from urllib.parse import unquote, urlsplit
 
         parts = urlsplit(url)
@@ -236,7 +177,45 @@ class Browser:
                 page = file.read(2 * 1024 * 1024)
         except OSError:
             return False
-        display(_Page(page))
+        display(type("Page", (), {"_repr_html_": lambda self: page})())
         return True
 
     open_new = open_new_tab = open
+
+
+def show_help(*things: Any) -> None:
+    """Print help on a server, on `runtime` or on any other object."""
+    if len(things) == 1 and isinstance(things[0], (Server, ServerModule)):
+        print("\n".join(_server_help(things[0]._tools.server)))
+    elif len(things) == 1 and things[0] is sys.modules.get("mcp.runtime"):
+        print("\n".join(_runtime_help(things[0])))
+    else:
+        import pydoc
+
+        pydoc.help(*things)
+
+
+def _server_help(server: Mapping[str, Any]) -> Iterator[str]:
+    about = str(server.get("description") or "")
+    yield "mcp_%s%s" % (server["alias"], ": " + about if about else "")
+    head = "mcp_%s" % server["alias"]
+    for tool in server.get("tools") or ():
+        text = " ".join(str(tool.get("description") or "").split()).split(". ")[0][:120]
+        comment = "  # " + text if text else ""
+        yield "  %s%s" % (signature_text(server, tool)[len(head) :], comment)
+    yield "Each call needs `await`. All of one tool: help(%s.name)" % head
+
+
+def _runtime_help(module: Any) -> Iterator[str]:
+    import inspect  # slow, and few programs print help
+
+    yield "runtime; for more: help(runtime.call_tool)"
+    for name in module.__all__:
+        helper = getattr(module, name)
+        if isinstance(helper, type):
+            yield "%s: server, tool, message, data" % name
+            continue
+        signature = inspect.signature(helper)
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        shown = str(inspect.Signature(plain))
+        yield "%s%s%s" % ("await " if inspect.iscoroutinefunction(helper) else "", name, shown)

@@ -1,9 +1,9 @@
-"""Nested event loops, and event loops in forked children.
+"""Supports nested event loops, and event loops in forked children.
 
-Owns the patches that let `asyncio.run` and `run_until_complete` work while a loop is running:
-programs mix them with top-level `await`, which plain asyncio refuses. Another loop runs in its own
-thread while the outer one waits; the running loop runs on within itself. A child forked from a
-running loop gets its own epoll and wake-up pipe instead of sharing its parent's.
+Patches asyncio so that `asyncio.run` and `run_until_complete` work while a loop is running:
+programs mix them with top-level `await`. Another loop runs in its own thread while the outer one
+waits; the running loop runs nested in itself. A child forked from a running loop gets its own epoll
+and wake-up pipe instead of sharing its parent's.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import threading
 import warnings
 from typing import Any, Callable, List
 
-from bridge.guest.worker.leftovers import run_to_end, watch_loop
+from bridge.guest.worker.leftovers import loops, run_to_end
 
 
-def install() -> None:
+def _install() -> None:
     outside = _outside(asyncio.run)
 
     @functools.wraps(asyncio.run)
@@ -46,11 +46,14 @@ def install() -> None:
     runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
         runner.run = _outside(runner.run)
-    os.register_at_fork(before=_remember_loop, after_in_child=_unshare_loop)
+    os.register_at_fork(
+        before=lambda: setattr(_forking, "loop", asyncio._get_running_loop()),
+        after_in_child=_unshare_loop,
+    )
 
 
 def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that does the same in a thread of its own where a loop is running."""
+    """Return the function, run in its own thread where a loop is running."""
 
     @functools.wraps(original)
     def run(*args: Any, **options: Any) -> Any:
@@ -62,7 +65,6 @@ def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `function` in its own thread; return its value or raise its exception."""
     outcome: List[Any] = []
     context = contextvars.copy_context()
 
@@ -82,10 +84,6 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 _forking = threading.local()
 """Holds the running loop during a fork: in the child, asyncio no longer reports it."""
-
-
-def _remember_loop() -> None:
-    _forking.loop = asyncio._get_running_loop()
 
 
 def _unshare_loop() -> None:
@@ -141,7 +139,7 @@ def _patch_loops() -> None:
     @functools.wraps(original)
     def run_until_complete(self: Any, future: Any) -> Any:
         running = asyncio._get_running_loop()
-        watch_loop(self)
+        loops.add(self)
         if running is None:
             return original(self, future)
         if running is not self:
@@ -152,7 +150,6 @@ def _patch_loops() -> None:
 
 
 def _run_nested(loop: Any, future: Any) -> Any:
-    """Run the running loop itself until a future of it is done; return its result."""
     outer, waiting = asyncio.current_task(loop), len(loop._ready)
     if outer is not None:
         asyncio.tasks._leave_task(loop, outer)
@@ -166,3 +163,6 @@ def _run_nested(loop: Any, future: Any) -> Any:
         for _ in range(waiting - len(loop._ready)):
             loop.call_soon(bool)  # the outer pass counted what was ready before
     return future.result()
+
+
+_install()

@@ -1,12 +1,13 @@
-"""What a program leaves at its end: tasks, threads, and coroutines that nothing awaits.
+"""Handles unfinished tasks, threads, and coroutines at a program's end.
 
-A run's tasks and threads end before its result goes out. Tasks that make no call for a second are
-cancelled, and the result names them. A thread that lives on in a session makes no more calls, and
-what it prints is dropped.
+A run's tasks and threads end before its result is sent. Tasks that make no call for a second are
+cancelled, and the result names them. A thread that survives in a session makes no more calls, and
+its output is dropped.
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 earlier_threads = client.earlier_threads = weakref.WeakSet()
 
 _unsent: List[str] = []
-_loops: Set[Any] = set()
+loops: Set[Any] = set()  # Those that the program runs itself: their tasks end with it.
 _tasks: weakref.WeakSet[Any] = weakref.WeakSet()
 _pool_work: weakref.WeakSet[Any] = weakref.WeakSet()
 _never_awaited: Dict[int, Any] = {}
@@ -52,7 +53,7 @@ async def run_to_end(main: Any) -> Any:
 
 
 async def _finish_tasks() -> None:
-    """Wait for the loop's other tasks; cancel and name those left when no calls are made."""
+    """Wait for the loop's other tasks; cancel and name them when no calls are made."""
     asyncio: Any = sys.modules["asyncio"]
     if asyncio._get_running_loop() is None:
         # A child that the program forked.
@@ -72,9 +73,9 @@ def _other_tasks() -> Set[Any]:
 
 
 class Idle:
-    """Tells when a program that has ended makes no more progress.
+    """Detects that an ended program makes no more progress.
 
-    One that calls again and again, such as a heartbeat, gets ten seconds between its calls.
+    A program that calls repeatedly, such as a heartbeat, gets ten seconds between its calls.
     """
 
     def __init__(self) -> None:
@@ -102,7 +103,7 @@ def _cpu_seconds(thread: threading.Thread) -> float:
 
 
 async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
-    """Cancel tasks, and wait for their end; all but the program's own, `main`, are named."""
+    """Cancel tasks and wait for their end; name all but the program's own, `main`."""
     left = [task for task in tasks if not task.done()]
     for task in left:
         if task is not main:
@@ -112,16 +113,10 @@ async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
         await sys.modules["asyncio"].wait(left, timeout=0.5)
 
 
-def watch_loop(loop: Any) -> None:
-    """Remember a loop that the program runs itself: its tasks end with the program."""
-    _loops.add(loop)
-
-
 def finish_loops() -> None:
-    """Finish the tasks of the loops that the program ran itself and left open."""
-    for loop in list(_loops):
+    for loop in list(loops):
         if loop.is_closed():
-            _loops.remove(loop)
+            loops.remove(loop)
         elif not loop.is_running() and sys.modules["asyncio"].all_tasks(loop):
             loop.run_until_complete(_finish_tasks())
 
@@ -133,14 +128,6 @@ def make_task(loop: Any, coroutine: Any, **options: Any) -> Any:
     return task
 
 
-def _tell_task_errors() -> None:
-    """Print unretrieved errors of tasks; Python prints one when its task is deleted."""
-    for task in list(_tasks):
-        if task.done() and getattr(task, "_log_traceback", False):
-            context = {"message": "Task exception was never retrieved", "task": task}
-            task.get_loop().call_exception_handler({**context, "exception": task.exception()})
-
-
 def _describe(coroutine: Any) -> str:
     name = getattr(coroutine, "__qualname__", type(coroutine).__name__)
     frame = getattr(coroutine, "cr_frame", None)
@@ -150,7 +137,6 @@ def _describe(coroutine: Any) -> str:
 
 
 def note_unsent(name: str) -> None:
-    """Add a task or coroutine that the run did not finish."""
     _unsent.append(name[:200])
 
 
@@ -162,7 +148,7 @@ def take_unsent() -> List[str]:
 
 
 def watch_threads() -> None:
-    """Start to record a session's threads: pools' work, and what an earlier run's thread starts."""
+    """Record a session's threads: pool workers, and threads that an earlier run's thread starts."""
     start: Any = threading.Thread.start
 
     def start_as_parent(self: threading.Thread) -> None:
@@ -177,11 +163,11 @@ def watch_threads() -> None:
         pool: Any = sys.modules["concurrent.futures.thread"].ThreadPoolExecutor
         submit = pool.submit
 
-        def remembering(*args: Any, **options: Any) -> Any:
+        def remember(*args: Any, **options: Any) -> Any:
             _pool_work.add(future := submit(*args, **options))
             return future
 
-        pool.submit = remembering
+        pool.submit = remember
 
     OnImport("concurrent.futures.thread", patch)
 
@@ -198,46 +184,35 @@ def finish_threads(names: Iterable[Any]) -> None:
         note_unsent("thread %s" % thread.name)
     kept = [value for value in names if type(value) is types.CoroutineType]
     for value in kept:
-        if _is_new(value):
+        from inspect import CORO_CREATED, getcoroutinestate  # slow to import, and seldom needed
+
+        if id(value) not in _never_awaited and getcoroutinestate(value) == CORO_CREATED:
             # Kept, so that Python does not warn of it in a later run.
             _never_awaited[id(value)] = value
             note_unsent("%s (not awaited)" % _describe(value))
     for number in _never_awaited.keys() - set(map(id, kept)):
         _never_awaited.pop(number).close()
-    _tell_task_errors()
+    for task in list(_tasks):
+        # Python prints an unretrieved error when its task is deleted, which may be later.
+        if task.done() and getattr(task, "_log_traceback", False):
+            context = {"message": "Task exception was never retrieved", "task": task}
+            task.get_loop().call_exception_handler({**context, "exception": task.exception()})
     gc.collect()
 
 
-def _is_new(coroutine: Any) -> bool:
-    from inspect import CORO_CREATED, getcoroutinestate  # slow to import, and few programs need it
-
-    return id(coroutine) not in _never_awaited and getcoroutinestate(coroutine) == CORO_CREATED
-
-
 def silence_threads() -> None:
-    """Drop all later output of the remaining threads."""
     earlier_threads.update(_threads())
     if earlier_threads:
         for stream in (sys.__stdout__, sys.__stderr__):
             if stream is not None and "write" not in stream.__dict__:
-                stream.write = _drop_late(stream.write)  # type: ignore[method-assign]
+                stream.write = functools.partial(_write, stream.write)  # type: ignore[method-assign]
 
 
-def cancel_timers(loop: Any) -> None:
-    """Cancel what a session's loop would call in a later run."""
-    for timer in list(getattr(loop, "_scheduled", ())):
-        timer.cancel()
-
-
-def _drop_late(write: Callable[[str], int]) -> Callable[[str], int]:
-    def write_current(text: str) -> int:
-        return len(text) if threading.current_thread() in earlier_threads else write(text)
-
-    return write_current
+def _write(write: Callable[[str], int], text: str) -> int:
+    return len(text) if threading.current_thread() in earlier_threads else write(text)
 
 
 def _threads() -> List[threading.Thread]:
-    """Return the run's threads, without those of pools, which wait for work of later runs."""
     pools: Any = sys.modules.get("concurrent.futures.thread")
     processes: Any = sys.modules.get("concurrent.futures.process")
     others = [threading.main_thread(), *(pools._threads_queues if pools else ())]

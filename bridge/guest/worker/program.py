@@ -17,8 +17,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from itertools import islice
 
-from bridge.guest.api.awaits import strip_await
-from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, file_name
+from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, file_name, strip_await
 from bridge.guest.api.tracebacks import describe, describe_syntax, guest_files, register_source
 from bridge.guest.api.values import Blob, to_json
 from bridge.guest.imports import OnImport
@@ -28,13 +27,12 @@ from bridge.guest.protocol.wire import Done, Run, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 RESULT_NAME = "__run_python_result__"
 """The global that holds the last expression's value until it is taken out."""
 
-ASSIGNED_NAME = "__run_python_assigned__"
-"""The global that holds the value of a last assignment."""
+ASSIGNED_NAME = "__run_python_assigned__"  # The global that holds the value of a last assignment.
 
 _DISPLAY_LIBRARIES = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars", "pyarrow"))
 """Libraries whose values are displayed, also inside a list."""
@@ -47,28 +45,11 @@ TREE_FLAGS = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
 _NEED_LOOP = frozenset(("create_task", "ensure_future", "gather", "get_running_loop", "shield"))
 """Functions of asyncio that fail where no event loop runs."""
 
-_COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100
-"""Code flags as in `inspect`, whose import is slow."""
+_COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100  # Code flags as in `inspect`, whose import is slow.
 
 
-class CompileError(Exception):
-    """The source does not compile; holds the message for the program's author."""
-
-    def __init__(self, text: str, kind: str) -> None:
-        super().__init__(text)
-        self.text = text
-        self.kind = kind
-
-
-def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, bool]:
-    """Return the program's code and whether it ends in an expression or an assignment.
-
-    Args:
-        name: Its file name in tracebacks.
-
-    Raises:
-        CompileError: It does not compile.
-    """
+def compile_program(source: str, name: str = FILENAME) -> Union[Tuple[types.CodeType, bool], Done]:
+    """Return the code and whether its end has a value; the outcome if it does not compile."""
     source = source[1:] if source.startswith("\ufeff") else source
     register_source(source, name)
     try:
@@ -79,20 +60,18 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
             tree.body += compile("if 0: await 0", name, "exec", TREE_FLAGS).body
         if "await" in source and any(name in source for name in PLAIN):
             strip_await(tree)
-        code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
+        return compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True), has_value
     except SyntaxError as error:
-        raise CompileError(describe_syntax(error), type(error).__name__) from None
+        return Done("exception", 1, describe_syntax(error), type(error).__name__)
     except UnicodeEncodeError as error:
-        message = "SyntaxError: the program holds %r at position %d, which is no character (%s)"
+        message = "the program holds %r at position %d, which is no character (%s)"
         text = message % (source[error.start : error.start + 1], error.start, error.reason)
-        raise CompileError(text, "SyntaxError") from None
     except ValueError as error:
         # Older Pythons report null bytes this way.
-        raise CompileError("SyntaxError: %s" % error, "SyntaxError") from None
+        text = str(error)
     except (RecursionError, MemoryError) as error:
-        text = "SyntaxError: the program is nested too deeply to compile (%s)"
-        raise CompileError(text % type(error).__name__, "SyntaxError") from None
-    return code, has_value
+        text = "the program is nested too deeply to compile (%s)" % type(error).__name__
+    return Done("exception", 1, "SyntaxError: " + text, "SyntaxError")
 
 
 def _parse(source: str, name: str) -> _ast.Module:
@@ -126,9 +105,8 @@ def _keep_last_value(body: List[Any]) -> bool:
         name: getattr(last, name) for name in getattr(last, "_attributes", ())
     }
     if isinstance(last, _ast.Expr):
-        body[-1] = _ast.Assign(
-            [_ast.Name(RESULT_NAME, _ast.Store(), **position)], last.value, **position
-        )
+        kept = _ast.Name(RESULT_NAME, _ast.Store(), **position)
+        body[-1] = _ast.Assign([kept], last.value, **position)
         return True
     if isinstance(last, (_ast.Assign, _ast.AnnAssign)) and last.value is not None:
         target = last.targets[-1] if isinstance(last, _ast.Assign) else last.target
@@ -149,7 +127,6 @@ def _keep_last_value(body: List[Any]) -> bool:
 
 
 def _makes_tasks(node: Any) -> bool:
-    """Return whether code outside of functions calls what needs a running event loop."""
     if isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.Lambda)):
         return False
     if isinstance(node, _ast.Call):
@@ -165,13 +142,7 @@ def _makes_tasks(node: Any) -> bool:
 
 
 class GuestProgram:
-    """Runs one program in a new module, or in a session's.
-
-    Args:
-        namespace: The globals of a new module.
-        module: The session's module, which has its globals already.
-        run_loop: Runs a coroutine to its end; `asyncio.run` if left out.
-    """
+    """Runs one program in a new module, or in a session's."""
 
     def __init__(
         self,
@@ -185,7 +156,7 @@ class GuestProgram:
         self._file = run.name or PROGRAM_FILE
         self._in_session = run.session > 0
         self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))
-        self._run_loop = run_loop or _run_loop
+        self._run_loop = run_loop or (lambda coroutine: __import__("asyncio").run(coroutine))
         if module is None:
             module = types.ModuleType("__main__")
             module.__dict__.update(namespace)
@@ -193,44 +164,34 @@ class GuestProgram:
         self.module = module
 
     def run(self) -> Done:
-        """Run the program until its main thread ends; return the outcome."""
-        try:
-            code, has_value = compile_program(self._source, self._name)
-        except CompileError as refused:
-            return Done("exception", 1, error=refused.text, error_type=refused.kind)
+        compiled = compile_program(self._source, self._name)
+        if isinstance(compiled, Done):
+            return compiled
         sys.modules["__main__"] = self.module
         self._give_file()
         # Before the program starts, so that it may set its own.
         warnings.formatwarning = _format_warning
         try:
+            code, has_value = compiled
             value = self._execute(code, has_value)
             if (left := sys.modules.get("bridge.guest.worker.leftovers")) is not None:
                 left.finish_loops()
             assigned = self.module.__dict__.pop(ASSIGNED_NAME, None)
             held = "bridge.guest.api.held_results" in sys.modules
             if value is None and assigned is not None and not (self._in_session or held):
-                return self._assigned(assigned)
-            return self._finished(value, has_value)
+                return self._outcome_of_assignment(assigned)
+            return self._outcome_of_value(value, has_value)
         except SystemExit as error:
             return _exit(error)
         except BaseException as error:
-            return self._failed(error)
+            return self._outcome_of_error(error)
 
     def _give_file(self) -> None:
-        """Set the program's `__file__`, which is written once something may read it.
-
-        That is the program, or a process of a `spawn` or `forkserver` pool, which imports it.
-        """
+        """Set the program's `__file__`; the file is written before code can read it."""
         path = self.module.__dict__["__file__"] = os.path.join(os.getcwd(), self._file)
-
-        def write() -> None:
-            from bridge.guest.worker.main_file import write_file
-
-            write_file(path, self._source)
-
         if "__file__" in self._source:
-            write()
-        OnImport("multiprocessing.spawn", write)
+            _write_file(path, self._source)
+        OnImport("multiprocessing.spawn", lambda: _write_file(path, self._source))
 
     def _execute(self, code: types.CodeType, has_value: bool) -> Any:
         namespace = self.module.__dict__
@@ -243,7 +204,7 @@ class GuestProgram:
             return self._run_loop(_await_value(value))
         return list(value) if isinstance(value, types.GeneratorType) else value
 
-    def _failed(self, error: BaseException) -> Done:
+    def _outcome_of_error(self, error: BaseException) -> Done:
         held = sys.modules.get("bridge.guest.api.held_results")
         if held is not None:
             held.blame(error)
@@ -254,19 +215,12 @@ class GuestProgram:
             except BaseException:
                 # The program's own hook failed; the error is still reported below.
                 hook = sys.__excepthook__
-        return Done(
-            "exception",
-            1,
-            error=describe(error, guest_files()),
-            error_type=type(error).__name__,
-            out_of_memory=_failed_to_allocate(error),
-        )
+        text, kind = describe(error, guest_files()), type(error).__name__
+        return Done("exception", 1, text, kind, out_of_memory=_failed_to_allocate(error))
 
-    def _finished(self, value: Any, has_value: bool) -> Done:
-        if not has_value or value is None:
-            # As at Python's prompt: most programs end in a `print`, which returns None.
-            return Done("ok")
-        if _was_displayed(value):
+    def _outcome_of_value(self, value: Any, has_value: bool) -> Done:
+        # As at Python's prompt: most programs end in a `print`, which returns None.
+        if not has_value or value is None or _was_displayed(value):
             return Done("ok")
         if getattr(value, "_parts", None) is not None:
             for line in sys.modules["bridge.guest.api.results"].more_lines(value):
@@ -282,11 +236,8 @@ class GuestProgram:
             return Done("ok", result_repr=print_json(plain))
         return Done("ok", has_result=True, result=plain)
 
-    def _assigned(self, value: Any) -> Done:
-        """Return the outcome with a value that the host shows if the program printed nothing.
-
-        In a session the name keeps the value, and in a plan it may be a placeholder.
-        """
+    def _outcome_of_assignment(self, value: Any) -> Done:
+        """Return the outcome with a value that the host shows if the program printed nothing."""
         with suppress(BaseException):  # too deep, or NaN
             if _is_small_data(value, self._result_bytes):
                 return Done("ok", has_result=True, result=_plain(value), assigned=True)
@@ -323,7 +274,7 @@ def _plain(value: Any) -> Any:
 
 
 def _with_texts(value: Any, inside: bool = False) -> Any:
-    """Return a value with durations, bytes in it, and keys as the texts that print them."""
+    """Return a value with durations, bytes and keys converted to their printed texts."""
     kind = type(value)
     if kind is dict:
         import json
@@ -351,14 +302,7 @@ def _failed_to_allocate(error: BaseException) -> bool:
     return instruction != opmap["RAISE_VARARGS"]
 
 
-def _run_loop(coroutine: Any) -> Any:
-    import asyncio
-
-    return asyncio.run(coroutine)
-
-
 def _was_displayed(value: Any) -> bool:
-    """Display a value such as a figure or a table; return whether it was one."""
     if isinstance(value, list):
         # A list with parts is displayed as a plain one.
         value = list(value)
@@ -374,14 +318,12 @@ def _was_displayed(value: Any) -> bool:
 
 
 def _may_be_displayed(kind: type) -> bool:
-    """Return whether values of a type may be pictures or tables; most are plain data."""
     return kind.__module__ != "builtins" and not issubclass(
         kind, (dict, str, int, float, list, Unknown)
     )
 
 
 def _may_hold_displayed(value: Any) -> bool:
-    """Return whether a list, tuple or dict may hold pictures or tables."""
     if _DISPLAY_LIBRARIES.isdisjoint(sys.modules) and Blob not in map(type, _first(value)):
         return False
     return any(
@@ -391,7 +333,6 @@ def _may_hold_displayed(value: Any) -> bool:
 
 
 def _first(value: Any) -> Any:
-    """Return the first items of a list, tuple or dict; nothing for other values."""
     items = value.values() if type(value) is dict else value
     return list(islice(items, 20)) if type(value) in (dict, list, tuple) else ()
 
@@ -422,16 +363,13 @@ def _exit(error: SystemExit) -> Done:
     code = error.code
     if code is None or isinstance(code, int):
         return Done("exit", int(code or 0) & 0xFF, error_type="SystemExit")
-    try:
+    text = "<unprintable %s object>" % type(code).__name__
+    with suppress(BaseException):
         text = str(code)
-    except BaseException:
-        text = "<unprintable %s object>" % type(code).__name__
-    try:
+    with suppress(BaseException):  # The program may have replaced or closed its stderr.
         print(text, file=sys.stderr, flush=True)
-    except BaseException:
-        # The program may have replaced or closed its stderr.
-        return Done("exit", 1, error=text, error_type="SystemExit")
-    return Done("exit", 1, error_type="SystemExit")
+        text = ""
+    return Done("exit", 1, text, "SystemExit")
 
 
 def _repr_or_print(value: Any) -> str:
@@ -440,42 +378,57 @@ def _repr_or_print(value: Any) -> str:
         if len(text) <= 4000:
             # Enough for a data frame as pandas prints it.
             return text
-        return _printed(_lines(value, 1, repr), value, " as repr")
+        return _print_pieces(_lines(value, 1, repr), value, " as repr")
     except BaseException as error:
         return "<%s object; its repr raised %s>" % (type(value).__name__, type(error).__name__)
 
 
-def ending(done: Done) -> Done:
-    """Return the program's outcome; an exception if a placeholder stopped it.
-
-    Called after threads and exit handlers, which may use placeholders too.
-    """
+def final_outcome(done: Done) -> Done:
+    """Return the program's outcome; an exception if a placeholder stopped it."""
     held = sys.modules.get("bridge.guest.api.held_results")
-    done = done if held is None else held.ending(done)
+    done = done if held is None else held.final_outcome(done)
     left = sys.modules.get("bridge.guest.worker.leftovers")
     return done if left is None else Done(**{**done.__dict__, "unsent": left.take_unsent()})
 
 
+def show_uncaught(done: Done) -> None:
+    """Print an exception as the interpreter does, unless the program has its own hook."""
+    if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
+        return
+    try:
+        print(done.error, file=sys.stderr, flush=True)
+    except Exception:
+        # The program may have replaced or closed its stderr.
+        return
+
+
 def shut_down(module: types.ModuleType) -> None:
-    """Do what the interpreter does at exit, as far as a program can notice.
+    """Do what the interpreter does at exit, as far as a program can observe.
 
     Joins non-daemon threads, runs exit handlers and clears the program's globals; then Python warns
     about coroutines that were never awaited.
     """
     threading: Any = sys.modules.get("threading")
-    if threading is not None:
-        _quietly(threading._shutdown)
-    _quietly(atexit._run_exitfuncs)
+    # Each step is best effort, as in the interpreter: the outcome is set already.
+    with suppress(BaseException):
+        if threading is not None:
+            threading._shutdown()
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
     threads = threading.enumerate() if threading is not None else ()
     if len([thread for thread in threads if thread.name != "mcp-replies"]) <= 1:
         # Not with daemon threads: they would fail on missing globals and print tracebacks.
-        _quietly(module.__dict__.clear)
-        _quietly(gc.collect)
-    # The program may have replaced the streams.
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        flush: Optional[Callable[[], Any]] = getattr(stream, "flush", None)
-        if flush is not None:
-            _quietly(flush)
+        with suppress(BaseException):
+            module.__dict__.clear()
+            gc.collect()
+    flush_streams()
+
+
+def flush_streams() -> None:
+    streams: Any = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    for stream in streams:
+        with suppress(BaseException):  # The program may have replaced or closed it.
+            stream.flush()
 
 
 _python_format = warnings.formatwarning
@@ -484,7 +437,6 @@ _python_format = warnings.formatwarning
 def _format_warning(
     message: Any, category: Any, filename: str, lineno: int, line: Optional[str] = None
 ) -> str:
-    """Return a warning's text, with a hint if an `await` is missing."""
     text = str(message)
     if "was never awaited" not in text:
         return _python_format(message, category, filename, lineno, line)
@@ -494,14 +446,6 @@ def _format_warning(
     text = "%s: %s; nothing was sent or run. Put `await` before it.\n" % (category.__name__, text)
     # A line of the guest's own code is not where the `await` is missing.
     return text if filename in guest_files() else "%s:%d: %s" % (filename, lineno, text)
-
-
-def _quietly(action: Callable[[], Any]) -> None:
-    try:
-        action()
-    except BaseException:
-        # Each step is best effort, as in the interpreter: the outcome is set already.
-        return
 
 
 _BRACKETS: Dict[Any, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
@@ -515,12 +459,12 @@ def print_json(value: Any) -> str:
         return json.dumps(item, ensure_ascii=False)
 
     if isinstance(value, str):
-        return _printed(iter((value,)), value, "")
+        return _print_pieces(iter((value,)), value, "")
     # Of an object, what is in its lists.
-    return _printed(_lines(value, 2 if type(value) is dict else 1, dump), value, " as JSON")
+    return _print_pieces(_lines(value, 2 if type(value) is dict else 1, dump), value, " as JSON")
 
 
-def _printed(pieces: Iterator[str], value: Any, form: str) -> str:
+def _print_pieces(pieces: Iterator[str], value: Any, form: str) -> str:
     # The original stream: the program may have redirected stdout to one that is not shown.
     stream = sys.__stdout__ or sys.stdout
     with suppress(Exception):
@@ -539,7 +483,6 @@ def _printed(pieces: Iterator[str], value: Any, form: str) -> str:
 
 
 def _lines(value: Any, depth: int, dump: Callable[[Any], str]) -> Iterator[str]:
-    """Yield a value's text in pieces, one item a line down to `depth` levels."""
     kind = type(value)
     brackets = _BRACKETS.get(kind)
     if not depth or not brackets or not value:
@@ -579,3 +522,62 @@ def _brief(value: Any) -> str:
 def _key(key: Any) -> str:
     text = repr(key)
     return text if len(text) <= 40 else text[:40] + "..."
+
+
+_DEFINITIONS = (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.ClassDef)
+
+_written: Set[str] = set()
+
+
+def _write_file(path: str, source: str) -> None:
+    """Write a program's file, unless a file of the user's has its name."""
+    try:
+        with open(path, "w" if path in _written else "x", encoding="utf-8") as file:
+            file.write(importable(source))
+        _written.add(path)
+    except Exception:
+        # The directory is full or has such a file, or the text is indented; the file is optional.
+        return
+
+
+def importable(source: str) -> str:
+    """Return a program's text in a form that a `spawn` or `forkserver` pool process can import.
+
+    Without a `__main__` guard, or with top-level `await`, such a process gets definitions only.
+    """
+    tree: Any = compile(source, "", "exec", TREE_FLAGS, dont_inherit=True)
+    if any(map(_is_main, tree.body)):
+        try:
+            compile(source, "", "exec", dont_inherit=True)
+        except SyntaxError:
+            pass  # it awaits at top level
+        else:
+            return source
+    lines = source.splitlines(keepends=True)
+    kept: Set[int] = set()
+    for node in filter(_defines, tree.body):
+        first = min(one.lineno for one in (node, *getattr(node, "decorator_list", ())))
+        kept.update(range(first, node.end_lineno + 1))
+    return "".join(line if n in kept else "\n" for n, line in enumerate(lines, 1))
+
+
+def _defines(node: Any) -> bool:
+    if isinstance(node, (_ast.Import, _ast.ImportFrom)):
+        names = [getattr(node, "module", None) or node.names[0].name]
+        return not names[0].startswith("mcp")
+    assigns = isinstance(node, (_ast.Assign, _ast.AnnAssign)) and not _computes(node)
+    return assigns or isinstance(node, _DEFINITIONS)
+
+
+def _computes(node: Any) -> bool:
+    if isinstance(node, list):
+        return any(map(_computes, node))
+    if isinstance(node, (_ast.Call, _ast.Await)):
+        return True
+    return any(_computes(getattr(node, field, None)) for field in getattr(node, "_fields", ()))
+
+
+def _is_main(node: Any) -> bool:
+    test: Any = node.test if isinstance(node, _ast.If) and not node.orelse else None
+    named = isinstance(test, _ast.Compare) and getattr(test.left, "id", "") == "__name__"
+    return named and isinstance(test.ops[0], _ast.Eq)

@@ -1,8 +1,8 @@
 """A session's process: runs one program after another in one namespace.
 
-Owns what is kept between programs (globals, the event loop, the working directory) and how a
-program is interrupted. Between two programs the process waits; threads that did not end continue,
-but make no calls and print nothing.
+Owns the state between programs (globals, the event loop, the working directory) and the
+interruption of a program. Between two programs the process waits; surviving threads continue, but
+make no calls and print nothing.
 """
 
 from __future__ import annotations
@@ -14,28 +14,14 @@ import sys
 import types
 from itertools import chain, islice
 
+from bridge.guest import processes
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
+from bridge.guest.imports import import_path, search_path
 from bridge.guest.protocol.wire import Done
+from bridge.guest.worker import leftovers
 from bridge.guest.worker.environment import arrange, conclude, note_files
-from bridge.guest.worker.leftovers import (
-    cancel_tasks,
-    cancel_timers,
-    finish_threads,
-    make_task,
-    run_to_end,
-    silence_threads,
-    watch_threads,
-)
-from bridge.guest.worker.program import GuestProgram, ending
-from bridge.guest.worker.run_io import (
-    cpu_seconds,
-    exit_notice,
-    import_path,
-    read_run,
-    search_path,
-    show_uncaught,
-)
+from bridge.guest.worker.program import GuestProgram, final_outcome, flush_streams, show_uncaught
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +33,6 @@ if TYPE_CHECKING:
 
 
 class WorkerSession:
-    """Runs the programs of one session, in the order of arrival."""
-
     def __init__(self, client: ChannelClient, control: int) -> None:
         self._client = client
         self._control = control
@@ -59,30 +43,29 @@ class WorkerSession:
         self._loop: Any = None
         self._running = False
         self._lost: List[List[str]] = []
-        self._started = False
         self._restoring = False
-        watch_threads()
+        leftovers.watch_threads()
 
     def serve(self, run: Run) -> int:
         """Run programs until the supervisor sends no more; return an exit status for a child."""
         own = os.getpid()
         signal.signal(signal.SIGINT, self._interrupt)
         while True:
-            before = cpu_seconds()
+            before = processes.cpu_seconds()
             done = self._execute(run)
             if os.getpid() != own:
                 # A child that the program forked reached its end: its outcome is not the run's.
                 show_uncaught(done)
-                _flush()
+                flush_streams()
                 return done.exit_code
-            _flush()
+            flush_streams()
             if self._restoring:
                 # A half-restored state must not be saved over the checkpoint it came from.
                 self._client.tell(done)
                 return done.exit_code
-            self._client.send_last(done, exit_notice(done.exit_code, before))
+            self._client.write(processes.last_lines(done, before))
             self._wait()
-            run = read_run(self._control)
+            run = processes.read_run(self._control)
 
     def _execute(self, run: Run) -> Done:
         try:
@@ -95,52 +78,43 @@ class WorkerSession:
             done = Done("exception", 1, error=str(error), error_type="Interrupted")
         finally:
             self._running = False
-        silence_threads()
+        leftovers.silence_threads()
         return done
 
     def _run_program(self, run: Run) -> Done:
         sys.argv = [run.name or "run_python", *run.argv]
         own = self._module.__dict__
         given = build(run, self._client)
-        if not self._started:
+        if not self._workspace:
             # Not before: files in the working directory must not be imported earlier.
             sys.path[:] = import_path(run)
-            self._started = True
-        # Before the program changes directory. `arrange` precedes `_restore`, which may import
-        # skills.
-        self._workspace = self._workspace or os.getcwd()
+            self._workspace = os.getcwd()
         _reset_output()
+        # Before `_restore`, which may import skills.
         refused = arrange(run, self._client, given)
-        self._provide(given)
+        for name, value in given.items():
+            if name not in own or own[name] is self._provided.get(name):
+                own[name] = self._provided[name] = value
         if run.state:
             self._lost = self._restore(run.state)
         note_files(self._client)
         program = GuestProgram(run, given, self._module, self._run_loop)
         done = refused or program.run()
-        finish_threads(self._names().values())
-        done = ending(done)
+        leftovers.finish_threads(self._names().values())
+        done = final_outcome(done)
         conclude(self._client)
         own.pop("__run_python_result__", None)
         self._running = False
-        holds, more = self._inventory()
-        lost, self._lost = self._lost, []
-        return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
-
-    def _provide(self, given: Dict[str, Any]) -> None:
-        own = self._module.__dict__
-        for name, value in given.items():
-            if name not in own or own[name] is self._provided.get(name):
-                own[name] = value
-                self._provided[name] = value
-
-    def _inventory(self) -> Tuple[List[List[Any]], int]:
+        names = self._names()
         try:
-            return inventory(self._names())
+            holds, more = inventory(names)
         except Interrupted:
             raise
         except BaseException:
             # A value's class raises on every access; the session is kept all the same.
-            return [], len(self._names())
+            holds, more = [], len(names)
+        lost, self._lost = self._lost, []
+        return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
 
     def _names(self) -> Dict[str, Any]:
         return {
@@ -186,38 +160,29 @@ class WorkerSession:
         return Done("ok")
 
     def _run_loop(self, coroutine: Any) -> Any:
-        """Run a coroutine in the session's loop, which is kept for the next program."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.new_event_loop()
         loop = self._loop
         asyncio.set_event_loop(loop)
-        loop.set_task_factory(make_task)
-        task = loop.create_task(run_to_end(coroutine))
+        loop.set_task_factory(leftovers.make_task)
+        task = loop.create_task(leftovers.run_to_end(coroutine))
         try:
             value = loop.run_until_complete(task)
-            cancel_timers(loop)
+            for timer in list(getattr(loop, "_scheduled", ())):
+                timer.cancel()  # It would be called in a later run.
             return value
-        except Interrupted as error:
-            self._cancel(loop, task)
+        except BaseException as error:
+            loop.run_until_complete(leftovers.cancel_tasks(asyncio.all_tasks(loop), task))
+            if task.done() and not task.cancelled():
+                task.exception()
+            # A new traceback entry: the frames of the tasks belong to the interrupt.
             raise error
-        except BaseException:
-            self._cancel(loop, task)
-            raise
-
-    def _cancel(self, loop: Any, task: Any) -> None:
-        """Cancel an interrupted coroutine and the tasks that it started; wait for their end."""
-        import asyncio
-
-        loop.run_until_complete(cancel_tasks(asyncio.all_tasks(loop), task))
-        if task.done() and not task.cancelled():
-            task.exception()
 
     def _interrupt(self, number: int, frame: Optional[FrameType]) -> None:
-        if not self._running:
-            return
-        interrupt(frame)
+        if self._running:
+            interrupt(frame)
 
     def _wait(self) -> None:
         poller = select.poll()
@@ -250,24 +215,12 @@ def _reset_output() -> None:
             setattr(sys, name, own)
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        try:
-            stream.flush()  # type: ignore[union-attr]
-        except BaseException:
-            # The program may have replaced or closed it.
-            continue
-
-
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, memoryview)
 
 
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
-    """Return [name, type, bytes] of the 40 largest globals, and the number of the others.
-
-    Modules are not counted: an import restores them.
-    """
+    """Return [name, type, bytes] of the 40 largest globals, and the number of the others."""
     found: List[List[Any]] = []
     for name, value in list(names.items()):
         if type(name) is str and not issubclass(type(value), types.ModuleType):
@@ -278,7 +231,7 @@ def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
 
 
 def size_of(value: Any) -> int:
-    """Return about how many bytes a value and its direct items take; -1 if it cannot be told."""
+    """Return the approximate size of a value and its direct items in bytes; -1 if unknown."""
     total = _own_size(value)
     if type(value) not in _CONTAINERS:
         return total

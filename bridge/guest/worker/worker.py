@@ -1,10 +1,8 @@
 """The process in which the program runs, from fork to exit.
 
-Owns the program's descriptors, limits, streams, paths and builtins. The supervisor forks it before
-the run arrives; it prepares itself and waits. Once the program runs, it may change or remove
-anything here: nothing outside the process depends on it.
-
-Modules that only programs need are imported in functions, while the worker waits; see `imports`.
+Owns the program's descriptors, limits, streams and builtins. The supervisor forks it before the run
+arrives; it imports common modules and waits. The program may change or remove anything here:
+nothing outside of the process depends on it.
 """
 
 from __future__ import annotations
@@ -19,22 +17,14 @@ import resource
 import select
 import sys
 
-from bridge.guest import imports
-from bridge.guest.descriptors import close_others, private
-from bridge.guest.processes import allow_tracing, die_with_parent
-from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Run
-from bridge.guest.worker.run_io import (
-    cpu_seconds,
-    exit_notice,
-    import_path,
-    read_run,
-    search_path,
-    show_uncaught,
-)
+from bridge.guest import imports, processes
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Mapping, NoReturn, Sequence, Tuple
+    from typing import Any, Mapping, NoReturn, Sequence, Tuple
+
+    from bridge.guest.protocol.wire import Run
 
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
@@ -48,25 +38,30 @@ _RLIMITS = {
 
 
 def prepare() -> None:
-    """Set up paths and builtins, which are the same for every program."""
     import _sitebuiltins
     import faulthandler
 
-    sys.path[:] = [entry for entry in search_path() if entry != os.getcwd()]
-    added: Dict[str, Any] = {
-        "input": _refuse_input,
-        "help": _sitebuiltins._Helper(),
-        "exit": _sitebuiltins.Quitter("exit", "Ctrl-D"),
-        "quit": _sitebuiltins.Quitter("quit", "Ctrl-D"),
-    }
-    for name, value in added.items():
-        setattr(builtins, name, value)
-    imports.OnImport("asyncio", _patch_loops)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, "__%s__" % name, stream)
+    sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc,assignment]
+    sys.path[:] = [entry for entry in imports.search_path() if entry != os.getcwd()]
+    builtins.input = _refuse_input
+    builtins.help = _sitebuiltins._Helper()
+    builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D")
+    builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D")
+    imports.OnImport("asyncio", lambda: __import__("bridge.guest.worker.event_loops"))
     imports.OnImport("json", lambda: _pass_parsed("json", "loads"))
     imports.OnImport("ast", lambda: _pass_parsed("ast", "literal_eval"))
     imports.OnImport("matplotlib", _patch_figures)
-    imports.OnImport("pandas", _widen_frames)
-    imports.OnImport("subprocess", _start_ordinary_children)
+    # As many columns as a notebook shows: without a terminal pandas shows 4 of 12.
+    columns = "display.max_columns", 20, "display.width", 200
+    imports.OnImport("pandas", lambda: sys.modules["pandas"].set_option(*columns))
+    # Pythons of pools start without this one's `-I` and `-S`: they find packages and `site`.
+    name = "_args_from_interpreter_flags"
+    imports.OnImport("subprocess", lambda: setattr(sys.modules["subprocess"], name, list))
     # After a crash in native code stderr names the Python line.
     faulthandler.enable(file=2, all_threads=False)
 
@@ -74,18 +69,9 @@ def prepare() -> None:
 def main(
     channel: int, control: int, stdout: int, stderr: int, is_init: bool, modules: Sequence[str]
 ) -> NoReturn:
-    """Prepare this forked process, run the program that arrives, and exit.
-
-    Args:
-        channel: Socket for frames.
-        control: Pipe for runs.
-        is_init: Whether the supervisor is PID 1.
-        modules: Modules to import while waiting.
-    """
     code = 70
     try:
         channel, control = _set_up_process(channel, control, stdout, stderr, is_init)
-        _make_streams()
         prepare()
         run = _await_run(control, modules)
         _limit_resources(run.limits)
@@ -102,26 +88,19 @@ def main(
 def _await_run(control: int, modules: Sequence[str]) -> Run:
     poller = select.poll()
     poller.register(control, select.POLLIN)
+
+    def arrives(names: Sequence[str]) -> bool:
+        return any(poller.poll(0) for _ in imports.steps(names))
+
     # A run that waits for its sandbox arrives earlier and must not wait for these imports.
-    early = _interrupted(poller, imports.OWN) or poller.poll(100)
-    if not early and not _interrupted(poller, modules):
-        warm_up()
-    return read_run(control)
+    if not (arrives(imports.OWN) or poller.poll(100) or arrives(modules)):
+        from bridge.guest.worker.program import compile_program
 
-
-def _interrupted(poller: select.poll, names: Sequence[str]) -> bool:
-    """Import modules one by one; return whether a run has arrived before the end."""
-    return any(poller.poll(0) for _ in imports.steps(names))
-
-
-def warm_up() -> None:
-    """Compile a short program: the first compilation is slow."""
-    from bridge.guest.worker.program import compile_program
-
-    compile_program("1")
-    sys.modules["linecache"].cache.clear()
-    gc.collect()
-    gc.freeze()
+        compile_program("1")  # The first compilation is slow.
+        sys.modules["linecache"].cache.clear()
+        gc.collect()
+        gc.freeze()
+    return processes.read_run(control)
 
 
 def _pass_parsed(module: str, name: str) -> None:
@@ -139,24 +118,6 @@ def _pass_parsed(module: str, name: str) -> None:
     setattr(found, name, parse_text)
 
 
-def _patch_loops() -> None:
-    from bridge.guest.worker import event_loops
-
-    event_loops.install()
-
-
-def _start_ordinary_children() -> None:
-    """Start Pythons of pools without this one's `-I` and `-S`: they find packages and `site`."""
-    subprocess: Any = sys.modules["subprocess"]
-    subprocess._args_from_interpreter_flags = list
-
-
-def _widen_frames() -> None:
-    """Make pandas show as many columns as a notebook: without a terminal it shows 4 of 12."""
-    pandas: Any = sys.modules["pandas"]
-    pandas.set_option("display.max_columns", 20, "display.width", 200)
-
-
 def _patch_figures() -> None:
     from bridge.guest.api import display
     from bridge.guest.worker.environment import prepare_pyplot
@@ -169,7 +130,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.runtime import build
     from bridge.guest.worker.environment import arrange, conclude, note_files
-    from bridge.guest.worker.program import GuestProgram, ending, shut_down
+    from bridge.guest.worker.program import GuestProgram, final_outcome, show_uncaught, shut_down
 
     gc.freeze()
     # Off since the interpreter started: the objects made so far are permanent.
@@ -177,7 +138,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     client = ChannelClient(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
     sys.argv = [run.name or "run_python", *run.argv]
     # Not before: files in the working directory must never be imported before the fork.
-    sys.path[:] = import_path(run)
+    sys.path[:] = imports.import_path(run)
     if run.session:
         from bridge.guest.worker.session import WorkerSession
 
@@ -187,7 +148,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     refused = arrange(run, client, namespace)
     note_files(client)
     program = GuestProgram(run, namespace)
-    before = cpu_seconds()
+    before = processes.cpu_seconds()
     own = os.getpid()
     done = refused or program.run()
     conclude(client)
@@ -197,10 +158,10 @@ def _run(run: Run, channel: int, control: int) -> int:
     # The program has ended: an interrupt must not disturb the shutdown.
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     shut_down(program.module)
-    done = ending(done)
+    done = final_outcome(done)
     if os.getpid() == own:
         # Checked again: exit handlers may fork too.
-        client.send_last(done, exit_notice(done.exit_code, before))
+        client.write(processes.last_lines(done, before))
         # Until it is killed: to exit takes milliseconds of the CPU, which the supervisor may need.
         _signal.pause()
     return done.exit_code
@@ -217,24 +178,36 @@ def _set_up_process(
 ) -> Tuple[int, int]:
     os.setsid()
     if not is_init:
-        die_with_parent()
-    allow_tracing()
+        processes.prctl(processes.PR_SET_PDEATHSIG, _signal.SIGKILL)
+    # Otherwise a child cannot use its own /proc files.
+    processes.prctl(processes.PR_SET_DUMPABLE, 1)
     _signal.set_wakeup_fd(-1)
     for number in (_signal.SIGCHLD, _signal.SIGTERM):
         _signal.signal(number, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _interrupt)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    channel, control = private(channel), private(control)
-    close_others((0, 1, 2, channel, control))
-    _prefer_for_oom_kill()
+    channel, control = processes.private(channel), processes.private(control)
+    processes.close_others((0, 1, 2, channel, control))
+    try:
+        # When memory runs out, the kernel kills this process and not the supervisor.
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        # Not Linux, or the sandbox has no such file.
+        return channel, control
     return channel, control
 
 
 def _limit_resources(limits: Mapping[str, Any]) -> None:
     for name, constant in _RLIMITS.items():
-        if limits.get(name) is not None:
-            _limit(getattr(resource, constant), int(limits[name]))
+        if limits.get(name) is None:
+            continue
+        number, value = getattr(resource, constant), int(limits[name])
+        hard = resource.getrlimit(number)[1]
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
+        resource.setrlimit(number, (value, value))
     if limits.get("data_bytes") is not None:
         # The whole stack of a thread counts, however little of it is used.
         _thread.stack_size(2 << 20)
@@ -243,36 +216,6 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
     except (OSError, ValueError):
         # Not every kernel has this limit; a core file would only fill a directory in memory.
         return
-
-
-def _prefer_for_oom_kill() -> None:
-    """Make the kernel kill this process, not the supervisor, when memory runs out."""
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-    except OSError:
-        # Not Linux, or the sandbox has no such file.
-        return
-
-
-def _limit(number: int, value: int) -> None:
-    hard = resource.getrlimit(number)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    try:
-        resource.setrlimit(number, (value, value))
-    except (OSError, ValueError) as error:
-        message = "cannot set a limit of %d on resource %d: %s"
-        raise RuntimeError(message % (value, number, error)) from None
-
-
-def _make_streams() -> None:
-    for name, fd in (("stdout", 1), ("stderr", 2)):
-        raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
-        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
-        setattr(sys, name, stream)
-        setattr(sys, "__%s__" % name, stream)
-    sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc,assignment]
 
 
 def _refuse_input(prompt: Any = "", /) -> NoReturn:
@@ -290,7 +233,6 @@ class NoInput(io.TextIOBase):
 
     @property
     def buffer(self) -> "NoInput":
-        """The binary layer, which raises too."""
         return self
 
     def fileno(self) -> int:
@@ -298,8 +240,7 @@ class NoInput(io.TextIOBase):
         return 0
 
     def readable(self) -> bool:
-        """Return True, so that `read` raises with the reason."""
-        return True
+        return True  # so that `read` raises with the reason
 
     def read(self, *size: Any) -> NoReturn:
         raise EOFError(NO_INPUT)

@@ -1,8 +1,6 @@
-"""Collects what a program sends in addition to calls: output, pictures, files, state, progress.
+"""Collects a program's output, pictures, files, state and progress.
 
-Owns which part takes which frame, and what becomes part of the result. The sender is hostile: each
-part bounds what it keeps, and none of them
-lets a frame fail the run that it is about.
+The guest may be hostile: each part bounds what it keeps, and no frame can fail the run.
 """
 
 from __future__ import annotations
@@ -12,10 +10,9 @@ from bridge.callers.client import RunCaller
 from bridge.guest.protocol.wire import File, Output, Progress, Shown, State
 from bridge.model import Limits
 from bridge.rpc.channel import Redact
-from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.files import FilesOut
 from bridge.runs.collect.pictures import ShownItems
-from bridge.runs.collect.streams import Streams
+from bridge.runs.collect.streams import Collected, Streams
 from bridge.sessions.state import StateParts
 
 Taken = Output | Shown | Progress | State | File
@@ -25,8 +22,8 @@ class Collector:
     """Collects one run's frames. Used once.
 
     Attributes:
-        collecting: Whether files have begun to come, which is after the program's end.
-        state: What a session's process sends of its state; None where that was not asked for.
+        collecting: Whether files arrive, which is after the program's end.
+        state: The parts of a session's state; None if the host did not ask for it.
     """
 
     def __init__(
@@ -41,43 +38,43 @@ class Collector:
         """Make one.
 
         Args:
-            run: Told how the program gets on.
-            artifacts: Where what it leaves is kept; without it nothing is.
-            saves: Whether a state was asked for; what comes unasked is not worth its memory.
+            run: Receives progress and output.
+            artifacts: Stores files and long output; without it they are dropped.
+            saves: Whether the host asked for a session's state.
         """
         self._run = run
         self._limits = limits
         self._artifacts = artifacts
         self._clear = clear
-        # Most runs need one of these, if any; each is made when the first of its frames comes.
+        # Most runs need one of these at most.
         self._streams: Streams | None = None
         self._shown: ShownItems | None = None
         self._files: FilesOut | None = None
         self.state = StateParts() if saves else None
         self.collecting = False
 
-    async def take(self, frame: Taken) -> None:
+    async def add(self, frame: Taken) -> None:
         limits, artifacts, clear = self._limits, self._artifacts, self._clear
         match frame:
             case Output():
                 if self._streams is None:
                     self._streams = Streams(limits, run=self._run, artifacts=artifacts, clear=clear)
-                await self._streams.take(frame)
+                await self._streams.add(frame)
             case Shown():
                 if self._shown is None:
                     self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
-                await self._shown.take(frame)
+                await self._shown.add(frame)
             case Progress():
                 if self._run is not None:
                     await self._run.advance(frame.done, frame.total, frame.message)
             case State():
                 if self.state is not None:
-                    self.state.take(frame)
+                    self.state.add(frame)
             case File():
                 self.collecting = True
                 if self._files is None:
                     self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
-                await self._files.take(frame)
+                await self._files.add(frame)
 
     async def finish(self) -> Collected:
         left = Collected()

@@ -1,8 +1,7 @@
-"""The files that a program left, put together from their parts and kept.
+"""The files that a program left in `out/`, assembled from `File` frames and stored.
 
-Owns what is believed of `File` frames, which is nothing: names, order, sizes and number are checked
-here, and a file's size, type and digest are computed from the bytes that came. An error costs its
-file alone, and is reported.
+Names, order, sizes and number are checked. The host computes a file's size, type and digest. An
+error loses only its file, and the result reports it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Redact, RedactStream
-from bridge.runs.collect.collected_output import Collected
-from bridge.runs.file_names import name_problem, quoted
+from bridge.runs.collect.streams import Collected
+from bridge.runs.input_files import name_problem, quote
 
 MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.
 MAX_MISSING = 20  # Reported: a guest can name any number.
@@ -27,10 +26,10 @@ OUT, TOP = "out", "../"  # The directory's name, and how names of files beside i
 
 @dataclass(kw_only=True)
 class _Open:
-    """A file whose parts have not all come.
+    """An incomplete file.
 
     Attributes:
-        clear: What takes secrets out of a text; None for what is none.
+        clear: The redactor of a text; None for other files.
     """
 
     name: str
@@ -40,13 +39,13 @@ class _Open:
     def write(self, data: bytes) -> None:
         self.writer.write(data if self.clear is None else self.clear.feed(data))
 
-    def end(self) -> None:
+    def flush(self) -> None:
         if self.clear is not None:
             self.writer.write(self.clear.finish())
 
 
 class FilesOut:
-    """Takes those of one run."""
+    """The files of one run."""
 
     def __init__(
         self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
@@ -63,9 +62,9 @@ class FilesOut:
         self._more = 0
         self._over = artifacts is None
 
-    async def take(self, frame: File) -> None:
+    async def add(self, frame: File) -> None:
         if self._over:
-            # No more is kept, for a reason that was reported.
+            # The reason is reported already.
             return
         if frame.problem:
             if self._open is not None and self._open.name == frame.name:
@@ -89,7 +88,7 @@ class FilesOut:
         return Collected(artifacts=tuple(self._kept), missing=missing)
 
     def give_up(self) -> None:
-        """Wait for no more: what comes took too long."""
+        """Stop waiting: the files took too long."""
         if not self._over:
             self._abandon()
             self._miss("", "reading took too long; the rest was left out")
@@ -137,8 +136,8 @@ class FilesOut:
         try:
             file.write(data)
             if not frame.more:
-                file.end()
-                # In a thread, since it waits for the disk and for other bridges.
+                file.flush()
+                # It waits for the disk and for other bridges.
                 kept = await anyio.to_thread.run_sync(file.writer.finish)
                 at_top = frame.name.startswith(TOP)
                 self._kept.append(replace(kept, path=("" if at_top else f"{OUT}/") + kept.name))
@@ -148,7 +147,7 @@ class FilesOut:
             self._fail(frame.name, error)
 
     def _stream(self, frame: File) -> RedactStream | None:
-        """Return what clears a file that begins so; no secret is looked for in pictures."""
+        """Return the redactor for a file by its beginning; pictures have none."""
         if self._clear is None or not _is_text(frame.data):
             return None
         return self._clear.stream()
@@ -172,15 +171,15 @@ class FilesOut:
         if len(self._missing) >= MAX_MISSING:
             self._more += 1
             return
-        name = quoted(name.removeprefix(TOP))[1:-1] if name else OUT
-        why = quoted(why[:300])[1:-1]
+        name = quote(name.removeprefix(TOP))[1:-1] if name else OUT
+        why = quote(why[:300])[1:-1]
         if self._clear is not None:
             name, why = self._clear.text(name), self._clear.text(why)
         self._missing.append(Loss(name=name, why=why))
 
 
 def _problem(frame: File) -> str:
-    """Return what is wrong with a part; empty for nothing."""
+    """Return what is wrong with a part; empty if it is valid."""
     if len(frame.data) > MAX_PART_BYTES:
         return "a part of it is too large"
     return "a part of it is empty" if frame.more and not frame.data else ""

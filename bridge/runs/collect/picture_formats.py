@@ -1,8 +1,7 @@
-"""Picture formats: which bytes are a picture that may be passed on. Pure.
+"""Picture formats: recognises and measures PNG, JPEG, GIF and WebP without decoding. Pure.
 
-Owns the four kinds, how each is known and measured, and the bounds on its size in pixels. What is
-handed on goes from a client to a service, which refuses a broken picture, and with it all that is
-said after it: so a PNG, which most are, is looked through to its last byte. Decodes nothing.
+A model's service refuses a broken picture, and with it the rest of the conversation. So a PNG, the
+most frequent format, is checked to its last byte.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ that are empty, which take seconds."""
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What the bytes say of it."""
+    """A picture's format and size."""
 
     mime_type: str
     width: int
@@ -39,7 +38,7 @@ class Picture:
 
 
 def mime_of(data: bytes) -> str:
-    """Return a picture's type by its first bytes; empty for what is none."""
+    """Return a picture's MIME type by its first bytes; empty if they are none."""
     if data.startswith(_PNG):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -52,9 +51,9 @@ def mime_of(data: bytes) -> str:
 
 
 def examine(data: bytes) -> Picture | None:
-    """Return what a picture is; None for what is none, or is broken, or has too many pixels.
+    """Return a picture's format and size; None if it is invalid or too large.
 
-    Takes up to some tenths of a second: for threads.
+    It takes some tenths of a second at most, so call it in a thread.
     """
     mime_type = mime_of(data)
     if not mime_type:
@@ -70,10 +69,10 @@ def examine(data: bytes) -> Picture | None:
     return Picture(mime_type=mime_type, width=size[0], height=size[1])
 
 
-def mended(data: bytes) -> bytes:
-    """Return a PNG without the parts that it can do without and whose checksums are wrong.
+def repair_png(data: bytes) -> bytes:
+    """Return a PNG without optional chunks whose checksums are wrong.
 
-    Browsers and viewers pass over such a part, a colour profile say; services need not.
+    Browsers ignore such a chunk, but services refuse the picture.
     """
     if not data.startswith(_PNG):
         return data

@@ -24,8 +24,8 @@ from bridge.guest.protocol.wire import Shown
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import ShownContent as ShownItem
 from bridge.rpc.channel import Redact
-from bridge.runs.collect.collected_output import Collected
-from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of
+from bridge.runs.collect.picture_formats import Picture, examine, mime_of, repair_png
+from bridge.runs.collect.streams import Collected
 from bridge.text import valid_text, visible
 
 MAX_PAGE_TEXT = 4_000  # Characters of what is made of a guest's page or drawing.
@@ -78,7 +78,7 @@ def html_text(page: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
             continue
         at, piece = _after_tag(page, lower, at)
         parts.append(piece)
-    whole = _tidied("".join(parts))
+    whole = _tidy("".join(parts))
     return whole[:limit], at >= len(page) and len(whole) <= limit
 
 
@@ -104,7 +104,7 @@ def _after_tag(page: str, lower: str, at: int) -> tuple[int, str]:
     return tag.end(), " | " if name in {"td", "th"} and not tag[1] else ""
 
 
-def _tidied(text: str) -> str:
+def _tidy(text: str) -> str:
     lines = (" ".join(line.split()) for line in text.split("\n"))
     return "\n".join(line.removeprefix("| ") for line in lines if line not in ("", "|", "-"))
 
@@ -195,7 +195,7 @@ class ShownItems:
         self._pictures = 0
         self._taken: list[_Taken] = []
 
-    async def take(self, frame: Shown) -> None:
+    async def add(self, frame: Shown) -> None:
         self._count += 1
         if self._count > MAX_ITEMS:
             return
@@ -232,13 +232,13 @@ class ShownItems:
         self._count = MAX_ITEMS
 
     def _picture(self, frame: Shown) -> _Taken:
-        original, small = frame.data, _decoded(frame.small)
+        original, small = frame.data, _decode(frame.small)
         if small is None:
             return _Taken(problem="what was sent as a picture is no base64")
         if original and (frame.mime not in _PICTURES or mime_of(original) != frame.mime):
             return _Taken(problem=f"it is no picture of the type {_plain(frame.mime)!r}")
-        note = _plain(self._cleared(frame.note[:600]))[:300]
-        shown, found = self._chosen(original, small)
+        note = _plain(self._clear_text(frame.note[:600]))[:300]
+        shown, found = self._choose(original, small)
         if found is None and not (original and frame.note.startswith(_NOT_SHOWN)):
             if (broken := self._unfit(small or original)) is not None:
                 return _Taken(problem=broken)
@@ -263,22 +263,22 @@ class ShownItems:
         )
         return _Taken(item=item, less=less, problem=problem if less else "")
 
-    def _chosen(self, original: bytes, small: bytes) -> tuple[bytes, Picture | None]:
+    def _choose(self, original: bytes, small: bytes) -> tuple[bytes, Picture | None]:
         """Return what is handed on, and what it is; None for that if there is nothing."""
-        shown = mended(small or original)
+        shown = repair_png(small or original)
         if not shown or self._pictures >= MAX_PICTURES or base64_size(shown) > self._room:
             return b"", None
         return shown, examine(shown)
 
     def _unfit(self, data: bytes) -> str | None:
-        if data and examine(mended(data)) is not None:
+        if data and examine(repair_png(data)) is not None:
             return None
         return "it is a broken picture, or one of too many pixels"
 
     def _text(self, frame: Shown) -> _Taken:
         if not frame.text:
             return _Taken(problem="it could not be shown")
-        whole = valid_text(self._cleared(frame.text[:MAX_SOURCE]))
+        whole = valid_text(self._clear_text(frame.text[:MAX_SOURCE]))
         text, note = whole, ""
         mime_type = frame.mime if frame.mime in ("text/plain", "text/markdown") else "text/plain"
         complete = len(frame.text) <= MAX_SOURCE
@@ -317,7 +317,7 @@ class ShownItems:
         except ArtifactStoreError as error:
             return None, f"the original is not kept: {error.message}"
 
-    def _cleared(self, text: str) -> str:
+    def _clear_text(self, text: str) -> str:
         return text if self._clear is None else self._clear.text(text)
 
 
@@ -326,7 +326,7 @@ def base64_size(data: bytes) -> int:
     return (len(data) + 2) // 3 * 4
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode(text: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -8,7 +8,8 @@ still stored, piece by piece; the two streams share what a run's output may cost
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio.lowlevel
@@ -16,9 +17,9 @@ from anyio import to_thread
 
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.callers.client import RunCaller
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError
+from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import Output
-from bridge.model import Artifact, Limits, Loss
+from bridge.model import Artifact, Limits, Loss, ShownContent
 from bridge.model.kept import ArtifactKind
 from bridge.rpc.channel import Redact
 from bridge.rpc.output import (
@@ -28,9 +29,35 @@ from bridge.rpc.output import (
     OutputBuffer,
     cut_notice,
     shares,
+    terminal_view,
 )
-from bridge.rpc.terminal_view import terminal_view
-from bridge.runs.collect.collected_output import Collected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What was collected; each part of the collector has some.
+
+    Attributes:
+        dropped: Stream to the number of bytes that are not.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    shown: tuple[ShownContent, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    missing: tuple[Loss, ...] = ()
+
+    def together(self, other: Collected) -> Collected:
+        return Collected(
+            stdout=self.stdout + other.stdout,
+            stderr=self.stderr + other.stderr,
+            dropped={**self.dropped, **other.dropped},
+            shown=self.shown + other.shown,
+            artifacts=self.artifacts + other.artifacts,
+            missing=self.missing + other.missing,
+        )
+
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +90,11 @@ class _Kept:
                 self._writer = self._artifacts.writer(self._stream, "text/plain", self._stream)
             # A quarter of a megabyte is written and hashed sooner than a thread is woken.
             self._writer.write(data)
-        except ArtifactQuotaError as error:
-            # What was written until here stays, and is worth keeping.
-            self._fail(error, data)
         except ArtifactStoreError as error:
             self._fail(error, data)
-            self._writer = None
+            # The data written before the quota was reached remains an artifact.
+            if error.code != "artifact_quota":
+                self._writer = None
 
     async def finish(self) -> Artifact | None:
         artifact = None
@@ -110,7 +136,7 @@ class _Stream:
         self.kept = _Kept(name, artifacts)
         self._clear = None if clear is None else clear.stream()
 
-    def take(self, data: bytes, skipped: int) -> bytes:
+    def add(self, data: bytes, skipped: int) -> bytes:
         """Add what was written; return the part that certainly holds no secret."""
         told = b""
         if skipped > 0:
@@ -121,7 +147,7 @@ class _Stream:
         self._add(cleared, skipped)
         return told + cleared
 
-    def end(self) -> bytes:
+    def flush(self) -> bytes:
         """Add what was held back, and return it."""
         rest = self._rest()
         self._add(rest, 0)
@@ -202,19 +228,19 @@ class Streams:
         self._stdout = _Stream("stdout", limits, artifacts, clear)
         self._stderr = _Stream("stderr", limits, artifacts, clear)
 
-    async def take(self, frame: Output) -> None:
+    async def add(self, frame: Output) -> None:
         stream = self._stdout if frame.stream == "stdout" else self._stderr
         data, skipped = frame.data, frame.skipped
         while len(data) > AT_ONCE_BYTES:
-            await self._tell(stream, stream.take(data[:AT_ONCE_BYTES], skipped))
+            await self._tell(stream, stream.add(data[:AT_ONCE_BYTES], skipped))
             data, skipped = data[AT_ONCE_BYTES:], 0
             await anyio.lowlevel.checkpoint()
-        await self._tell(stream, stream.take(data, skipped))
+        await self._tell(stream, stream.add(data, skipped))
 
     async def finish(self) -> Collected:
         both = (self._stdout, self._stderr)
         for stream in both:
-            await self._tell(stream, stream.end())
+            await self._tell(stream, stream.flush())
             if self._run is None or not self._run.is_shown:
                 await stream.view()
         most = shares([stream.buffer.cost(self._most) for stream in both], self._most)

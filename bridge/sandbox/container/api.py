@@ -1,16 +1,11 @@
-"""The Engine API calls that a sandbox needs, awaitable and with the bridge's errors.
+"""The Engine API calls of a sandbox, awaitable and with the bridge's errors.
 
-Owns the docker SDK's client: its creation, the threads for its blocking calls, their timeouts, and
-the translation of its exceptions. Knows nothing of runs.
-
-All threads share one client. requests' session is shared only for its connection pool, which is
-made for that; the session is not changed after its creation.
+All threads share one docker SDK client, which does not change after its creation.
 """
 
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -31,78 +26,48 @@ from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineFacts, EngineKind
 from bridge.sandbox.container.stream import ANSWER_SECONDS, AttachedStream, attach
 
-HELLO_SECONDS = 10.0
-"""For the first answer, which is all that a dead engine behind a live socket may cost."""
+HELLO_SECONDS = 10.0  # A dead engine behind a live socket may never answer a ping.
 
-THREADS = 16
-"""Calls under way at once. Each takes 5 to 300 ms, so this is hundreds a second; more would only
-queue in the engine."""
+THREADS = 16  # Concurrent calls of 5 to 300 ms each; more would only queue in the engine.
 
-LIBPOD_PREFIX = "/v4.0.0/libpod"  # podman's own API, oldest version that podman 4 and 5 both serve.
+LIBPOD_PREFIX = "/v4.0.0/libpod"  # The oldest version of podman's own API in podman 4 and 5.
 
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 
 
 class EngineApi:
-    """One engine at one endpoint. Made by `connect`; closed by `close`."""
-
     def __init__(
         self, client: docker.APIClient, kind: EngineKind, endpoint: EngineEndpoint
     ) -> None:
-        self._client = client
+        self.client = client
         self._endpoint = endpoint
         self._limiter = anyio.CapacityLimiter(THREADS)
         self.kind: EngineKind = kind
 
-    @property
-    def client(self) -> docker.APIClient:
-        """The SDK's client, whose calls are passed to `ask`."""
-        return self._client
-
     async def facts(self) -> EngineFacts:
         if self.kind == "docker":
-            return facts.docker_facts(await self.ask("describe itself", self._client.info))
+            return facts.docker_facts(await self.ask("describe itself", self.client.info))
         return facts.podman_facts(await self.ask("describe itself", self._libpod, "/info"))
 
     async def create(self, config: Mapping[str, Json], name: str) -> str:
-        """Create a container and return its id. Never left half-way by cancellation.
-
-        anyio's cancellation waits for the answer. Should the waiting be torn down harder than
-        that (the event loop is going), the thread removes what it created.
-        """
-        lost = threading.Event()
-
-        def make() -> str:
-            create = cast("Callable[..., Any]", self._client.create_container_from_config)
-            container = str(create(dict(config), name)["Id"])
-            if lost.is_set():
-                self._client.remove_container(container, force=True, v=True)
-            return container
-
-        try:
-            return str(await self.ask("create a container", make, change=True))
-        except BaseException:
-            lost.set()
-            raise
+        """Create a container and return its id. A cancelled call waits for the answer."""
+        create = cast("Callable[..., Any]", self.client.create_container_from_config)
+        made = await self.ask("create a container", create, dict(config), name, change=True)
+        return str(made["Id"])
 
     async def attach(self, container: str, *, separately: bool = False) -> AttachedStream:
         """Connect to a created container's stdin, stdout and stderr.
 
-        podman's monitor ends a connection by a reset when the container ends with input unread, and
-        what was printed and not yet read of that connection is lost. One that carries no input is
-        read to its end.
-
-        Args:
-            separately: Whether to connect twice: what it prints comes by another way than its
-                stdin.
+        podman's monitor resets a connection when the container ends with unread input, and unread
+        output is lost. So `separately` connects twice: output comes by a connection without input.
         """
 
         def open_streams() -> AttachedStream:
             first = self._attach(container)
             if not separately:
                 return first
-            # The first one has outputs too: podman does not read what the monitor writes when no
-            # one wants it, and then the monitor waits.
+            # The first connection has outputs too: podman would not read unwanted outputs, and its
+            # monitor would wait.
             try:
                 return self._attach(container, first)
             except BaseException:
@@ -114,26 +79,20 @@ class EngineApi:
 
     def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
         stdin = "" if feeding is not None else "&stdin=1"
-        target = f"/v{self._client.api_version}/containers/{container}/attach"
+        target = f"/v{self.client.api_version}/containers/{container}/attach"
         target += f"?stream=1&stdout=1&stderr=1{stdin}"
         return attach(self._endpoint, target, engine=self.kind, feeding=feeding)
 
     async def start(self, container: str) -> None:
-        """Start a created container.
-
-        Cancelled, it returns at once: removing the container, which must follow, waits in the
-        engine for a start that is under way.
-        """
-        await self.ask("start a container", self._client.start, container)
+        """Start a container. A cancelled call returns at once; the removal waits for the engine."""
+        await self.ask("start a container", self.client.start, container)
 
     async def inspect(self, container: str) -> Mapping[str, Json] | None:
-        """Return what the engine knows of a container, or None if there is no such."""
-        look = self._client.inspect_container
+        look = self.client.inspect_container
         seen = await self.ask("inspect a container", look, container, harmless=(faults.is_gone,))
         return cast("Mapping[str, Json] | None", seen)
 
     async def oci_runtime_of(self, container: str) -> str:
-        """Return the OCI runtime a container was really started with; empty if untold."""
         if self.kind == "podman":
             path = f"/containers/{container}/json"
             seen = await self.ask("inspect a container", self._libpod, path)
@@ -142,41 +101,38 @@ class EngineApi:
         return facts.runtime_name(str((seen.get("HostConfig") or {}).get("Runtime") or ""))
 
     async def kill(self, container: str) -> None:
-        """Kill everything in a container. Harmless when it has ended or is gone.
+        """Kill all processes of a container, if it still runs.
 
-        podman is asked by its own API: by Docker's it answers only when its monitor has cleaned up,
-        and where that fails, as with a configuration that is gone by then, after 20 seconds.
+        podman's Docker-like API answers only after its monitor's clean-up, or after 20 seconds.
         """
 
         def kill() -> None:
             if self.kind == "podman":
-                address = f"{self._client.base_url}{LIBPOD_PREFIX}/containers/{container}/kill"
-                self._send(self._client.post, f"{address}?signal=SIGKILL")
+                address = f"{self.client.base_url}{LIBPOD_PREFIX}/containers/{container}/kill"
+                self._send(self.client.post, f"{address}?signal=SIGKILL")
             else:
-                self._client.kill(container, "SIGKILL")
+                self.client.kill(container, "SIGKILL")
 
         harmless = (faults.is_gone, faults.is_not_running)
         await self.ask("kill a container", kill, harmless=harmless)
 
     async def remove(self, container: str) -> None:
-        """Kill and remove a container with its volumes. Harmless when it is gone."""
-        remove = partial(self._client.remove_container, force=True, v=True)
+        remove = partial(self.client.remove_container, force=True, v=True)
         harmless = (faults.is_gone, faults.is_being_removed)
         await self.ask("remove a container", remove, container, harmless=harmless)
 
-    async def labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
-        """List containers in any state that carry a label, as (id, labels)."""
-        look = partial(self._client.containers, all=True, filters={"label": label})
-        found = await self.ask("list containers", look)
-        return [(str(c["Id"]), dict(c.get("Labels") or {})) for c in found]
+    async def list_labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
+        look = partial(self.client.containers, all=True, filters={"label": label})
+        containers = await self.ask("list containers", look)
+        return [(str(c["Id"]), dict(c.get("Labels") or {})) for c in containers]
 
     def close(self) -> None:
-        """Close the connections. Streams handed out stay open."""
-        self._client.close()
+        """Close the connections, but not the attached streams."""
+        self.client.close()
 
     def _libpod(self, path: str) -> Mapping[str, Any]:
-        address = f"{self._client.base_url}{LIBPOD_PREFIX}{path}"
-        return cast("Mapping[str, Any]", self._send(self._client.get, address).json())
+        address = f"{self.client.base_url}{LIBPOD_PREFIX}{path}"
+        return cast("Mapping[str, Any]", self._send(self.client.get, address).json())
 
     @staticmethod
     def _send(method: Callable[..., requests.Response], address: str) -> requests.Response:
@@ -197,12 +153,11 @@ class EngineApi:
         change: bool = False,
         harmless: Sequence[Callable[[BaseException], bool]] = (),
     ) -> Any:
-        """Call in a thread; cancelled, the thread continues and no one waits for it.
+        """Call in a thread; return None for an error that `harmless` accepts.
 
         Args:
-            doing: What it does, for errors.
-            change: Whether its result must not be lost: then cancellation waits for it.
-            harmless: The errors for which it returns None.
+            doing: The call's purpose, for errors.
+            change: Whether a cancelled call waits for its result.
         """
         try:
             return await anyio.to_thread.run_sync(
@@ -215,19 +170,16 @@ class EngineApi:
 
 
 async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
-    """Connect to an engine, which may be another one than `asked`.
-
-    Raises:
-        SandboxError: It does not answer, or refuses this user.
-    """
+    """Connect to an engine; `asked` is its expected kind, for errors."""
 
     def open_client() -> tuple[docker.APIClient, EngineKind]:
-        headers = ping(endpoint)
-        # Asked before it is made: the SDK leaves a socket open that cannot connect.
-        return _client(endpoint, headers.get("Api-Version", "1.40")), facts.engine_kind(headers)
+        headers = ping_engine(endpoint)
+        kind: EngineKind = "podman" if "Libpod-Api-Version" in headers else "docker"
+        # Ping first: the SDK does not close a socket that cannot connect.
+        return _client(endpoint, headers.get("Api-Version", "1.40")), kind
 
     try:
-        # Not abandoned: no one else would close the client.
+        # Not abandoned on cancellation, so that the client is closed.
         client, kind = await anyio.to_thread.run_sync(open_client)
     except (*_FOREIGN, ValueError) as error:
         doing = f"reach {endpoint.url}, {endpoint.origin}"
@@ -235,21 +187,17 @@ async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
     return EngineApi(client, kind, endpoint)
 
 
-def ping(endpoint: EngineEndpoint) -> Mapping[str, str]:
-    """Return the headers of an engine's answer to a ping. Blocks.
-
-    Raises:
-        OSError: No engine answers there.
-    """
+def ping_engine(endpoint: EngineEndpoint) -> Mapping[str, str]:
+    """Return the headers of an engine's answer to a ping; raise OSError without one. Blocks."""
     with closing(HTTPConnection("engine")) as http:
         http.sock = endpoint.connect(HELLO_SECONDS)
         try:
-            # The SDK would ask for `/version`, for which podman runs half a dozen commands.
+            # The SDK would request `/version`, for which podman runs half a dozen commands.
             http.request("GET", "/_ping")
             with http.getresponse() as answer:
                 headers, status = CaseInsensitiveDict(answer.getheaders()), answer.status
         except HTTPException as error:
-            raise OSError(errno.EPROTO, f"what listens there is no engine ({error!r})") from error
+            raise OSError(errno.EPROTO, f"the server there is no engine ({error!r})") from error
     if status != 200:
         raise OSError(errno.EPROTO, f"it answers {status} to a ping")
     return headers
@@ -273,7 +221,6 @@ def _client(endpoint: EngineEndpoint, version: str) -> docker.APIClient:
         tls=tls,
         max_pool_size=THREADS,
     )
-    # Proxies and credentials come from settings or not at all, never from the process's own
-    # environment or a .netrc.
+    # No proxies or credentials from the process's environment or a .netrc.
     client.trust_env = False
     return client

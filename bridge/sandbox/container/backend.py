@@ -1,11 +1,7 @@
 """docker and podman: sandboxes as containers.
 
-Owns launching, probing, resolving the image and reaping what dead bridges left. The engines' client
-libraries are imported from here on only. The connection is in `connection`, one container's life in
-`sandbox`, its configuration in `hardening`.
-
-Enforces: a demanded OCI runtime is checked after each start. A layer that an engine declines is
-requested no more and reported as missing; a mandatory one that is seen missing ends the launch.
+It checks a named OCI runtime after a start. A layer that an engine declines is not requested again
+and is reported as missing. A missing mandatory layer ends the launch.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import resource
 import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +23,6 @@ import anyio.to_thread
 from bridge.errors import (
     BridgeError,
     EngineDownError,
-    ImageMissingError,
     LaunchError,
     SandboxError,
     SettingsError,
@@ -35,21 +30,20 @@ from bridge.errors import (
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi, ping
+from bridge.sandbox.container.api import EngineApi, ping_engine
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.connection import (
-    NAMED_RUNTIME_REMEDY,
-    Connector,
-    EngineConnection,
-    EnsureMachine,
-)
-from bridge.sandbox.container.examination import examined_isolation, look_inside
+from bridge.sandbox.container.connection import Connector, EngineConnection
 from bridge.sandbox.container.facts import runtime_name
+from bridge.sandbox.container.image import ImageEngine, ensure_present
 from bridge.sandbox.container.image import choose as choose_image
-from bridge.sandbox.container.image import ensure_present
-from bridge.sandbox.container.image_engine import ImageEngine
-from bridge.sandbox.container.machine import MachineContext, ensure_machine
-from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
+from bridge.sandbox.container.machine import MachineContext
+from bridge.sandbox.container.sandbox import (
+    ContainerSandbox,
+    examined_isolation,
+    look_inside,
+    remove_with_retries,
+    run_container,
+)
 from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.limits import limits_for
@@ -61,20 +55,16 @@ logger = logging.getLogger(__name__)
 
 
 class ContainerBackend(Backend):
-    """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
+    """Runs sandboxes as containers of one engine. The first use connects.
 
     Attributes:
-        ended: The label of containers to reap; if empty, those of dead bridges are.
+        ended: The label of containers to reap; empty for those of dead bridges.
 
     Args:
         engine: "podman", "docker" or the path of either's executable.
-        image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
-        runtime_dir: This user's private directory, for sockets and logs.
-        environ: The bridge's environment, which locates engines and configures podman.
+        image: The runtime image's name; may be empty until `use_image`.
         user: "uid:gid" inside containers.
         oci_runtime: The required OCI runtime; None allows any.
-        machine: Makes podman's virtual machine answer, on systems where it needs one.
-        run: Runs command lines; None runs them as processes of this machine.
     """
 
     def __init__(
@@ -86,23 +76,22 @@ class ContainerBackend(Backend):
         environ: Mapping[str, str],
         user: str = "65534:65534",
         oci_runtime: str | None = None,
-        machine: EnsureMachine | None = None,
+        machine: MachineContext | None = None,
         run: SystemRunner | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._connector = Connector(
-            engine,
+            engine=engine,
             runtime_dir=runtime_dir,
             environ=environ,
-            oci_runtime=oci_runtime,
-            ensure_machine=machine,
+            oci_runtime=oci_runtime or None,
+            context=machine,
             run=run or SystemRunner(env=environ),
         )
         self._image = image
-        self._runtime_dir = runtime_dir
         self._user = user
         self._limits = limits or Limits()
-        self._owner: Owner | None = None
+        self._owner = current_owner()
         self._unremoved: set[str] = set()
         self.ended = ""
 
@@ -111,7 +100,6 @@ class ContainerBackend(Backend):
         return self._connector.name
 
     async def aclose(self) -> None:
-        """Close connections, end the bridge's own service, release the machine. Idempotent."""
         with anyio.CancelScope(shield=True):
             connection = self._connector.connection
             if connection is not None and self._unremoved:
@@ -119,9 +107,9 @@ class ContainerBackend(Backend):
             await self._connector.aclose()
 
     async def images(self) -> ImageEngine:
-        """Return the engine's images, over this backend's connection."""
-        connection = await self._connector.connected()
-        command = self._connector.command(connection)
+        connection = await self._connector.ensure_connection()
+        option = "--host" if connection.facts.kind == "docker" else "--url"
+        command = [self._connector.engine, option, connection.endpoint.url]
         return ImageEngine(connection.api, command=command, run=self._connector.run)
 
     def use_image(self, image: str) -> None:
@@ -129,8 +117,24 @@ class ContainerBackend(Backend):
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        """Start a container; try again without a declined layer, or after an engine's restart."""
         async with AsyncExitStack() as stack:
-            yield await self._enter(stack, spec)
+            sandbox: Sandbox | None = None
+            while sandbox is None:
+                connection = await self._connector.ensure_connection()
+                try:
+                    sandbox = await stack.enter_async_context(self._launch_on(connection, spec))
+                except LaunchError as error:
+                    # Each layer is declined once at most.
+                    if not connection.extra_layers.drop_declined(error, proven=connection.proven):
+                        raise
+                    logger.info("trying again without a layer, after: %s", error.message)
+                except EngineDownError:
+                    # The connection worked before, so the engine may have restarted.
+                    if not connection.proven:
+                        raise
+                    await self._connector.retire(connection)
+            yield sandbox
 
     async def probe(self) -> Probe:
         return await run_probe(
@@ -144,13 +148,9 @@ class ContainerBackend(Backend):
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Keep podman's machine up."""
         machine = self._connector.machine
-        if machine is None:
+        async with machine.using() if machine is not None else nullcontext():
             yield
-        else:
-            async with machine.using():
-                yield
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Stop a podman machine that this bridge started when it is idle."""
@@ -160,20 +160,19 @@ class ContainerBackend(Backend):
             await machine.stop_when_idle()
 
     async def reap(self) -> int:
-        await reap_services(self._runtime_dir)
-        connection = await self._connector.connected()
+        await anyio.to_thread.run_sync(reap_services, self._connector.runtime_dir)
+        connection = await self._connector.ensure_connection()
         await self._remove_leftovers(connection.api)
-        judge = await self._ownership()
         reaped = 0
-        for container, labels in await connection.api.labelled(self.ended or OWNER_LABEL):
+        for container, labels in await connection.api.list_labelled(self.ended or OWNER_LABEL):
             owner = Owner.parse(labels.get(IDENTITY_LABEL, ""))
-            if owner is None or (owner == judge and not self.ended):
+            if owner is None or (owner == self._owner and not self.ended):
                 continue
-            dead = partial(is_dead, owner, judge=judge)
+            dead = partial(is_dead, owner, judge=self._owner)
             if not self.ended and not await anyio.to_thread.run_sync(dead):
                 continue
-            logger.info("removing container %s, which was left", container[:12])
-            with suppress(SandboxError):  # podman would wait 10 s for it to end by itself.
+            logger.info("removing the leftover container %s", container[:12])
+            with suppress(SandboxError):  # podman would wait 10 s for its end.
                 await connection.api.kill(container)
             if await remove_with_retries(connection.api, container):
                 reaped += 1
@@ -181,35 +180,18 @@ class ContainerBackend(Backend):
                 self._unremoved.add(container)
         return reaped
 
-    async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
-        """Start a container; again without a declined layer, or after the engine's restart."""
-        while True:
-            connection = await self._connector.connected()
-            try:
-                return await stack.enter_async_context(self._launch_on(connection, spec))
-            except LaunchError as error:
-                # Each layer is declined once at most.
-                if not connection.extra_layers.declined(error, proven=connection.proven):
-                    raise
-                logger.info("trying again with less, after: %s", error.message)
-            except EngineDownError:
-                # A connection that worked before has died: the engine may have been restarted.
-                if not connection.proven:
-                    raise
-                await self._connector.retire(connection)
-
     @asynccontextmanager
     async def _launch_on(
         self, connection: EngineConnection, spec: LaunchSpec
     ) -> AsyncIterator[ContainerSandbox]:
         command = spec.command
         if not self._image and command is None:
-            raise ImageMissingError("No runtime image was chosen.")
+            raise SandboxError("No runtime image is chosen.", code="image_missing")
         await self._remove_leftovers(connection.api)
         if spec.binds or command is not None:
             await self.require_shared_files(command.image if command is not None else "")
         facts, asked = connection.facts, connection.extra_layers
-        placement = await self._placement(connection)
+        placement = self._placement(connection)
         if spec.binds:
             placement = await anyio.to_thread.run_sync(
                 hardening.with_host_paths, placement, spec, facts, asked.seccomp
@@ -232,10 +214,10 @@ class ContainerBackend(Backend):
             hardening.container_name(spec.run_id, secrets.token_hex(4)),
             config,
             isolation=isolation,
-            # podman's monitor misses the event when the first process itself is killed.
+            # podman's monitor misses the event if the kernel kills the first process.
             reports_oom=facts.limits_memory and facts.kind == "docker",
             not_removed=self._unremoved.add,
-            # Commands may end without having read their input; programs read all of it.
+            # Commands may end before they have read all of their input.
             separate_streams=command is not None and facts.kind == "podman",
             drained=connection.endpoint.remote,
         ) as sandbox:
@@ -244,13 +226,13 @@ class ContainerBackend(Backend):
                 sandbox.on_error(command.on_error)
             yield sandbox
 
-    async def _placement(self, connection: EngineConnection) -> hardening.Placement:
+    def _placement(self, connection: EngineConnection) -> hardening.Placement:
         facts, local, asked = connection.facts, connection.local, connection.extra_layers
         return hardening.Placement(
             image=self._image,
             user=self._user,
             oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
-            labels=(await self._ownership()).labels(),
+            labels=self._owner.labels(),
             seccomp=asked.seccomp.get("program", ""),
             user_namespace=asked.user_namespace,
             tasks_per_process=hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1,
@@ -260,17 +242,10 @@ class ContainerBackend(Backend):
         )
 
     async def require_shared_files(self, image: str = "") -> None:
-        """Refuse host paths to an engine of another machine, where they are other files.
-
-        Args:
-            image: Of the container that looks; the programs' if empty.
-
-        Raises:
-            SettingsError: The engine is of another machine, or in a virtual one.
-        """
-        connection = await self._connector.connected()
+        """Refuse an engine on another machine, where host paths are other files."""
+        connection = await self._connector.ensure_connection()
         if connection.shares_files is None:
-            placement = replace(await self._placement(connection), image=image or self._image)
+            placement = replace(self._placement(connection), image=image or self._image)
             seen = await look_inside(
                 connection.api,
                 hardening.container_config(probe_spec(self._limits), connection.facts, placement),
@@ -281,21 +256,21 @@ class ContainerBackend(Backend):
             connection.shares_files = (seen or {}).get("boot_id", here) == here
         if not connection.shares_files:
             message = f"{self.name} ({connection.endpoint.origin}) runs on another machine, which"
-            message += " has none of this one's [directories], packages and commands."
+            message += " does not have this machine's [directories], packages and commands."
             remedy = "Put packages into its image, or run with an engine of this machine"
             remedy += " (MCP_BRIDGE_RUNTIME=bubblewrap)."
             raise SettingsError(message, remedy=remedy)
 
     async def problem(self) -> str:
         if self._connector.machine is not None:
-            # It is stopped when idle, and started for a run.
+            # An idle machine is stopped, and a run starts it.
             return ""
         try:
-            connection = await self._connector.connected()
+            connection = await self._connector.ensure_connection()
         except BridgeError as error:
             return str(error)
         try:
-            await anyio.to_thread.run_sync(ping, connection.endpoint, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(ping_engine, connection.endpoint, abandon_on_cancel=True)
         except (OSError, ValueError):
             if connection.service is not None and connection.endpoint.remote:
                 return str(connection.service.failure())
@@ -305,28 +280,22 @@ class ContainerBackend(Backend):
     async def _verify_runtime(
         self, connection: EngineConnection, sandbox: ContainerSandbox
     ) -> None:
-        """Check the OCI runtime that the engine used; once, or always if one is required."""
         named = self._connector.oci_runtime
         if connection.proven and named is None:
             return
         real = await connection.api.oci_runtime_of(sandbox.id)
         if named is not None and real != runtime_name(named):
             message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {named}."
-            raise LaunchError(message, remedy=NAMED_RUNTIME_REMEDY, code="oci_runtime_broken")
+            remedy = "Start the engine with the named OCI runtime, or unset MCP_BRIDGE_OCI_RUNTIME."
+            raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
         connection.proven = True
 
-    async def _ownership(self) -> Owner:
-        if self._owner is None:
-            self._owner = await anyio.to_thread.run_sync(current_owner)
-        return self._owner
-
     async def _remove_leftovers(self, api: EngineApi) -> None:
-        """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
             if not await remove_with_retries(api, name):
                 self._unremoved.add(name)
-                break  # it still does not work; the next launch tries again
+                break  # the next launch tries again
 
     def _success(self, sandbox: Sandbox) -> Probe:
         connection = self._connector.connection
@@ -356,26 +325,20 @@ def _hard_limit(which: int) -> float:
     return math.inf if hard == resource.RLIM_INFINITY else hard
 
 
-_STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
-
-NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of the engine's image"
+progress = logging.getLogger(f"{__name__}.progress")  # Slow steps, which commands show.
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
-    """Return the backend for one engine, without starting or connecting to anything."""
     machine = None
-    # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
+    # On Linux podman needs no machine unless it is named. The check would cost a process a run.
     remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
     if remote and engine != "docker":
-        machine = partial(
-            ensure_machine,
-            MachineContext(
-                run=SystemRunner(env=settings.environ),
-                env=settings.environ,
-                podman=engine,
-                idle_timeout=settings.runtime_idle_timeout or math.inf,
-                progress=logger.info,
-            ),
+        machine = MachineContext(
+            run=SystemRunner(env=settings.environ),
+            env=settings.environ,
+            podman=engine,
+            idle_timeout=settings.runtime_idle_timeout or math.inf,
+            progress=logger.info,
         )
     return ContainerBackend(
         engine,
@@ -389,29 +352,21 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     )
 
 
-progress = logging.getLogger(f"{__name__}.progress")
-"""What takes minutes; the command line shows it."""
-
-
 async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bool = True) -> Probe:
-    """Choose the image, pull it if necessary, and probe it.
-
-    Args:
-        pull: Whether to; else a missing image is an error, since a caller waits who cannot be told.
-    """
+    """Choose the image, pull a missing one if `pull`, and probe it."""
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)
-        place = settings.place("image")
         say = progress.info if pull else None
-        await ensure_present(image, images, progress=say, place=place)
+        await ensure_present(image, images, progress=say, place=settings.place("image"))
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:
-        # What listens there speaks HTTP, but not like a known engine.
+        # The server speaks HTTP, but is no known engine.
         logger.exception("choosing the image of %s failed unexpectedly", backend.name)
-        message = f"The service at {backend.name}'s socket does not behave like it: {error!r}."
-        return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
+        message = f"The server at {backend.name}'s socket is no such engine: {error!r}."
+        remedy = "Check the address in DOCKER_HOST or CONTAINER_HOST."
+        return failed_probe(backend.name, EngineDownError(message, remedy=remedy))
     backend.use_image(image)
     probe = await backend.probe()
     if probe.ok and settings.offered_directories:
@@ -420,5 +375,6 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         except BridgeError as error:
             return failed_probe(backend.name, error)
     if settings.packages is not None:
-        probe = replace(probe, details={**probe.details, "packages": NO_PACKAGES})
+        unused = "MCP_BRIDGE_PACKAGES is not used: programs have the packages of the engine's image"
+        probe = replace(probe, details={**probe.details, "packages": unused})
     return probe

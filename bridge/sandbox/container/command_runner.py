@@ -1,7 +1,4 @@
-"""Runs one command line of the user's own tools to its end, with a deadline.
-
-Does not interpret output.
-"""
+"""Runs one command line of the user's own tools to its end, with a deadline."""
 
 from __future__ import annotations
 
@@ -18,17 +15,12 @@ from typing import IO
 import anyio
 from anyio.abc import Process
 
-LINE_BYTES = 4096  # Shown of a line of progress.
+LINE_BYTES = 4096  # A command may write lines of any length as progress.
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedCommand:
-    """How a command ended.
-
-    Attributes:
-        exit_code: None when there is none: it timed out, or could not be started.
-        timed_out: Whether it was ended for taking too long.
-    """
+    """How a command ended; `exit_code` is None if it timed out or could not be started."""
 
     exit_code: int | None
     stdout: str = ""
@@ -38,19 +30,12 @@ class CompletedCommand:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended by itself and called that a success."""
         return self.exit_code == 0
 
 
 @dataclass(kw_only=True)
 class SystemRunner:
-    """Runs commands as processes of this machine, each in its own session.
-
-    Attributes:
-        env: Their whole environment; None inherits the bridge's, which the user's own engine and
-            package manager need (proxies, `CONTAINERS_CONF`, `HOME`).
-        cwd: Their working directory; None inherits the bridge's.
-    """
+    """Runs commands as processes of this machine; an `env` of None inherits the bridge's."""
 
     env: Mapping[str, str] | None = None
     cwd: Path | None = None
@@ -58,32 +43,15 @@ class SystemRunner:
     async def __call__(
         self, argv: Sequence[str], *, timeout: float, on_line: Callable[[str], None] | None = None
     ) -> CompletedCommand:
-        """Run `argv` without a terminal or stdin and wait for its end, at most `timeout` seconds.
-
-        Raises nothing for a failing command.
-
-        Args:
-            on_line: Called with each line of either stream as it comes.
-        """
-        # Not pipes: helpers of `podman machine start` hold them open while the machine runs.
+        """Run `argv` without stdin for at most `timeout` seconds; a failure is a result."""
+        # Not pipes: helpers of `podman machine start` keep them open while the machine runs.
         with TemporaryFile() as out, TemporaryFile() as err:
             try:
-                # Cancelled in the middle, it would leave a process that no one waits for.
-                with anyio.CancelScope(shield=True):
-                    process = await anyio.open_process(
-                        list(argv),
-                        stdin=DEVNULL,
-                        stdout=out,
-                        stderr=err,
-                        cwd=self.cwd,
-                        env=self.env,
-                        start_new_session=True,
-                    )
+                process = await open_group(argv, out, err, self.env, self.cwd)
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-                return CompletedCommand(
-                    exit_code=None, stderr=f"{argv[0]}: {error}", missing=missing
-                )
+                said = f"{argv[0]}: {error}"
+                return CompletedCommand(exit_code=None, stderr=said, missing=missing)
             ended = anyio.Event()
             try:
                 async with anyio.create_task_group() as tasks:
@@ -110,7 +78,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 async def _follow(file: int, on_line: Callable[[str], None], ended: anyio.Event) -> None:
-    """Pass on the lines that a command writes to a file, until it has ended."""
+    """Report the lines that a command writes to a file, until its end."""
     position, rest, last = 0, b"", False
     while not last:
         with anyio.move_on_after(0.1):
@@ -130,8 +98,30 @@ def _show(line: bytes, on_line: Callable[[str], None]) -> None:
         on_line(text)
 
 
+async def open_group(
+    argv: Sequence[str],
+    stdout: IO[bytes] | int,
+    stderr: IO[bytes] | int,
+    env: Mapping[str, str] | None,
+    cwd: Path | None,
+) -> Process:
+    """Start a process without stdin that leads its own session."""
+    # A cancelled start would leave a process.
+    with anyio.CancelScope(shield=True):
+        process = await anyio.open_process(
+            list(argv),
+            stdin=DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    return process  # noqa: RET504 - a scope may suppress, says mypy
+
+
 async def end_group(process: Process) -> None:
-    """End a process and what it started: SIGTERM, then SIGKILL. Bounded, done when cancelled."""
+    """End a process and its children with SIGTERM, then SIGKILL, even when cancelled."""
     with anyio.CancelScope(shield=True):
         # A process in uninterruptible sleep is left to init.
         for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
@@ -144,6 +134,6 @@ async def end_group(process: Process) -> None:
 
 
 def _signal_group(process: Process, number: int) -> None:
-    # It leads its own session, so its group is its children and no one else's.
+    # It leads its own session, so its group has only its children.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

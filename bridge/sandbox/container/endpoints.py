@@ -1,9 +1,4 @@
-"""Where an engine listens.
-
-Owns the list of endpoints to try, in order. Decides from values (an environment mapping, a
-platform, a user id); starts nothing and speaks no API. `service` starts a podman service, `machine`
-podman's virtual machine; `connection` tries them.
-"""
+"""The endpoints where an engine may listen, in the order to try them."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import socket
 import ssl
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,29 +30,16 @@ _SCHEMES = ("unix", "tcp", "http", "https")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineEndpoint:
-    """One place where an engine may listen.
-
-    Attributes:
-        url: As the docker SDK takes it ("unix:///run/podman/podman.sock").
-        origin: Where it was found, for messages ("DOCKER_HOST").
-        explicit: Whether the user named it; then no other place is tried.
-        certificates: Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
-        verify: Whether the engine's certificate is checked.
-        target: What the address names, if it is an ssh:// one; such an endpoint is forwarded first.
-        remote: Whether it is the forwarded socket of another machine.
-    """
-
-    url: str
-    origin: str
-    explicit: bool = False
-    certificates: Path | None = None
-    verify: bool = True
-    target: SshTarget | None = None
-    remote: bool = False
+    url: str  # In the docker SDK's form ("unix:///run/podman/podman.sock").
+    origin: str  # Its source, for messages ("DOCKER_HOST").
+    explicit: bool = False  # Whether the user names it; then it is the only one.
+    certificates: Path | None = None  # For TLS: a directory with ca.pem, cert.pem and key.pem.
+    verify: bool = True  # Whether to check the engine's certificate.
+    target: SshTarget | None = None  # The target of an ssh:// address, which needs a forward.
+    remote: bool = False  # Whether it is a forwarded socket of another machine.
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another machine may be behind it, as its address says."""
         return self.remote or self.socket_path is None
 
     @property
@@ -68,22 +50,16 @@ class EngineEndpoint:
 
     @property
     def socket_path(self) -> Path | None:
-        """The socket's path; None when the endpoint is not a local socket."""
         scheme, _, rest = self.url.partition("://")
         return Path("/" + rest.lstrip("/")) if scheme == "unix" else None
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port, if it is not a local socket."""
         host, _, port = self.url.partition("://")[2].partition("/")[0].rpartition(":")
         return host.strip("[]"), int(port or 2375)
 
     def connect(self, seconds: float) -> socket.socket:
-        """Return a connection with that timeout. Blocks.
-
-        Raises:
-            OSError: No one is there, or not whom the certificates name.
-        """
+        """Connect with a timeout; raise OSError. Blocks."""
         path, here = self.socket_path, self.certificates
         with ExitStack() as stack:
             if path is not None:
@@ -106,40 +82,22 @@ class EngineEndpoint:
 def candidates(
     kind: EngineKind, environ: Mapping[str, str], *, uid: int | None = None
 ) -> tuple[EngineEndpoint, ...]:
-    """Return where `kind` may listen, the likeliest first; only there, if the user named a place.
-
-    Args:
-        uid: The user's; this process's unless given.
-
-    Raises:
-        EngineDownError: The named address cannot be used.
-    """
+    """Return the endpoint that the user names, or the usual ones, likeliest first."""
     named = named_address(kind, environ)
     if named is not None:
         return (_explicit(*named, kind, environ),)
-    own = os.getuid() if uid is None else uid
-    places = _docker_places(environ) if kind == "docker" else _podman_places(environ, own)
-    return tuple(
-        EngineEndpoint(url=f"unix://{path}", origin="the usual place")
-        for path in dict.fromkeys(places)
-    )
-
-
-def _docker_places(environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path(DOCKER_SOCKET)
-    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime_dir, "docker.sock")
-    for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
-        yield _home(environ) / below / "docker.sock"
-
-
-def _podman_places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
-    # A service that is listening already was started with its own storage and OCI runtime.
-    if any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
-        return
-    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime_dir, "podman/podman.sock")
-    yield Path(f"/run/user/{uid}" if uid else "/run", "podman/podman.sock")
+    own, runtime_dir = os.getuid() if uid is None else uid, environ.get("XDG_RUNTIME_DIR")
+    places: list[Path] = []
+    if kind == "docker":
+        places = [Path(DOCKER_SOCKET), *([Path(runtime_dir, "docker.sock")] if runtime_dir else ())]
+        for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
+            places.append(_home(environ) / below / "docker.sock")
+    # A listening service has its own storage and OCI runtime, so skip it if the user sets others.
+    elif not any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
+        places = [Path(runtime_dir, "podman/podman.sock")] if runtime_dir else []
+        places.append(Path(f"/run/user/{own}" if own else "/run", "podman/podman.sock"))
+    urls = dict.fromkeys(f"unix://{path}" for path in places)
+    return tuple(EngineEndpoint(url=url, origin="the usual place") for url in urls)
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -155,20 +113,19 @@ def _explicit(
         target = ssh_target(url, origin, engine, identity if engine == "podman" else "")
         return EngineEndpoint(url=url, origin=origin, explicit=True, target=target)
     if not separator or scheme not in _SCHEMES or not rest:
-        message = f"{origin} is {url!r}, which {engine} cannot be reached by."
+        message = f"{origin} is {url!r}, which is no address of {engine}."
         remedy = "Use unix:///path/to/socket, ssh://user@host or tcp://host:port."
         raise EngineDownError(message, remedy=remedy)
-    found = EngineEndpoint(url=url, origin=origin, explicit=True)
+    endpoint = EngineEndpoint(url=url, origin=origin, explicit=True)
     verify = bool(environ.get("DOCKER_TLS_VERIFY"))
     path = environ.get("DOCKER_CERT_PATH")
     if engine != "docker" or scheme == "unix" or not (verify or path or scheme == "https"):
-        return found
+        return endpoint
     certificates = Path(path) if path else _home(environ) / ".docker"
-    return replace(found, certificates=certificates, verify=verify)
+    return replace(endpoint, certificates=certificates, verify=verify)
 
 
 async def kind_of(command: str, run: SystemRunner) -> EngineKind:
-    """Return which engine an executable is, by its name or by running it."""
     if command == "docker" or command == "podman":
         return "docker" if command == "docker" else "podman"
     result = await run([command, "--version"], timeout=20.0)
@@ -179,8 +136,8 @@ async def kind_of(command: str, run: SystemRunner) -> EngineKind:
         return "podman"
     if "docker" in said:
         return "docker"
-    heard = faults.shorten(said or result.stderr)
-    message = f"{command} says it is neither podman nor docker: {heard}."
+    heard = faults.one_line(said or result.stderr)
+    message = f"{command} is neither podman nor docker. It says: {heard}."
     raise EngineDownError(
         message, remedy="Set MCP_BRIDGE_RUNTIME to podman, docker, or the path of either."
     )
@@ -189,14 +146,10 @@ async def kind_of(command: str, run: SystemRunner) -> EngineKind:
 async def podman_connection(
     podman: str, environ: Mapping[str, str], run: SystemRunner, *, platform: str = sys.platform
 ) -> EngineEndpoint | None:
-    """Return the connection that podman is set to use, unless it is its own machine's.
+    """Return podman's configured connection, unless it leads to podman's own machine.
 
-    As podman itself does, a default connection is used only where podman is a remote client:
-    elsewhere than on Linux, with `remote = true` in containers.conf, or if CONTAINER_CONNECTION
-    names one.
-
-    Raises:
-        SandboxError: There is no connection of that name, or its address cannot be used.
+    podman uses its default connection only as a remote client: on other systems than Linux, with
+    `remote = true` in containers.conf, or if CONTAINER_CONNECTION names one.
     """
     name = environ.get("CONTAINER_CONNECTION", "")
     remote = name or platform != "linux" or _is_remote_client(environ)
@@ -220,7 +173,6 @@ async def podman_connection(
 
 
 def _is_remote_client(environ: Mapping[str, str]) -> bool:
-    """Return whether containers.conf makes podman a remote client."""
     named = environ.get("CONTAINERS_CONF")
     own = _home(environ) / ".config/containers/containers.conf"
     remote: object = False

@@ -1,7 +1,4 @@
-"""What an engine is and what it can enforce, from its `/info`. Pure.
-
-Engines' claims are upper bounds: what they say they cannot do is not requested.
-"""
+"""An engine's kind, version and abilities, from its `/info`. Pure."""
 
 from __future__ import annotations
 
@@ -17,45 +14,32 @@ EngineKind = Literal["docker", "podman"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFacts:
-    """One engine, as reached through one socket.
+    """The facts of one engine. They are claims, and may be too good."""
 
-    Attributes:
-        kind: The engine that answers, whatever its socket's name.
-        rootless: Whether it runs as an ordinary user, in a user namespace.
-        cgroup_version: "1", "2" or empty.
-        cpus: How many the engine has; 0 if unknown.
-        mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
-        remaps_ids: Whether its daemon puts every container into a user namespace.
-        kernel: The host kernel's release; empty if unknown.
-        storage: Its storage driver ("overlay", "vfs"); empty if unknown.
-        unlimited: The OCI runtimes that are configured to apply no limits.
-    """
-
-    kind: EngineKind
+    kind: EngineKind  # The engine that answers, whatever its socket's name.
     version: str
-    rootless: bool
+    rootless: bool  # Whether it runs as an ordinary user, in a user namespace.
     oci_runtime: str
-    cgroup_version: str
-    cpus: int
+    cgroup_version: str  # "1", "2" or empty.
+    cpus: int  # 0 if unknown.
     limits_memory: bool
     limits_pids: bool
     limits_cpu: bool
     obeys_ulimits: bool
     seccomp: bool
-    mandatory_access: str
-    remaps_ids: bool = False
-    kernel: str = ""
+    mandatory_access: str  # "apparmor" or "selinux" if one confines containers, else empty.
+    remaps_ids: bool = False  # Whether the daemon puts every container into a user namespace.
+    kernel: str = ""  # The host kernel's release; empty if unknown.
     storage: str = ""
-    unlimited: tuple[str, ...] = ()
-
-
-def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
-    """Return the engine, from a ping's headers; podman often replaces Docker."""
-    return "podman" if "Libpod-Api-Version" in ping_headers else "docker"
+    unlimited: tuple[str, ...] = ()  # The OCI runtimes that are configured to apply no limits.
 
 
 def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
-    options = _security_options(info)
+    # "name=seccomp,profile=default" and its like.
+    options: dict[str, str] = {}
+    for text in info.get("SecurityOptions") or []:
+        fields = dict(part.partition("=")[::2] for part in str(text).split(","))
+        options[fields.get("name", "")] = fields.get("profile", "")
     return EngineFacts(
         kind="docker",
         version=str(info.get("ServerVersion") or ""),
@@ -84,8 +68,7 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
 def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
     """Return the facts from `/info` of podman's own API.
 
-    The Docker-like one claims every limit, even where rootless podman applies none; this one lists
-    the delegated controllers.
+    podman's Docker-like API claims every limit, even if rootless podman applies none.
     """
     host: Mapping[str, Json] = info.get("host") or {}
     security: Mapping[str, Json] = host.get("security") or {}
@@ -102,7 +85,7 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
         limits_memory="memory" in controllers,
         limits_pids="pids" in controllers,
         limits_cpu="cpu" in controllers,
-        # Its Docker-like API leaves ulimits out when rootless; only its command line has them.
+        # Rootless podman's Docker-like API ignores ulimits; only its command line has them.
         obeys_ulimits=not rootless,
         seccomp=bool(security.get("seccompEnabled")),
         mandatory_access=confined[0] if confined else "",
@@ -112,15 +95,4 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
 
 
 def runtime_name(runtime: str) -> str:
-    """Return an OCI runtime's short name, from a name or a path."""
     return PurePosixPath(runtime).name
-
-
-def _security_options(info: Mapping[str, Json]) -> dict[str, str]:
-    """Parse "name=seccomp,profile=default" and its like into name → profile."""
-    options: dict[str, str] = {}
-    for text in info.get("SecurityOptions") or []:
-        fields = dict(part.partition("=")[::2] for part in str(text).split(","))
-        if "name" in fields:
-            options[fields["name"]] = fields.get("profile", "")
-    return options

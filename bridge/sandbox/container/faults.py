@@ -1,10 +1,6 @@
-"""Engine failures as the bridge's errors, each with a remedy. Pure.
+"""Translates engine failures to the bridge's errors, with remedies. Pure.
 
-Owns the translation of the docker SDK's and requests' exceptions, of engines' error texts and of
-the podman command's output. Raises nothing itself.
-
-The patterns were taken from real engines (Docker 20.10, podman 4.3) and are tested against those
-very strings. Order matters: the first pattern that matches decides, so specific ones come first.
+The patterns come from real engines (Docker 20.10, podman 4.3). The first match decides.
 """
 
 from __future__ import annotations
@@ -21,14 +17,11 @@ import requests.exceptions
 from bridge.errors import (
     BridgeError,
     EngineDownError,
-    ImageMissingError,
     LaunchError,
     SandboxError,
 )
 
-MAX_DETAIL = 2000  # Most characters kept of an engine's error: enough for a long chain of causes.
-
-_NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
+MAX_DETAIL = 2000  # An engine may send an error of any length; a long chain of causes fits.
 
 
 class _Pattern(NamedTuple):
@@ -60,12 +53,13 @@ _SUBUID_REMEDY = (
 )
 
 _SHARE_REMEDY = (
-    "The engine's machine does not see this directory of yours: share it with that machine (`podman"
-    " machine init --volume DIR:DIR`, Docker Desktop's file sharing), or name one that is shared in"
+    "The engine's machine does not see this directory. Share it with that machine (`podman"
+    " machine init --volume DIR:DIR`, Docker Desktop's file sharing), or name a shared one in"
     " [directories], or as `cache` of [dependencies]."
 )
 
-_PULL = partial(ImageMissingError, code="image_pull_failed")
+_MISSING = partial(SandboxError, code="image_missing")
+_PULL = partial(SandboxError, code="image_pull_failed")
 _RUNTIME = partial(LaunchError, code="oci_runtime_broken")
 _CGROUP = partial(LaunchError, code="cgroup")
 
@@ -77,7 +71,7 @@ _PATTERNS: tuple[_Pattern, ...] = (
         _SHARE_REMEDY,
     ),
     _Pattern(r"toomanyrequests|pull access denied|initializing source docker://", _PULL),
-    _Pattern(r"no such image|image not known|unable to find image", ImageMissingError),
+    _Pattern(r"no such image|image not known|unable to find image", _MISSING),
     _Pattern(
         r"unknown runtime specified|unknown or invalid runtime"
         r'|default OCI runtime "[^"]*" not found|no valid executable found for OCI runtime',
@@ -107,7 +101,7 @@ _PATTERNS: tuple[_Pattern, ...] = (
     _Pattern(
         r"memory limit (?:allowed is|to \d+)|range of cpus is|minimum memory",
         _CGROUP,
-        "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to what this host can give.",
+        "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to values that this host has.",
     ),
     _Pattern(
         r"cgroup",
@@ -174,29 +168,22 @@ def not_found(engine: str) -> SandboxError:
 
 
 def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
-    """Return the error for the output of an engine, its service or its command.
-
-    Args:
-        doing: The attempted action, for the message ("create a container").
-        engine: "docker" or "podman".
-    """
-    detail = shorten(text)
+    """Return the error for an engine's output; `doing` is the attempted action."""
+    detail = one_line(text)
     message = f"{engine} could not {doing}: {detail}."
-    for pattern in _PATTERNS:
-        if re.search(pattern.regex, text, re.IGNORECASE):
-            return pattern.error(message, remedy=pattern.remedy)
-    return LaunchError(message, remedy=_NO_REMEDY_KNOWN)
+    for pattern, error, remedy in _PATTERNS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return error(message, remedy=remedy)
+    remedy = "Run `mcp-code-bridge doctor` to see what this engine can do."
+    return LaunchError(message, remedy=remedy)
 
 
 def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeError:
-    """Translate an exception of the docker SDK, of requests or of a socket.
-
-    One of our own errors comes back unchanged.
-    """
+    """Translate an exception of the docker SDK, requests or a socket; return ours unchanged."""
     if isinstance(error, BridgeError):
         return error
     if isinstance(error, docker.errors.APIError):
-        return from_text(_explanation(error), doing=doing, engine=engine)
+        return from_text(str(error.explanation or error), doing=doing, engine=engine)
     os_error = _first_os_error(error)
     if isinstance(os_error, PermissionError):
         return SandboxError(
@@ -208,35 +195,29 @@ def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeEr
         return down(engine, f"{engine} did not answer in time (trying to {doing}).")
     if os_error is not None or isinstance(error, (OSError, docker.errors.DockerException)):
         reason = os_error.strerror if os_error and os_error.strerror else str(os_error or error)
-        return down(engine, f"{engine} does not answer (trying to {doing}): {shorten(reason)}.")
-    return LaunchError(f"{engine} could not {doing}: {shorten(repr(error))}.")
+        return down(engine, f"{engine} does not answer (trying to {doing}): {one_line(reason)}.")
+    return LaunchError(f"{engine} could not {doing}: {one_line(repr(error))}.")
 
 
 def is_absent(error: BaseException) -> bool:
     """Return whether an error means that no process listens at a local socket's path."""
-    found = _first_os_error(error)
+    cause = _first_os_error(error)
     absent = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK)
-    return found is not None and found.errno in absent
+    return cause is not None and cause.errno in absent
 
 
 def is_gone(error: BaseException) -> bool:
-    """Return whether an engine's refusal means that the container no longer exists."""
     if isinstance(error, docker.errors.APIError):
         return error.status_code == 404 and not isinstance(error, docker.errors.ImageNotFound)
     return False
 
 
 def is_not_running(error: BaseException) -> bool:
-    """Return whether an engine refused to kill because nothing is running."""
-    words = (
-        r"is not running|can only kill running containers|container state improper|no such process"
-    )
-    return _says(error, words)
+    return _says(error, "is not running|can only kill running|state improper|no such process")
 
 
 def is_no_image(error: BaseException) -> bool:
-    """Return whether an error means that an image does not exist, whatever the status code."""
-    # podman 4 answers 500 to the id of an image that is gone: it tries to read it as a name.
+    # podman 4 reads the id of a removed image as a name, and answers 500.
     missing = isinstance(error, docker.errors.APIError) and error.status_code == 404
     return missing or _says(error, "cannot specify 64-byte hexadecimal")
 
@@ -246,28 +227,22 @@ def is_in_use(error: BaseException) -> bool:
 
 
 def is_being_removed(error: BaseException) -> bool:
-    """Return whether an engine refused because the container is already being removed."""
     return _says(error, r"removal of container .* is already in progress")
 
 
 def _says(error: BaseException, words: str) -> bool:
     return isinstance(error, docker.errors.APIError) and bool(
-        re.search(words, _explanation(error), re.IGNORECASE)
+        re.search(words, str(error.explanation or error), re.IGNORECASE)
     )
 
 
-def shorten(text: str) -> str:
-    """Return `text` on one line, within `MAX_DETAIL`, without a full stop at its end."""
+def one_line(text: str) -> str:
+    """Return `text` on one line, within `MAX_DETAIL`, without a final full stop."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= MAX_DETAIL else line[: MAX_DETAIL - 1] + "…"
 
 
-def _explanation(error: docker.errors.APIError) -> str:
-    return str(error.explanation or error)
-
-
 def _first_os_error(error: BaseException) -> OSError | None:
-    """Find the operating system's error inside what requests and urllib3 wrapped around it."""
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:
@@ -275,7 +250,7 @@ def _first_os_error(error: BaseException) -> OSError | None:
         if id(current) in seen:
             continue
         seen.add(id(current))
-        # requests' own exceptions are OSErrors too, and never the one looked for.
+        # requests' own exceptions are OSErrors too.
         if (
             isinstance(current, OSError)
             and not isinstance(current, requests.exceptions.RequestException)

@@ -1,14 +1,7 @@
-"""The configuration of a sandbox's container, and its layers. Pure, but for `with_host_paths`.
+"""The configuration of a sandbox's container, and its layers. Pure but for `with_host_paths`.
 
-Enforces, through the body of the create call: no network, read-only root, sized tmpfs without
-execution, no capabilities, no new privileges, private IPC, an unprivileged user, our seccomp
-profile where the engine takes it, resource limits, no logs on disk. Every field is explicit, even
-engines' defaults, so a changed default or the user's engine configuration does not loosen a
-sandbox.
-
-Limits that an engine cannot apply are not requested, and `isolation` reports them as weaker.
-Engines add to the environment: docker PATH, HOSTNAME and HOME; podman also TERM and
-container=podman; both what the image sets. None of it comes from the host.
+The create call sets every field, so that neither a changed default nor the user's configuration
+loosens a sandbox. Limits that an engine cannot apply are not requested and reported as weaker.
 """
 
 from __future__ import annotations
@@ -38,47 +31,30 @@ from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.ownership import RUN_LABEL
 from bridge.sandbox.syscalls import Purpose
 
+# gVisor needs 9 to 13 host threads for each process inside, and ends without them.
 GVISOR_TASKS = 16
-"""Threads of the host that gVisor needs for one process of its guest, measured: 9 to 13. The pids
-limit counts them, and gVisor ends with all that is in it when it gets no more."""
 
 _EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=0755"
-
-_NAME_PREFIX = "mcp-code-bridge"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where and as whom a sandbox runs.
-
-    Attributes:
-        image: The image's name, present on the engine.
-        user: "uid:gid" inside the container.
-        oci_runtime: The runtime requested of docker; empty for docker's default. podman has no
-            such option per container, so there it only names the one in use.
-        seccomp: The engine's seccomp option; empty for the engine's own profile.
-        user_namespace: podman's mode; empty for the engine's default.
-        tasks_per_process: How many tasks of the pids limit one process inside takes.
-        local: Whether the engine sees this machine's files.
-        max_open_files, max_processes: Hard limits of the engine's host, as far as known.
-    """
-
     image: str
-    user: str
-    oci_runtime: str
+    user: str  # "uid:gid" inside the container.
+    oci_runtime: str  # For docker only; empty for its default. podman has no such option.
     labels: Mapping[str, str]
-    seccomp: str = ""
-    user_namespace: str = ""
-    tasks_per_process: int = 1
-    local: bool = False
+    seccomp: str = ""  # The engine's seccomp option; empty for the engine's own profile.
+    user_namespace: str = ""  # podman's mode; empty for the engine's default.
+    tasks_per_process: int = 1  # Tasks of the pids limit that one process inside takes.
+    local: bool = False  # Whether the engine sees this machine's files.
+    # Known hard limits of the engine's host.
     max_open_files: float = math.inf
     max_processes: float = math.inf
 
 
 def container_name(run_id: str, nonce: str) -> str:
-    """Return a container's name, known before it exists so that it can always be removed."""
     safe = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run_id)[:64]  # A UUID fits, within the engines' limits.
-    return f"{_NAME_PREFIX}-{safe}-{nonce}"
+    return f"mcp-code-bridge-{safe}-{nonce}"
 
 
 _NOBODY = f"{NOBODY_ID}:{NOBODY_ID}"
@@ -87,14 +63,11 @@ _NOBODY = f"{NOBODY_ID}:{NOBODY_ID}"
 def with_host_paths(
     placement: Placement, spec: LaunchSpec, facts: EngineFacts, seccomp: Mapping[Purpose, str]
 ) -> Placement:
-    """Return the placement of a sandbox with host paths: its user, image and filter. Blocks.
+    """Return the user, image and filter of a sandbox with host paths. Blocks.
 
-    Files written there must belong to the right user outside, with no more access than that user
-    has: the bridge's own user, or the owner of the workspace or of the writable directories; never
-    root. A command's image is its profile's and may contain anything.
-
-    Args:
-        seccomp: The bridge's filters, those that the engine accepts.
+    The user is the bridge's own, or for root's bridge the owner of the workspace or of the writable
+    directories, but never root. Written files belong to that user outside. A command's image is its
+    profile's and may contain anything.
     """
     command = spec.command
     if command is not None:
@@ -119,7 +92,7 @@ def with_host_paths(
     return replace(placement, user=user, user_namespace="keep-id" if keeps_ids else "")
 
 
-def _networked(spec: LaunchSpec) -> bool:
+def _has_network(spec: LaunchSpec) -> bool:
     return spec.command is not None and spec.command.network
 
 
@@ -137,11 +110,11 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
         "AttachStdout": True,
         "AttachStderr": True,
         "OpenStdin": True,
-        # With it stdin ends when the bridge dies, and the process exits.
+        # If the bridge dies, stdin ends and the process exits.
         "StdinOnce": True,
         "Tty": False,
         # Docker then does not write its own hosts and resolv.conf.
-        "NetworkDisabled": not _networked(spec),
+        "NetworkDisabled": not _has_network(spec),
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGKILL",
         "Volumes": {},
@@ -152,7 +125,7 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
 
 def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
     config: dict[str, Json] = {
-        "NetworkMode": "default" if _networked(spec) else "none",
+        "NetworkMode": "default" if _has_network(spec) else "none",
         "ReadonlyRootfs": True,
         "Privileged": False,
         "CapAdd": [],
@@ -178,41 +151,36 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
     }
     if placement.seccomp:
         config["SecurityOpt"].append(f"seccomp={placement.seccomp}")
-    if facts.kind == "podman" and not _networked(spec):
-        # It copies the host's names and name servers in, even without a network, unless these
-        # paths are mounted. The null device exists wherever an engine runs.
+    if facts.kind == "podman" and not _has_network(spec):
+        # podman copies the host's names and name servers in, even without a network, unless these
+        # paths are mounted. Every host has the null device.
         config["Binds"] += ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"]
-    given, mounts = _given(spec, facts, placement)
+    given, mounts = _mount_host_paths(spec, facts, placement)
     config["Binds"] += given
     if mounts:
         config["Mounts"] = mounts
     config.update(_resources(spec, facts, placement))
     if facts.kind == "docker" and placement.oci_runtime:
         config["Runtime"] = placement.oci_runtime
-    if (masks := _masks(facts, placement)) and facts.kind == "docker":
+    own_kernel = brings_own_kernel(placement.oci_runtime or facts.oci_runtime)
+    masks = [] if own_kernel else proc_entries.masked_by_engines(local=placement.local)
+    if masks and facts.kind == "docker":
         config["MaskedPaths"] = masks  # In place of docker's own, which are among them.
     elif masks:
         config["SecurityOpt"].append(f"mask={':'.join(masks)}")  # Next to podman's own.
     return config
 
 
-def _masks(facts: EngineFacts, placement: Placement) -> list[str]:
-    """Return the paths to mask; none for a runtime with a kernel of its own."""
-    if brings_own_kernel(placement.oci_runtime or facts.oci_runtime):
-        return []
-    return proc_entries.masked_by_engines(local=placement.local)
-
-
 def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
-    """Return the limits that the engine applies; some engines refuse to start with others."""
+    """Return the limits that the engine applies; some engines refuse other ones."""
     limits = spec.limits
     resources: dict[str, Json] = {}
     if facts.limits_memory:
         resources["Memory"] = limits.memory_bytes
-        # Memory and swap together; equal to memory, it means no swap.
+        # The sum of memory and swap: no swap.
         resources["MemorySwap"] = limits.memory_bytes
         if facts.cgroup_version == "1":
-            resources["MemorySwappiness"] = 0  # v2 has no such knob, and needs none
+            resources["MemorySwappiness"] = 0  # v2 has no such option
     if facts.limits_pids:
         resources["PidsLimit"] = limits.pids * placement.tasks_per_process
     if facts.limits_cpu and limits.cpus is not None:
@@ -224,43 +192,39 @@ def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> di
 
 def _tmpfs(spec: LaunchSpec, facts: EngineFacts, user: str) -> dict[str, str]:
     options = "rw,noexec,nosuid,nodev,mode=1777"
-    # If the image has the directory, its mode applies to the mount, so the owner matters too.
+    # If the image has the directory, the mount has its mode, so the owner matters too.
     if facts.kind == "docker":
-        options += f",nr_inodes={TMPFS_INODES}{_owned_by(user)}"
+        options += f",nr_inodes={TMPFS_INODES}"
+        uid, _, gid = user.partition(":")
+        if uid.isdecimal():  # a name means something only inside the image
+            options += f",uid={uid}" + (f",gid={gid}" if gid.isdecimal() else "")
     else:
-        options += ",U"  # podman's word for "owned by the user"; it knows no nr_inodes
+        options += ",U"  # podman's option for "owned by the user"; it has no nr_inodes
     own = (WORKSPACE,) if spec.command is None else spec.command.writable
     mounts = {TMP: f"{options},size={spec.limits.tmp_bytes}"}
     mounts |= dict.fromkeys(own, f"{options},size={spec.limits.workspace_bytes}")
     if facts.kind == "podman":
-        # On a read-only root podman puts writable, unsized tmpfs here, unless something is there.
+        # On a read-only root podman mounts writable, unsized tmpfs here, unless one is given.
         mounts["/run"] = _EMPTY_TMPFS
         mounts["/var/tmp"] = _EMPTY_TMPFS
     return mounts
 
 
-def _owned_by(user: str) -> str:
-    uid, _, gid = user.partition(":")
-    if not uid.isdecimal():
-        return ""  # a name means something only inside the image
-    return f",uid={uid}" + (f",gid={gid}" if gid.isdecimal() else "")
-
-
-def _given(
+def _mount_host_paths(
     spec: LaunchSpec, facts: EngineFacts, placement: Placement
 ) -> tuple[list[str], list[Json]]:
     """Return the host's directories as `Binds` for a local podman, or as `Mounts` for others.
 
-    Only podman's binds have nosuid, nodev and noexec. But podman creates a missing directory, which
-    would be wrong on another machine, so only a local one gets binds. Elsewhere "no_new_privs"
-    replaces nosuid, and dropped capabilities prevent device nodes.
+    Only podman's binds have nosuid, nodev and noexec, but podman creates missing directories, which
+    is wrong on another machine. For mounts, "no_new_privs" and dropped capabilities replace nosuid
+    and nodev.
     """
     words: list[str] = []
     mounts: list[Json] = []
     files = spec.command.files if spec.command is not None else ()
     shown = [Bind(source=file.source, inside=file.inside) for file in files]
     for bind in (*spec.binds, *shown):
-        # Not for commands, whose directories may hold what they execute.
+        # Not for commands, which may execute files of their directories.
         words_for = spec.command is None and facts.kind == "podman" and placement.local
         if words_for and ":" not in bind.source:
             options = f"{'rw' if bind.writable else 'ro'},nosuid,nodev"
@@ -274,9 +238,9 @@ def _given(
 
 def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
     files = min(spec.limits.open_files, placement.max_open_files)
-    # RLIMIT_NPROC counts per user id over the whole host: only a backstop of the pids limit.
+    # RLIMIT_NPROC counts a user's processes on the whole host, so it only backs the pids limit.
     processes = min(4096, placement.max_processes)
-    # Always set: the engines' defaults may be more than the host allows.
+    # Always set, because engines' defaults may exceed the host's limits.
     made: list[dict[str, Json]] = [
         {"Name": "nofile", "Soft": files, "Hard": files},
         {"Name": "nproc", "Soft": processes, "Hard": processes},
@@ -299,13 +263,9 @@ def isolation(
     lacking: Sequence[str] = (),
     host_kernel: HostKernel | None = None,
 ) -> Isolation:
-    """Return the layers that `container_config` puts in force on an engine, and what is weaker.
-
-    Args:
-        lacking: Layers not requested because the engine cannot apply them, with causes.
-    """
+    """Return the layers on an engine, and those that are weaker or `lacking` there."""
     layers = [
-        *(() if _networked(spec) else ("no-network",)),
+        *(() if _has_network(spec) else ("no-network",)),
         "read-only-root",
         "sized-tmpfs-noexec",
         "no-capabilities",
@@ -320,7 +280,7 @@ def isolation(
         layers.append("unprivileged-user")
     own_kernel = brings_own_kernel(oci_runtime)
     if own_kernel:
-        # Most of these runtimes do not apply the filter to the program.
+        # Most of these runtimes do not apply a filter to the program.
         layers.append(OWN_KERNEL)
     elif placement.seccomp:
         layers += ["seccomp", "own-seccomp"]
@@ -355,13 +315,19 @@ def _add_directories(
     layers += shown
     weaker += open_ones
     if any(bind.writable for bind in spec.binds) and not noexec:
-        weaker.append("directories: not noexec, so that what is written there can be run")
+        weaker.append("directories: not noexec, so that written files can be executed")
 
 
 def _add_limits(
     layers: list[str], weaker: list[str], spec: LaunchSpec, facts: EngineFacts, oci_runtime: str
 ) -> None:
-    cause = _no_limits_cause(facts, oci_runtime)
+    cause = f"{facts.kind} reports that this host has no such cgroup controller"
+    if oci_runtime in facts.unlimited:
+        cause = f"{facts.kind} tells {oci_runtime} to ignore control groups"
+    elif facts.rootless and facts.cgroup_version == "1":
+        cause = f"rootless {facts.kind} on cgroup v1 applies none"
+    elif facts.rootless:
+        cause = f"the cgroup controller is not delegated to rootless {facts.kind}"
     wanted = [("memory", facts.limits_memory), ("pids", facts.limits_pids)]
     if spec.limits.cpus is not None:
         wanted.append(("cpu", facts.limits_cpu))
@@ -374,13 +340,3 @@ def _add_limits(
         layers.append("ulimits")
     else:
         weaker.append("ulimits: best effort, rootless podman's API leaves them to the guest")
-
-
-def _no_limits_cause(facts: EngineFacts, oci_runtime: str) -> str:
-    if oci_runtime in facts.unlimited:
-        return f"{facts.kind} tells {oci_runtime} to ignore control groups"
-    if facts.rootless and facts.cgroup_version == "1":
-        return f"rootless {facts.kind} on cgroup v1 applies none"
-    if facts.rootless:
-        return f"the cgroup controller is not delegated to rootless {facts.kind}"
-    return f"{facts.kind} reports that this host has no such cgroup controller"

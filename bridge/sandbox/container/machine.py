@@ -1,9 +1,7 @@
-"""podman's virtual machine, where podman needs one: started if needed, stopped when idle.
+"""Starts podman's virtual machine if podman needs it, and stops an idle one.
 
-Owns the sequence of `podman` commands and parsing their output. A machine is stopped only by the
-bridge that started it, and only when no container runs there. None is created, and a machine's
-settings (rootful or not, volumes, CPUs) are never changed. Nothing here runs on Linux, unless
-podman is set up there as a remote client of a machine.
+Only the bridge that started a machine stops it, and only if no container runs there. The bridge
+creates no machine and changes no settings of one. On Linux it only serves a remote podman client.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ import anyio
 from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
-from bridge.sandbox.container.faults import shorten
+from bridge.sandbox.container.faults import one_line
 
 logger = logging.getLogger(__name__)
 
-READY_POLLS = 120  # Looks at a machine that another process starts, a second apart.
-_MACHINE_PLATFORMS = ("darwin", "win32", "cygwin")  # Containers need a virtual machine there.
+READY_POLLS = 120  # Looks, a second apart, at a machine that another process starts.
+_MACHINE_PLATFORMS = ("darwin", "win32", "cygwin")  # Systems where containers need a machine.
 _JSON = ("--format", "json")
 _INFO = ("info", *_JSON)
 _CONNECTIONS = ("system", "connection", "list", *_JSON)
@@ -38,17 +36,17 @@ Progress = Callable[[str], None]
 
 
 class MachinePlan(NamedTuple):
-    """The next step, and the machine's name; "none" if podman works without a machine."""
+    """The next step, and the machine's name; "none" if podman needs no machine."""
 
     action: Action
     machine: str = ""
 
 
 def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedCommand) -> bool:
-    """Return whether a machine can have anything to do with how podman answered.
+    """Return whether podman's answer may depend on a machine.
 
-    On Linux podman runs containers itself unless it is a remote client, which shows when it cannot
-    connect. A user who names a host or a connection in the environment has another engine.
+    A user who names a host or a connection in the environment has another engine. On Linux only a
+    remote client has a machine.
     """
     if info.missing:
         remedy = "Install podman; see podman.io/docs/installation"
@@ -63,17 +61,23 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedComma
 def decide(
     platform: str, info: CompletedCommand, connections: CompletedCommand, machines: CompletedCommand
 ) -> MachinePlan:
-    """Return the next step towards a podman that answers, from what three commands printed.
+    """Return the next step towards a podman that answers, from the output of three commands.
 
     Raises:
-        SandboxError: No step of ours would help; the message says why.
+        SandboxError: The bridge can do nothing; the message has the reason.
     """
     default = next((row for row in _rows(connections) or () if row.get("Default") is True), {})
-    # Versions before 4.1 do not say; then the machine list decides.
+    # Versions before 4.1 do not report it; then the list of machines decides.
     remote = default.get("IsMachine") is False
     if remote and not info.ok:
         raise _remote_engine_down(info)
-    rows = [] if remote else _machine_rows(machines)
+    listed = [] if remote else _rows(machines)
+    if listed is None and machines.ok:
+        message = f"`podman machine list` printed no JSON list: {one_line(machines.stdout)}"
+        raise EngineDownError(message, remedy="Update podman.")
+    if listed is None:
+        raise failure(machines, "list")
+    rows = [row for row in listed if isinstance(row.get("Name"), str) and row["Name"]]
     chosen = _choose(rows, str(default.get("Name") or ""))
     if info.ok:
         return MachinePlan("ready", _name(chosen)) if chosen else MachinePlan("none")
@@ -88,38 +92,27 @@ def decide(
         message = f"podman has several machines and none is the default: {names}."
         raise EngineDownError(message, remedy="Start the one to use: `podman machine start NAME`.")
     if platform not in _MACHINE_PLATFORMS:
-        # Linux in remote mode: a local podman is one package away, a VM is not called for.
+        # On Linux a local podman is better than a new machine.
         raise _remote_engine_down(info)
     remedy = "Make one with `podman machine init`, which downloads about a gigabyte."
     raise EngineDownError("podman has no machine.", remedy=remedy)
 
 
 def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDownError:
-    """Return the error for a `podman machine` command that failed."""
     command = f"podman machine {verb} {machine}".strip()
-    remedy = f"Run `{command}` yourself to see all it says."
+    remedy = f"Run `{command}` yourself to see its whole output."
     if verb == "start":
         remedy += " If another machine runs, stop that with `podman machine stop NAME` first."
     return EngineDownError(f"`{command}` failed: {_reason(result)}", remedy=remedy)
 
 
-def _machine_rows(result: CompletedCommand) -> list[Mapping[str, Any]]:
-    rows = _rows(result)
-    if rows is None and result.ok:
-        message = f"`podman machine list` printed no JSON list: {shorten(result.stdout)}"
-        raise EngineDownError(message, remedy="Update podman.")
-    if rows is None:
-        raise failure(result, "list")
-    return [row for row in rows if isinstance(row.get("Name"), str) and row["Name"]]
-
-
 def _name(row: Mapping[str, Any]) -> str:
-    # The table marks the default with a star, and some versions did so in JSON.
+    # Some versions mark the default with a star, as in the table.
     return str(row["Name"]).rstrip("*")
 
 
 def _choose(rows: list[Mapping[str, Any]], connection: str) -> Mapping[str, Any] | None:
-    """Return the machine podman talks to: its connection's, the marked, the usual, or the only."""
+    """Return podman's machine: its connection's, the marked, the usual or the only one."""
     named = {_name(row): row for row in rows}
     # A machine has two connections: its own name, and one for root's socket inside it.
     by_connection = named.get(connection.rstrip("*").removesuffix("-root"))
@@ -129,7 +122,6 @@ def _choose(rows: list[Mapping[str, Any]], connection: str) -> Mapping[str, Any]
 
 
 def _rows(result: CompletedCommand) -> list[Mapping[str, Any]] | None:
-    """Return the objects of a JSON list; None for anything else."""
     if not result.ok:
         return None
     try:
@@ -147,47 +139,38 @@ def _remote_engine_down(info: CompletedCommand) -> EngineDownError:
 
 
 def _reason(result: CompletedCommand) -> str:
-    """Return the line that says why: podman's last "Error:" line, or its last line."""
     if result.timed_out:
         return "it did not finish in time"
     lines = [line.strip() for line in (result.stderr or result.stdout).splitlines()]
     errors = [line.removeprefix("Error:").strip() for line in lines if line.startswith("Error:")]
-    return shorten((errors or [line for line in lines if line] or ["it wrote nothing"])[-1])
+    return one_line((errors or [line for line in lines if line] or ["it wrote nothing"])[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineContext:
-    """What the machine's handling needs from outside.
-
-    Attributes:
-        idle_timeout: Seconds without a run after which a machine that we started is stopped.
-        progress: Called with podman's output while it starts a machine.
-        clock: Seconds, monotonic.
-        sleep: Waits that many seconds.
-    """
+    """podman's command, its environment and a clock."""
 
     run: SystemRunner
     env: Mapping[str, str] = field(default_factory=dict)
     podman: str = "podman"
     platform: str = sys.platform
+    # Seconds without a run after which the bridge stops a machine that it started.
     idle_timeout: float = 300.0
-    progress: Progress | None = None
-    clock: Callable[[], float] = time.monotonic
+    progress: Progress | None = None  # Called with podman's output while it starts a machine.
+    clock: Callable[[], float] = time.monotonic  # Seconds, monotonic.
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
     async def ask(self, *arguments: str) -> CompletedCommand:
-        # Answers take well under a second, but seconds of a machine that is just going down.
+        # Answers take less than a second, but seconds while a machine stops.
         return await self.run([self.podman, *arguments], timeout=30.0)
 
     async def command(self, verb: str, machine: str) -> CompletedCommand:
-        """Start or stop a machine: some 20 s, minutes on a first boot that lays out the disk."""
         argv = [self.podman, "machine", verb, machine]
         if self.progress is not None:
             self.progress(" ".join(argv))
         return await self.run(argv, timeout=300.0, on_line=self.progress)
 
     async def look(self) -> MachinePlan:
-        """Query podman and return the next step."""
         info = await self.ask(*_INFO)
         if not concerns_machine(self.platform, self.env, info):
             return MachinePlan("none")
@@ -195,7 +178,6 @@ class MachineContext:
         return decide(self.platform, info, connections, machines)
 
     async def report(self) -> str:
-        """Return what the commands print from which the bridge decides, for a bug report."""
         parts = []
         for arguments in (("--version",), _INFO, _CONNECTIONS, _MACHINES):
             result = await self.ask(*arguments)
@@ -205,11 +187,7 @@ class MachineContext:
 
 
 async def ensure_machine(context: MachineContext) -> PodmanMachine | None:
-    """Make podman answer; return its machine, to be closed by the caller, if one is involved.
-
-    Raises:
-        SandboxError: podman cannot be made to answer; the message says why.
-    """
+    """Make podman answer; return its machine, which the caller closes, or None."""
     plan = await context.look()
     if plan.action == "none":
         return None
@@ -223,21 +201,14 @@ async def ensure_machine(context: MachineContext) -> PodmanMachine | None:
 
 
 class PodmanMachine:
-    """A podman machine, as one bridge uses it.
-
-    Run `stop_when_idle` in a task group, hold `using` around each run, and close it at the end.
-    Closing stops a machine that this bridge started, unless something runs there.
-
-    Attributes:
-        before_stop: Called before the machine is stopped, to let go of warm sandboxes.
-    """
+    """A podman machine; `before_stop` removes warm sandboxes before it is stopped."""
 
     def __init__(self, context: MachineContext, name: str) -> None:
         self.name = name
         self.before_stop: Callable[[], Awaitable[None]] | None = None
         self.started_by_us = False
         self._context = context
-        self._gate = anyio.Lock()  # bringing up and stopping exclude each other
+        self._gate = anyio.Lock()  # for starting and stopping
         self._active = 0
         self._last_use = context.clock()
         self._up = False
@@ -245,7 +216,6 @@ class PodmanMachine:
 
     @asynccontextmanager
     async def using(self) -> AsyncIterator[None]:
-        """Keep the machine up for as long as this is held; bring it up again if it was stopped."""
         self._active += 1
         try:
             await self.bring_up()
@@ -255,15 +225,12 @@ class PodmanMachine:
             self._last_use = self._context.clock()
 
     def lost(self) -> None:
-        """Note that the engine in the machine stopped answering, so the next use looks again.
-
-        A machine that somebody stopped and started again is no longer ours.
-        """
+        """Record that the engine is gone. The bridge does not stop a restarted machine."""
         self._up = False
         self.started_by_us = False
 
     async def endpoint(self) -> EngineEndpoint:
-        """Return where the machine's socket is forwarded to; bring the machine up if needed."""
+        """Start the machine if needed; return the endpoint of its forwarded socket."""
         await self.bring_up()
         template = "{{.ConnectionInfo.PodmanSocket.Path}}"
         result = await self._context.ask("machine", "inspect", "--format", template, self.name)
@@ -274,7 +241,6 @@ class PodmanMachine:
         return EngineEndpoint(url=f"unix://{path}", origin=origin, explicit=True)
 
     async def bring_up(self) -> None:
-        """Make podman answer, starting the machine if it does not."""
         async with self._gate:
             if self._up:
                 return
@@ -289,46 +255,42 @@ class PodmanMachine:
             if plan.action in ("ready", "none"):
                 return
             if plan.action == "start":
-                # Another process may have been quicker; then the next look says so.
+                # If another process started it first, the next look shows it.
                 if results and not results[-1].ok:
                     raise failure(results[-1], "start", self.name)
-                if len(results) == 2:  # another bridge stops it again and again
+                if len(results) == 2:  # another bridge keeps stopping it
                     break
                 results.append(await self._context.command("start", self.name))
                 self.started_by_us = results[-1].ok
             await self._context.sleep(1.0)
         stop, start = (f"`podman machine {verb} {self.name}`" for verb in ("stop", "start"))
         message = f"The podman machine {self.name} does not become ready."
-        raise EngineDownError(message, remedy=f"Run {stop}, then {start}, and see what it says.")
+        raise EngineDownError(message, remedy=f"Run {stop}, then {start}, and read its output.")
 
     async def stop_when_idle(self) -> None:
-        """Stop the machine after each idle period, if that is ours to do. Runs until cancelled."""
+        """Stop the machine after each idle period if this bridge started it, until cancelled."""
         context, idle = self._context, self._context.idle_timeout
         while not self._closed:
             await context.sleep(max(0.0, self._last_use + idle - context.clock()))
             if context.clock() - self._last_use < idle:
                 continue
             await self._try_to_stop("was not stopped", unless_used=True)
-            # Whatever came of it, the next look is an idle period away.
+            # After any result, wait for another idle period.
             self._last_use = context.clock()
 
     async def aclose(self) -> None:
-        """Stop the machine if this bridge started it and nothing runs there. Never raises."""
+        """Stop the machine if this bridge started it and no container runs. Never raises."""
         if not self._closed:
             self._closed = True
             with anyio.CancelScope(shield=True):
                 await self._try_to_stop("was left running")
 
     async def _try_to_stop(self, otherwise: str, *, unless_used: bool = False) -> None:
-        """Stop the machine if this bridge started it and nothing runs there.
-
-        The user, or another bridge, may have come to rely on the machine since it was started.
-        """
+        """Stop the machine if this bridge started it and no container of others runs."""
         async with self._gate:
             if not self.started_by_us or (unless_used and (self._active or not self._up)):
                 return
-            # From here on a new run waits at the gate, then looks again at how things are. It also
-            # does after a stop that failed half-way.
+            # A new run now waits at the gate, then looks again, also after a failed stop.
             self._up = False
             try:
                 if self.before_stop is not None:

@@ -1,7 +1,6 @@
-"""The engines that the environment names: docker's and podman's own variables, docker's context.
+"""Engine addresses in docker's and podman's variables and docker's context.
 
-Reads ssh:// addresses. Imports no engine's client library: selecting a backend does not wait for
-that. `service.SshForward` forwards the socket of such an address.
+It imports no engine's client library, which is slow to import.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 from bridge.errors import EngineDownError, SandboxError
 
-DOCKER_SOCKET = "/var/run/docker.sock"  # Where docker listens if an address does not say.
+DOCKER_SOCKET = "/var/run/docker.sock"  # docker's default.
 
 _ADDRESS = re.compile(
     r"ssh://(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[\w:.]+\])(?::(?P<port>\d{1,5}))?"
@@ -27,12 +26,12 @@ _ADDRESS = re.compile(
 )
 
 _OPTIONS = (
-    # No user can answer a question. A silent connection is given up after six seconds.
+    # No user can answer a question. A silent connection ends after six seconds.
     *("BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=10"),
-    # A connection that fails at the other end is written at this level.
+    # At this level ssh reports a connection that the other end refuses.
     "LogLevel=INFO",
     *("ServerAliveInterval=2", "ServerAliveCountMax=3"),
-    # The user's configuration may say otherwise for their own sessions.
+    # The user's configuration may have other values for their own sessions.
     *("ControlMaster=no", "ControlPath=none", "ForwardAgent=no", "ForwardX11=no"),
     *("PermitLocalCommand=no", "RemoteCommand=none", "IgnoreUnknown=ForkAfterAuthentication"),
     "ForkAfterAuthentication=no",
@@ -41,26 +40,18 @@ _OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SshTarget:
-    """An engine's socket on another machine.
+    """An engine's socket on another machine."""
 
-    Attributes:
-        destination: As `ssh` takes it: `user@address`, or a `Host` of its configuration.
-        port: Of the SSH server; empty for OpenSSH's own choice.
-        identity: The private key's file; empty for OpenSSH's own choice.
-    """
-
-    destination: str
-    port: str
+    destination: str  # `user@address`, or a `Host` of OpenSSH's configuration.
+    port: str  # Empty for OpenSSH's default.
     socket: str
-    identity: str = ""
+    identity: str = ""  # A key's file; empty for OpenSSH's default.
 
     @property
     def login(self) -> str:
-        """The command that logs in there, for messages."""
         return shlex.join(["ssh", *(["-p", self.port] if self.port else []), self.destination])
 
     def argv(self, socket: Path) -> list[str]:
-        """Return OpenSSH's command line that forwards a socket of this machine there."""
         # No terminal, no command, and no Kerberos tickets for the host.
         argv = ["ssh", "-N", "-T", "-k", "-L", f"{socket}:{self.socket}"]
         argv += [word for option in _OPTIONS for word in ("-o", option)]
@@ -69,17 +60,16 @@ class SshTarget:
         return [*argv, "--", self.destination]
 
     def failure(self, said: str) -> SandboxError:
-        """Return the error for what OpenSSH wrote to stderr."""
         detail = " ".join(said.split())[-500:] or "it gave no answer in time"
         message = f"{self.destination} cannot be reached over SSH: {detail}."
         if "IDENTIFICATION HAS CHANGED" in said:
             message = f"{self.destination} has another host key than the known one."
-            remedy = "Someone may be in between. Compare the key with the host's own. If it was "
+            remedy = "An attacker may be in between. Compare the key with the host's. If it was "
             host = self.destination.rpartition("@")[2]
             known = f"[{host}]:{self.port}" if self.port else host
             remedy += f"renewed, run `ssh-keygen -R {shlex.quote(known)}`, then `{self.login}`."
         elif "ost key" in said:
-            remedy = f"Run `{self.login}` once, and compare the key that it shows with the host's."
+            remedy = f"Run `{self.login}` once, and compare the displayed key with the host's."
         elif "open failed" in said:
             message = f"{self.destination} does not forward {self.socket}: {detail}."
             remedy = f"Try `{self.login} ls -l {self.socket}`; the address can name another path."
@@ -93,15 +83,11 @@ class SshTarget:
 
 
 def ssh_target(url: str, origin: str, engine: str, identity: str = "") -> SshTarget:
-    """Return what an ssh:// address names.
-
-    Raises:
-        EngineDownError: It cannot be used. The message has no password.
-    """
+    """Parse an ssh:// address. An error's message has no password."""
     match = _ADDRESS.fullmatch(url)
     path = match and match["path"]
     if match is None or (engine == "podman" and not path) or match["host"].startswith("-"):
-        message = f"{origin} is no address that {engine} can be reached by over SSH."
+        message = f"{origin} is no address of {engine} over SSH."
         remedy = "Use ssh://USER@HOST:PORT/PATH/OF/THE/SOCKET, without a password; user and port"
         remedy += " may be left out" + (", and docker's path." if engine == "docker" else ".")
         raise EngineDownError(message, remedy=remedy)
@@ -117,7 +103,6 @@ def ssh_target(url: str, origin: str, engine: str, identity: str = "") -> SshTar
 def named_address(
     kind: Literal["docker", "podman"], environ: Mapping[str, str]
 ) -> tuple[str, str] | None:
-    """Return the address of the engine that the environment names, and where it is named."""
     variable = "DOCKER_HOST" if kind == "docker" else "CONTAINER_HOST"
     if environ.get(variable):
         return environ[variable], variable
@@ -126,15 +111,14 @@ def named_address(
 
 
 def names_another_machine(kind: str, environ: Mapping[str, str]) -> bool:
-    """Return whether the environment names an engine that no socket of this machine leads to."""
+    """Return whether the environment names an engine without a socket on this machine."""
     if kind == "podman" and environ.get("CONTAINER_CONNECTION"):
         return True
-    found = named_address("docker" if kind == "docker" else "podman", environ)
-    return found is not None and found[0].partition("://")[0] in ("ssh", "tcp", "http", "https")
+    named = named_address("docker" if kind == "docker" else "podman", environ)
+    return named is not None and named[0].partition("://")[0] in ("ssh", "tcp", "http", "https")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or address is that of this machine's loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -142,7 +126,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _context_address(environ: Mapping[str, str]) -> str | None:
-    """Return the host of the docker context in use; None for the default one or none at all."""
+    """Return the address of the current docker context; None for the default one."""
     config = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "/") / ".docker")
     try:
         name = environ.get("DOCKER_CONTEXT") or _read(config / "config.json")["currentContext"]

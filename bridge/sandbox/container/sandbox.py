@@ -1,108 +1,84 @@
-"""One container with a program in it, as the engine reports it.
-
-Owns its life: create, attach, start, removal whatever happens; and reading how its first process
-ended. Engine, image and limits were chosen elsewhere.
-
-Verified: `tests/sandbox/container/test_sandbox.py`, and `tests/contract` on real engines.
-"""
+"""Starts, observes and removes one container."""
 
 from __future__ import annotations
 
+import json
 import logging
+import re
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import anyio
 
-from bridge.errors import EngineDownError, SandboxError
+from bridge.errors import ChannelClosedError, EngineDownError, SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import ExitReport, code_and_signal
+from bridge.sandbox.container import hardening
 from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.stream import AttachedStream
+from bridge.sandbox.layers import of_command, require_mandatory_layers
+from bridge.sandbox.probe import probe_argv, receive_facts
 
 logger = logging.getLogger(__name__)
 
-REMOVE_SECONDS = 30.0
-"""For kill and removal, 0.05 to 0.5 s usually. A removal that takes longer is tried again later."""
+REMOVE_SECONDS = 30.0  # A removal takes 0.5 s; after a failure the next launch tries again.
 
 
 def pauses() -> Iterator[float]:
-    """Yield intervals of asking an engine again: the time it takes to notice, then doubled."""
     pause = 0.01
     while True:
         yield pause
         pause = min(pause * 2, 1.0)
 
 
+@dataclass
 class ContainerSandbox:
-    """A started container."""
-
-    def __init__(
-        self,
-        api: EngineApi,
-        container: str,
-        stream: AttachedStream,
-        *,
-        isolation: Isolation,
-        reports_oom: bool,
-    ) -> None:
-        self._api = api
-        self._container = container
-        self._stream = stream
-        self._isolation = isolation
-        self._reports_oom = reports_oom
-        self._refused = False
-        self._ending = anyio.Event()
-
-    @property
-    def id(self) -> str:
-        return self._container
-
-    @property
-    def isolation(self) -> Isolation:
-        return self._isolation
+    api: EngineApi
+    id: str
+    stream: AttachedStream
+    isolation: Isolation
+    reports_oom: bool
+    _refused: bool = False
+    _ending: anyio.Event = field(default_factory=anyio.Event)
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        """Pass stderr to `take` from now on."""
-        self._stream.on_error(take)
+        self.stream.on_error(take)
 
     def end_input(self) -> None:
-        self._stream.end_input()
+        self.stream.end_input()
 
     async def send(self, data: bytes) -> None:
-        await self._stream.send(data)
+        await self.stream.send(data)
 
     async def end_output(self) -> None:
-        """Kill the command: both outputs share a connection, so one cannot be closed alone.
-
-        The connection is closed first: engines wait for their monitor, which waits for a reader.
-        """
+        """Kill the command: its outputs share a connection, so stdout cannot be closed alone."""
         self._refused = True
-        self._stream.close()
+        self.stream.close()
         await self.kill()
 
     async def receive(self) -> bytes:
-        data = b"" if self._refused else await self._stream.receive()
+        data = b"" if self._refused else await self.stream.receive()
         if not data:
             self._ending.set()
         return data
 
     def diagnostics(self) -> str:
-        """Return the end of stderr, as far as it was read."""
-        return self._stream.stderr
+        return self.stream.stderr
 
     async def kill(self) -> None:
-        await self._api.kill(self._container)
+        await self.api.kill(self.id)
         self._ending.set()
 
     async def wait(self) -> ExitReport:
-        """Wait for the first process's end."""
         hurried, pause = False, pauses()
         while True:
-            seen = await self._api.inspect(self._container)
+            seen = await self.api.inspect(self.id)
             if seen is None:
                 return ExitReport(detail="The container was removed from outside.")
-            report = exit_report(seen.get("State") or {}, reports_oom=self._reports_oom)
+            report = exit_report(seen.get("State") or {}, reports_oom=self.reports_oom)
             if report is not None:
                 return report
             if self._ending.is_set() and not hurried:
@@ -115,7 +91,7 @@ class ContainerSandbox:
 
 
 def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport | None:
-    """Return how the first process ended, from an engine's `State`; None while it runs."""
+    """Return the first process's end, from an engine's `State`; None while it runs."""
     if state.get("Running") or state.get("Status") in ("created", "running", "paused"):
         return None
     status = state.get("ExitCode")
@@ -124,7 +100,7 @@ def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport |
     return ExitReport(
         exit_code=code,
         signal=signal,
-        # Without a memory limit the host's OOM killer acts, which engines do not report.
+        # Engines do not report the host's OOM killer, which acts without a memory limit.
         oom_killed=oom if oom or reports_oom else None,
         detail=str(state.get("Error") or ""),
     )
@@ -142,19 +118,18 @@ async def run_container(
     separate_streams: bool = False,
     drained: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
-    """Start a container under a unique name; remove it on leaving.
+    """Start a container with a unique name; remove it on leaving.
 
     Args:
-        not_removed: Called with the name if the engine does not remove it now.
-        separate_streams: Whether stdin and the outputs get a connection each; see
-            `EngineApi.attach`.
-        drained: Whether its output is read until it is removed. Through OpenSSH, closing a
-            connection that is full both ways reaches no one: the engine's monitor would wait.
+        not_removed: Called with the name if the engine does not remove it.
+        separate_streams: Passed to `EngineApi.attach`.
+        drained: Whether to read the output until the removal. OpenSSH does not report the end of a
+            connection that is full in both directions, and the engine's monitor would wait.
     """
     stream: AttachedStream | None = None
     try:
         container = await api.create(config, name)
-        # Before the start, so that no byte is missed: nothing is logged to read it from later.
+        # Attach first, so that no output is missed: there is no log to read it from later.
         stream = await api.attach(container, separately=separate_streams)
         await api.start(container)
         yield ContainerSandbox(api, container, stream, isolation=isolation, reports_oom=reports_oom)
@@ -165,7 +140,7 @@ async def run_container(
             async with anyio.create_task_group() as tasks:
                 if stream is not None and drained:
                     tasks.start_soon(stream.discard)
-                # By name: it is known even when the answer to the creation is not.
+                # By name, which is known even if the answer to the creation was lost.
                 if not await remove_with_retries(api, name):
                     not_removed(name)
                 tasks.cancel_scope.cancel()
@@ -176,7 +151,7 @@ async def run_container(
 async def remove_with_retries(api: EngineApi, name: str) -> bool:
     """Remove a container, even when cancelled; return whether it is gone.
 
-    podman refuses to remove a container that is just ending, so a refusal is retried.
+    podman refuses to remove a container that is ending, so this tries again.
     """
     refusal = f"no answer within {REMOVE_SECONDS:g} s"
     with anyio.CancelScope(shield=True), anyio.move_on_after(REMOVE_SECONDS):
@@ -192,3 +167,79 @@ async def remove_with_retries(api: EngineApi, name: str) -> bool:
                 await anyio.sleep(pause)
     logger.warning("%s was not removed: %s", name, refusal)
     return False
+
+
+UNEXAMINED = "verification: not examined from inside, since the image has no usable python3"
+
+# The fields of a create call's body that decide how its container is isolated.
+_SHAPING = ("Image", "User", "NetworkDisabled", "HostConfig")
+
+_NO_PYTHON = re.compile(
+    r"python3.{0,80}(not found|no such file)|(not found|error finding).{0,80}python3",
+    re.IGNORECASE | re.DOTALL,
+)
+
+# Facts by the `_SHAPING` fields, as JSON; None if an image has no Python.
+Examinations = dict[str, Mapping[str, Any] | None]
+
+
+async def examined_isolation(
+    api: EngineApi,
+    config: Mapping[str, Json],
+    isolation: Isolation,
+    examinations: Examinations,
+    not_removed: Callable[[str], None],
+) -> Isolation:
+    """Return a container's isolation, as seen from inside one with the same configuration.
+
+    Raises:
+        SandboxError: A mandatory layer is missing, or the container does not start.
+    """
+    key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
+    if key not in examinations:
+        examinations[key] = await look_inside(api, config, isolation, not_removed)
+    return judge_facts(isolation, examinations[key])
+
+
+def judge_facts(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
+    if facts is None:
+        require_mandatory_layers(isolation, {})
+        return replace(isolation, weaker=(*isolation.weaker, UNEXAMINED), host_kernel=None)
+    return of_command(isolation, facts)
+
+
+def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
+    # That attempt would write to the user's workspace; the mount options show the layer too.
+    argv = probe_argv(untried=("sized-tmpfs-noexec",))
+    return {**config, "Entrypoint": list(argv), "Cmd": [], "Env": [], "WorkingDir": "/"}
+
+
+async def look_inside(
+    api: EngineApi,
+    config: Mapping[str, Json],
+    isolation: Isolation,
+    not_removed: Callable[[str], None],
+) -> Mapping[str, Any] | None:
+    """Run the probe in a container and return its facts; None if the image has no Python."""
+    name = hardening.container_name("look", secrets.token_hex(4))
+    try:
+        async with run_container(
+            api,
+            name,
+            examination_config(config),
+            isolation=isolation,
+            reports_oom=False,
+            not_removed=not_removed,
+        ) as sandbox:
+            with anyio.move_on_after(60.0):
+                return await receive_facts(sandbox)
+    except ChannelClosedError:
+        return None  # the image's python3 is not a usable Python
+    except SandboxError as error:
+        if not lacks_python(error.message):
+            raise
+    return None
+
+
+def lacks_python(said: str) -> bool:
+    return _NO_PYTHON.search(said) is not None

@@ -1,14 +1,8 @@
 """The attached connection: a container's stdin, stdout and stderr on one socket.
 
-Owns asking the engine to upgrade an HTTP connection to a raw stream, and non-blocking reads and
-writes on it, whether it is local, TCP or TLS.
-
-stdout and stderr arrive in frames: an eight-byte header (stream number, three zero bytes,
-big-endian length) and a payload. Engines cut frames anywhere, so a frame means nothing for lines or
-messages, and a payload is passed on as it arrives.
-
-Nothing is read ahead: bytes stay in the kernel's buffers until `receive` is called, so a flood
-stops at the kernel's bounds and not at the host's memory.
+Outputs arrive in frames: an eight-byte header (stream number, three zero bytes, big-endian length)
+and a payload. Engines split frames anywhere. Nothing is read ahead, so a flood stays in the
+kernel's buffers.
 """
 
 from __future__ import annotations
@@ -29,22 +23,19 @@ from bridge.errors import ChannelClosedError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineKind
+from bridge.tasks import background_task
 
 _HEADER = struct.Struct(">BxxxL")
-
 _STDERR = 2
-
-DIAGNOSTIC_BYTES = 16 * 1024
-"""Kept of a sandbox's stderr. A guest writes there only when it dies before it can report, and a
-Python traceback fits many times."""
+DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end; a guest may write without end.
 
 
 class FrameDecoder:
-    """Splits attach-stream bytes into stdout, which it returns, and stderr.
+    """Splits the bytes of an attached stream into stdout, which it returns, and stderr.
 
     Attributes:
-        stderr: The end of what the process wrote there.
-        engine_error: The end of the engine's own messages in the stream.
+        stderr: The end of the process's stderr.
+        engine_error: The end of the engine's own messages.
         on_error: Called with all of stderr, if set.
     """
 
@@ -57,15 +48,10 @@ class FrameDecoder:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the stream may end here without having been cut short."""
         return not self._left and not self._unread
 
-    def feed(self, data: bytes) -> bytes:
-        """Return the stdout bytes in the next piece of the stream.
-
-        Raises:
-            ValueError: A header names no stream that there is.
-        """
+    def decode(self, data: bytes) -> bytes:
+        """Return the stdout bytes of the next data; raise ValueError for other formats."""
         out: list[bytes] = []
         self._unread += data
         while self._unread:
@@ -73,50 +59,40 @@ class FrameDecoder:
                 payload = bytes(self._unread[: self._left])
                 del self._unread[: self._left]
                 self._left -= len(payload)
-                self._sort(payload, out)
+                # 0 is stdin that an engine echoes; its documentation assigns it to stdout.
+                if self._stream in {0, 1}:
+                    out.append(payload)
+                elif self._stream == _STDERR:
+                    self.stderr = (self.stderr + payload)[-DIAGNOSTIC_BYTES:]
+                    if self.on_error is not None:
+                        self.on_error(payload)
+                else:
+                    self.engine_error = (self.engine_error + payload)[-DIAGNOSTIC_BYTES:]
                 continue
             header = bytes(self._unread[: _HEADER.size])
             if len(header) < _HEADER.size:
                 break
             del self._unread[: _HEADER.size]
             self._stream, self._left = _HEADER.unpack(header)
-            # 3 is for the engine's own messages.
+            # 3 is the stream of the engine's own messages.
             if self._stream > 3 or header[1:4] != b"\0\0\0":
                 raise ValueError(f"not an attach stream: frame header {header!r}")
         return b"".join(out)
 
-    def _sort(self, payload: bytes, out: list[bytes]) -> None:
-        # 0 is stdin echoed by an engine, which its documentation assigns to stdout.
-        if self._stream in {0, 1}:
-            out.append(payload)
-        elif self._stream == _STDERR:
-            self.stderr = (self.stderr + payload)[-DIAGNOSTIC_BYTES:]
-            if self.on_error is not None:
-                self.on_error(payload)
-        else:
-            self.engine_error = (self.engine_error + payload)[-DIAGNOSTIC_BYTES:]
 
+ANSWER_SECONDS = 60.0  # A creation takes 0.7 s on slow storage; a machine may have to wake up.
 
-ANSWER_SECONDS = 60.0
-"""For any answer of an engine. Creating takes 0.7 s on rootless podman with the slowest storage;
-the rest is for an engine on a machine that is busy or was asleep."""
+READ_BYTES = 256 * 1024  # About the size of a local socket's buffer.
 
-READ_BYTES = 256 * 1024  # Most read at once; about what a local socket's buffer holds.
-
-WRITE_BYTES = 256 * 1024
-"""Most offered to the kernel at once, so that a large message is not copied again and again."""
-
-
-_READ, _WRITE, _WAIT = "read from", "write to", "wait for"
+WRITE_BYTES = 256 * 1024  # The most for one call, so that large messages are not copied repeatedly.
 
 
 class AttachedStream:
-    """A raw connection to one container. Closed by `aclose`; not safe for two readers or writers.
+    """A raw connection to one container, for one reader and one writer.
 
     Args:
-        leftover: Bytes already read from it, after the engine's HTTP header.
-        feeding: Another connection to the same container, used for stdin. Output that arrives on
-            it is discarded.
+        leftover: Bytes that followed the engine's HTTP header.
+        feeding: Another connection to the container, for stdin; its output is discarded.
     """
 
     def __init__(
@@ -132,30 +108,20 @@ class AttachedStream:
 
     @property
     def stderr(self) -> str:
-        """The tail of the process's stderr, and what the engine had to say after it."""
         parts = (self._decoder.stderr, self._decoder.engine_error)
         return "\n".join(part.decode("utf-8", "backslashreplace") for part in parts if part)
 
     async def receive(self) -> bytes:
-        """Return the next bytes of stdout, empty at the stream's end.
+        """Return the next bytes of stdout, empty at the end.
 
         Raises:
-            ChannelClosedError: The connection broke, or was closed here.
+            ChannelClosedError: The connection broke, or `close` was called.
         """
         if self._feeding is None or self._ended:
             return await self._receive()
-        received: bytes | ChannelClosedError = b""
-        async with anyio.create_task_group() as tasks:
-            # The engine's monitor writes to all connections in turn and waits for the slowest.
-            tasks.start_soon(self._feeding.discard)
-            try:
-                received = await self._receive()
-            except ChannelClosedError as error:  # kept out of the group, which would wrap it
-                received = error
-            tasks.cancel_scope.cancel()
-        if isinstance(received, ChannelClosedError):
-            raise received
-        return received
+        # The engine's monitor writes to each connection in turn and waits for the slowest.
+        async with background_task(self._feeding.discard):
+            return await self._receive()
 
     def _take(self) -> bytes | None:
         try:
@@ -166,7 +132,6 @@ class AttachedStream:
             return b""
 
     async def discard(self) -> None:
-        """Discard all data until the connection ends."""
         with suppress(ChannelClosedError):
             while await self.receive():
                 pass
@@ -180,17 +145,17 @@ class AttachedStream:
                 self._end()
                 break
             try:
-                out = self._decoder.feed(data)
+                out = self._decoder.decode(data)
             except ValueError as error:
                 raise ChannelClosedError(f"The engine sent {error}.") from error
             if out:
                 return out
-        # A loop over what has ended must still be cancellable.
+        # A loop over an ended stream must be cancellable.
         await anyio.lowlevel.checkpoint()
         return b""
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`; wait while the other side does not read."""
+        """Write all of `data`; wait while the peer does not read."""
         if self._feeding is not None:
             await self._feeding.send(data)
             return
@@ -203,12 +168,11 @@ class AttachedStream:
             except ssl.SSLWantReadError:
                 await self._ready(anyio.wait_readable)
             except (OSError, ValueError) as error:
-                raise self._broken(error, _WRITE) from error
+                raise self._closed_error(error, "write to") from error
             else:
                 view = view[sent:]
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        """Pass all that is read of stderr to `take` from now on."""
         self._decoder.on_error = take
 
     def end_input(self) -> None:
@@ -238,26 +202,26 @@ class AttachedStream:
         try:
             return await self._reader.read()
         except ConnectionResetError:
-            # Reset, not closed, when the process ended before it read all that was sent to it.
+            # The connection is reset if the process ended with unread input.
             return b""
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, _READ) from error
+            raise self._closed_error(error, "read from") from error
 
     async def _ready(self, wait: Callable[[socket], Awaitable[None]]) -> None:
         try:
             await wait(self._socket)
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
-            raise self._broken(error, _WAIT) from error
+            raise self._closed_error(error, "wait for") from error
 
     def _end(self) -> None:
         self._ended = True
-        # Docker accepts stdin for a while after the process has ended.
+        # docker accepts stdin for a while after the process's end.
         self.close()
         if not self._decoder.at_boundary:
-            message = "The engine cut the sandbox's output off in the middle of a frame."
+            message = "The engine ended the sandbox's output in the middle of a frame."
             raise ChannelClosedError(message)
 
-    def _broken(self, error: BaseException, doing: str) -> ChannelClosedError:
+    def _closed_error(self, error: BaseException, doing: str) -> ChannelClosedError:
         reason = "it was closed" if self._closed else str(error) or type(error).__name__
         return ChannelClosedError(f"Could not {doing} the sandbox: {reason}.")
 
@@ -269,15 +233,15 @@ def attach(
     engine: EngineKind,
     feeding: AttachedStream | None = None,
 ) -> AttachedStream:
-    """Ask an engine for a raw connection to a container. Blocks.
+    """Open a raw connection to a container. Blocks.
 
     Raises:
-        OSError: It does not answer, or not as an engine does.
-        SandboxError: It refuses.
+        OSError: The engine does not answer, or the server is no engine.
+        SandboxError: The engine refuses.
     """
     connection = endpoint.connect(ANSWER_SECONDS)
     try:
-        leftover = _upgraded(connection, target, engine)
+        leftover = _upgrade(connection, target, engine)
         connection.setblocking(False)
     except h11.RemoteProtocolError as error:
         connection.close()
@@ -288,7 +252,7 @@ def attach(
     return AttachedStream(connection, leftover, feeding=feeding)
 
 
-def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
+def _upgrade(connection: socket, target: str, engine: EngineKind) -> bytes:
     """Upgrade a connection; return the bytes after the answer's header."""
     http = h11.Connection(h11.CLIENT)
     headers = [("Host", "engine"), ("Connection", "Upgrade"), ("Upgrade", "tcp")]
@@ -303,7 +267,7 @@ def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
             return http.trailing_data[0]
         elif isinstance(event, h11.Data):
             said += event.data
-        # Any other status is a refusal; its body says why.
+        # Any other status is a refusal; the body has the reason.
         if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed) or len(said) > READ_BYTES:
             text = said.decode("utf-8", "replace")
             raise faults.from_text(text, doing="attach to a container", engine=engine)

@@ -1,39 +1,238 @@
 """`image build`: the runtime image onto an engine, from the public base image or from packages.
 
-An engine gives an image its name only when it is complete, so a build that fails, is cancelled or
-is killed leaves the previous image.
+Runs the recipe and keeps the root filesystems that it makes offline. An engine gives an image its
+name only when it is complete, so a build that fails or is killed leaves the previous image.
 """
 
 from __future__ import annotations
 
+import hashlib
+import platform
 import re
+import secrets
 import shutil
 import tempfile
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import SandboxError
-from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.bundle import guest_digest, write_guest_tree
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
     LABEL_PACKAGES,
     LABEL_VERSION,
     Flavour,
+    ImageEngine,
     ImageStatus,
+    Progress,
     describe,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageEngine, Progress
-from bridge.sandbox.image import rootfs as image_rootfs
-from bridge.sandbox.image.rootfs import RootfsContext, recipe_version
 
+SCRIPT = "build-rootfs.sh"
 CONTAINERFILE = "Containerfile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RootfsContext:
+    """The environment of building a root filesystem.
+
+    Attributes:
+        state_dir: The bridge's state directory; tarballs are kept below it.
+        packages: Names of PyPI or Debian, of what is added to a flavour's packages.
+        clock: Seconds since the epoch, as files' times are.
+    """
+
+    run: SystemRunner
+    recipe: Path
+    state_dir: Path
+    packages: tuple[str, ...] = ()
+    clock: Callable[[], float] = time.time
+
+    @property
+    def cache(self) -> Path:
+        return self.state_dir / "rootfs"
+
+
+def _build_error(message: str, remedy: str) -> SandboxError:
+    return SandboxError(message, remedy=remedy, code="image_build_failed")
+
+
+def recipe_dir() -> Path:
+    """Return the directory of the image's recipe, in the repository or in the installed package."""
+    package = Path(str(resources.files("bridge")))
+    for candidate in (package.parent / "runtime_image", package / "_runtime_image"):
+        if (candidate / SCRIPT).is_file():
+            return candidate
+    message = "The recipe of the runtime image is not part of this installation."
+    raise _build_error(message, "Reinstall mcp-code-bridge.")
+
+
+def recipe_version(recipe: Path) -> str:
+    try:
+        return (recipe / "VERSION").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+async def rootfs(
+    context: RootfsContext, flavour: Flavour, *, fresh: bool, progress: Progress
+) -> Path:
+    """Return a tarball of the image's root filesystem, made now or kept from before."""
+    tarball = context.cache / f"{flavour}-{_key(context, flavour)}.tar"
+    # Two weeks later its packages miss security fixes.
+    if not fresh and _age(context, tarball) < 14 * 24 * 3600.0:
+        progress(f"Using the root filesystem made before: {tarball}")
+        return tarball
+    progress(f"Building the {flavour} root filesystem from Debian packages")
+    try:
+        context.cache.mkdir(parents=True, exist_ok=True)
+        for path in context.cache.glob(f"{flavour}-*"):
+            # An unfinished one may be another bridge's.
+            if path != tarball and (path.suffix == ".tar" or _age(context, path) > 6 * 3600.0):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        message = f"There is nowhere to build: {error}."
+        raise _build_error(message, "Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
+    added = [word for name in context.packages for word in ("--package", debian_names(name))]
+    unfinished = tarball.with_name(f"{tarball.stem}.{secrets.token_hex(4)}.partial")
+    with guest_tree() as guest:
+        options = [*added, "--guest-bundle", str(guest), flavour, str(unfinished)]
+        await _make(context, options, unfinished, tarball, progress)
+    return tarball
+
+
+def _age(context: RootfsContext, path: Path) -> float:
+    try:
+        return context.clock() - path.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _key(context: RootfsContext, flavour: Flavour) -> str:
+    """Return what names a tarball: anything that could change its content changes the name."""
+    release = {}
+    with suppress(OSError):
+        release = platform.freedesktop_os_release()
+    system = f"{release.get('ID')} {release.get('VERSION_CODENAME')} {platform.machine()}"
+    parts = [flavour, guest_digest(), system, *context.packages]
+    for path in sorted(context.recipe.iterdir()):
+        if path.is_file() and path.name != CONTAINERFILE:
+            parts += [path.name, hashlib.sha256(path.read_bytes()).hexdigest()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+_DEBIAN = """
+beautifulsoup4=bs4 opencv-python=opencv opencv-python-headless=opencv pillow=pil pyjwt=jwt
+psycopg2-binary=psycopg2 pymupdf=fitz pytz=tz pyyaml=yaml scikit-image=skimage scikit-learn=sklearn
+"""
+"""Packages of PyPI, and what Debian calls them behind `python3-`."""
+
+_ONLINE = "build online, from PyPI: leave out `--offline`"
+
+
+def debian_names(name: str) -> str:
+    """Return the Debian packages that may be a package of PyPI, as words, the likeliest first."""
+    if not re.fullmatch("[a-z0-9-]+", name):
+        message = f"{name} asks for more than a name, and Debian has one version of each package."
+        raise _build_error(message, f"Name the package alone, or {_ONLINE}.")
+    known = dict(pair.split("=") for pair in _DEBIAN.split())
+    plain = name.removeprefix("python3-").removeprefix("python-")
+    return f"python3-{known.get(name, plain)} python3-{name}"
+
+
+async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
+    """Return the image's settings as Dockerfile instructions, from the recipe."""
+    argv = ["sh", str(context.recipe / SCRIPT), "--changes", flavour]
+    result = await context.run(argv, timeout=30.0)
+    if not result.ok:
+        raise failure(result)
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    return (*(line for line in lines if line), f"LABEL {LABEL_GUEST}={guest_digest()}")
+
+
+@contextmanager
+def guest_tree() -> Iterator[Path]:
+    """Yield a temporary directory with the guest's sources, laid out as in an image."""
+    with tempfile.TemporaryDirectory(prefix="mcp-code-bridge-") as name:
+        # Another user reads it when packages are unpacked in a user namespace.
+        root = Path(name)
+        root.chmod(0o755)
+        write_guest_tree(root)
+        yield root
+
+
+async def _make(
+    context: RootfsContext,
+    options: Sequence[str],
+    unfinished: Path,
+    output: Path,
+    progress: Progress,
+) -> None:
+    """Run the script and put what it made at `output`, whole or not at all."""
+    argv = ["sh", str(context.recipe / SCRIPT), *options]
+    try:
+        # `slim` takes about half a minute, `data` a few; mirrors can be slow.
+        result = await context.run(argv, timeout=3600.0, on_line=progress)
+        if not result.ok:
+            raise failure(result)
+        await anyio.to_thread.run_sync(unfinished.replace, output)
+    finally:
+        # The script has a partial file of its own next to its output.
+        for path in output.parent.glob(f"{unfinished.name}*"):
+            path.unlink(missing_ok=True)
+
+
+def failure(result: CompletedCommand) -> SandboxError:
+    """Return the error for a script that failed, with its remedy."""
+    told = result.stderr.strip() or result.stdout.strip()
+    detail = " ".join(told[-1500:].split()) or "it wrote nothing"
+    if result.timed_out:
+        message = f"The root filesystem was not built in time: {detail}"
+        return _build_error(message, "Check the Debian mirror in /etc/apt.")
+    message = f"The root filesystem could not be built: {detail}"
+    return _build_error(message, _remedy(told, result))
+
+
+_NAMESPACES = ("newuidmap", "newgidmap", "unshare", "/etc/subuid", "user namespace")
+_MIRROR = (
+    "could not resolve", "temporary failure", "failed to fetch", "unable to fetch",
+    "could not connect", "connection timed out", "unable to locate package", "apt-get update",
+)  # fmt: skip
+
+
+def _remedy(told: str, result: CompletedCommand) -> str:
+    low = told.lower()
+    if result.missing or "is not installed" in low or "not found" in low:
+        return (
+            "The offline build needs Debian's mmdebstrap: `apt-get install mmdebstrap`. On another "
+            "system build online: `mcp-code-bridge image build`."
+        )
+    if "is called" in low:
+        return f"Find its Debian name with `apt-cache search`, or {_ONLINE}."
+    if "no space left on device" in low or "disk quota exceeded" in low:
+        return "Free disk space, or point TMPDIR and MCP_BRIDGE_STATE_DIR to where there is some."
+    if "no debian" in low or "has no" in low and "source" in low:
+        return "The offline build uses apt's own Debian mirror: name one in /etc/apt/sources.list.d"
+    if any(mark in low for mark in _MIRROR):
+        return "Check that `apt-get update` works here: the packages come from the same mirror."
+    if any(mark in low for mark in _NAMESPACES):
+        return (
+            "An ordinary user needs user namespaces for this: install uidmap and give the user a "
+            "range in /etc/subuid and /etc/subgid, or build as root."
+        )
+    return "Run it with MCP_BRIDGE_LOG_LEVEL=DEBUG, or build online: `mcp-code-bridge image build`."
+
 
 _GUEST_STAGE = re.compile(r"^FROM scratch AS guest[ \t]*$", re.MULTILINE)
 
@@ -57,15 +256,7 @@ class BuildRequest:
 async def build(
     engine: ImageEngine, request: BuildRequest, context: RootfsContext, *, progress: Progress
 ) -> ImageStatus:
-    """Build the runtime image on `engine` and return its status.
-
-    Args:
-        context: Where the recipe is, and how the offline build runs its script.
-
-    Raises:
-        SandboxError: It could not be built; an image that was there is still there.
-        SandboxError: The engine does not answer.
-    """
+    """Build the runtime image on `engine` and return its status."""
     name = local_name(request.flavour)
     before = await engine.inspect(name)
     if request.offline:
@@ -80,7 +271,10 @@ async def build(
         await _build_online(engine, request, context.recipe, name, progress)
     status = await _status(engine, name, context)
     if before is not None and before.id != status.id:
-        await _remove_nameless(engine, before.id)
+        # It lost its name, unless the user gave it another one.
+        facts = await engine.inspect(before.id)
+        if facts is not None and not facts.names:
+            await _remove(engine, before.id)
     progress(f"{engine.kind}: {name} is ready ({status.size // 1024**2} MB)")
     return status
 
@@ -94,13 +288,11 @@ async def _import(
     engine: ImageEngine, request: BuildRequest, context: RootfsContext, progress: Progress
 ) -> str:
     """Import the root filesystem and return the image's id; it has no name yet."""
-    settings = await image_rootfs.changes(context, request.flavour)
+    settings = await changes(context, request.flavour)
     if request.packages:
         settings = (*settings, f"LABEL {LABEL_PACKAGES}={'|'.join(request.packages)}")
     context = replace(context, packages=request.packages)
-    tarball = await image_rootfs.rootfs(
-        context, request.flavour, fresh=request.fresh, progress=progress
-    )
+    tarball = await rootfs(context, request.flavour, fresh=request.fresh, progress=progress)
     progress(f"{engine.kind}: importing {tarball.stat().st_size // 1024**2} MB")
     return await engine.import_rootfs(tarball, changes=settings)
 
@@ -110,14 +302,14 @@ async def _build_online(
 ) -> None:
     if not (recipe / CONTAINERFILE).is_file():
         message = f"There is no {CONTAINERFILE} in {recipe}."
-        raise SandboxError(message, remedy="Reinstall mcp-code-bridge.", code="image_build_failed")
+        raise _build_error(message, "Reinstall mcp-code-bridge.")
     labels = {
         LABEL_FLAVOUR: request.flavour,
         LABEL_PACKAGES: "|".join(request.packages),
         LABEL_VERSION: recipe_version(recipe),
         LABEL_GUEST: guest_digest(),
     }
-    with image_rootfs.guest_tree() as guest, tempfile.TemporaryDirectory() as directory:
+    with guest_tree() as guest, tempfile.TemporaryDirectory() as directory:
         assembled = Path(directory) / "context"
         await anyio.to_thread.run_sync(partial(assemble, recipe, guest, assembled, request))
         target = request.flavour
@@ -145,7 +337,7 @@ def with_guest(containerfile: str) -> str:
     filled, count = _GUEST_STAGE.subn(r"\g<0>\nCOPY guest/ /", containerfile)
     if count != 1:
         message = f"The {CONTAINERFILE} has no stage for the guest package."
-        raise SandboxError(message, remedy="Reinstall mcp-code-bridge.", code="image_build_failed")
+        raise _build_error(message, "Reinstall mcp-code-bridge.")
     return filled
 
 
@@ -157,18 +349,7 @@ def _check(status: ImageStatus, request: BuildRequest) -> None:
             f"{status.engine} made an image without the settings it was given (flavour "
             f"{status.flavour or 'none'}, guest {'right' if status.guest_matches else 'wrong'})."
         )
-        raise SandboxError(
-            message,
-            remedy=f"Update {status.engine}, or use another engine.",
-            code="image_build_failed",
-        )
-
-
-async def _remove_nameless(engine: ImageEngine, image: str) -> None:
-    """Remove an image that lost its name, unless the user gave it another one."""
-    facts = await engine.inspect(image)
-    if facts is not None and not facts.names:
-        await _remove(engine, image)
+        raise _build_error(message, f"Update {status.engine}, or use another engine.")
 
 
 async def _remove(engine: ImageEngine, name: str) -> None:

@@ -1,10 +1,7 @@
-"""Kubernetes: sandboxes as plain pods, each used once.
+"""Kubernetes: sandboxes as pods, each used once.
 
-Owns launching, probing and removing pods. The connection is in `cluster`, a pod's manifest in
-`pod`, its stream in `stream`, its end in `sandbox`.
-
-Enforces: a pod whose first step does not report everything in force runs nothing. A pod that is
-lost before its program began is replaced, twice at most; later it is an error.
+A pod runs nothing unless its first step reports that all layers are in force. The backend replaces
+a pod that is lost before its program starts, at most twice.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ import anyio.to_thread
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
-    ClusterRefusedError,
     LaunchError,
     SandboxError,
     SandboxLostError,
@@ -32,8 +28,7 @@ from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, find_config
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.sandbox import PodSandbox
-from bridge.sandbox.kubernetes.stream import PodStream
+from bridge.sandbox.kubernetes.sandbox import PodSandbox, PodStream
 from bridge.sandbox.kubernetes.warm import WarmPods
 from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.limits import limits_for
@@ -50,11 +45,7 @@ CONFINE_SECONDS = 20.0  # A pod may never report its first step; milliseconds on
 
 
 class KubernetesBackend(Backend):
-    """Runs sandboxes as pods. Enter it before use; it connects at first use.
-
-    Args:
-        user: "uid:gid" inside; empty for one of each pod's own.
-    """
+    """Runs sandboxes as pods. The first use connects. An empty `user` means one for each pod."""
 
     name = pod.NAME
 
@@ -80,7 +71,6 @@ class KubernetesBackend(Backend):
         return self._warm.problem if self._warm is not None else ""
 
     async def aclose(self) -> None:
-        """Delete this bridge's pods and close the connection. Idempotent."""
         warm, self._warm = self._warm, None
         if warm is None:
             return
@@ -89,7 +79,7 @@ class KubernetesBackend(Backend):
                 with anyio.move_on_after(10):
                     await warm.leave()
             except SandboxError as error:
-                logger.warning("pods are left for the sweep of others: %s", error)
+                logger.warning("other bridges have to delete this bridge's pods: %s", error)
             await warm.cluster.aclose()
 
     @asynccontextmanager
@@ -102,7 +92,7 @@ class KubernetesBackend(Backend):
 
     async def probe(self) -> Probe:
         try:
-            cluster = (await self._connected()).cluster
+            cluster = (await self._connect_once()).cluster
         except BridgeError as error:
             return failed_probe(self.name, error)
         success = Probe(
@@ -122,24 +112,22 @@ class KubernetesBackend(Backend):
         )
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Keep pods waiting, and sweep those of dead bridges, until cancelled."""
-        await (await self._connected()).tend()
+        await (await self._connect_once()).tend()
 
     async def reap(self) -> int:
-        return await (await self._connected()).sweep()
+        return await (await self._connect_once()).sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
-        """Start a program in a pod; replace one that is lost before that."""
         for _ in range(2):
             try:
                 return await stack.enter_async_context(self._launch(spec))
             except (SandboxLostError, faults.ClusterAnswerError) as error:
-                logger.warning("another pod is tried, after: %s", error)
+                logger.warning("trying another pod, after: %s", error)
         return await stack.enter_async_context(self._launch(spec))
 
     @asynccontextmanager
     async def _launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        cluster = (await self._connected()).cluster
+        cluster = (await self._connect_once()).cluster
         async with (
             self._placed(spec) as placed,
             cluster.attach(placed["metadata"]["name"]) as socket,
@@ -154,46 +142,43 @@ class KubernetesBackend(Backend):
             try:
                 yield sandbox
             finally:
-                # The pod first: what is in it is not told that its channel ends.
+                # Delete the pod first: its program does not notice the end of its stream.
                 with anyio.CancelScope(shield=True):
                     await sandbox.kill()
 
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
-        """Give a pod that runs, and is this launch's alone; leaving deletes it."""
-        warm = await self._connected()
+        warm = await self._connect_once()
         cluster = warm.cluster
-        found = await warm.take(spec.limits)
-        name = pod.pod_name(spec.run_id) if found is None else found["metadata"]["name"]
+        placed = await warm.claim(spec.limits)
+        name = pod.pod_name(spec.run_id) if placed is None else placed["metadata"]["name"]
         warm.mine.add(name)
         try:
-            if found is None:
+            if placed is None:
                 made = self._template.manifest(name, spec.limits, "used")
-                found = await self._running(cluster, await cluster.create(cluster.pods, made))
-            yield found
+                placed = await self._wait_running(cluster, await cluster.create(cluster.pods, made))
+            yield placed
         finally:
-            # By name: it is known even when the answer to the creation is not.
+            # By name, which is known even if the answer to the creation was lost.
             await cluster.discard(name)
             warm.mine.discard(name)
 
-    async def _running(self, cluster: Cluster, seen: Document) -> Document:
-        """Return a pod once it runs; bounded by the time that a run may wait for room."""
+    async def _wait_running(self, cluster: Cluster, seen: Document) -> Document:
         path = f"{cluster.pods}/{seen['metadata']['name']}"
         with anyio.move_on_after(self._settings.room_seconds):
             while not faults.is_running(seen):
                 if problem := faults.start_problem(seen):
                     raise problem
-                await anyio.sleep(0.2)  # It takes a second or more to start.
-                with suppress(faults.ClusterAnswerError):  # it is asked again
-                    found = await cluster.get(path)
-                    if found is None:
+                await anyio.sleep(0.2)  # A start takes a second or more.
+                with suppress(faults.ClusterAnswerError):  # the loop tries again
+                    now = await cluster.get(path)
+                    if now is None:
                         raise SandboxLostError(faults.REMOVED)
-                    seen = found
+                    seen = now
             return seen
         raise faults.no_room(seen)
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:
-        """Send the first step, and wait until it says that all is in force."""
         step = pod.first_step(spec, self._filters, own_user=not self._template.user)
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):
@@ -206,30 +191,34 @@ class KubernetesBackend(Backend):
                         return
             except (ChannelClosedError, ConnectionError) as error:
                 raise faults.lost({}, str(error)) from error
-        told = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
-        if not told:
+        reason = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
+        if not reason:
             raise SandboxLostError("The pod did not answer its first message.")
-        raise LaunchError("The pod's first step failed.", host_detail=f"{faults.cut(told)}.")
+        raise LaunchError("The pod's first step failed.", host_detail=f"{faults.cut(reason)}.")
 
     async def _kernel(self, cluster: Cluster, placed: Document) -> HostKernel | None:
-        """Return the kernel of a pod's node, if it matters and the bridge may know it."""
+        """Return the kernel of a pod's node, if it matters and the bridge may read nodes."""
         if not brings_own_kernel(self._settings.runtime_class):
             return None
-        with suppress(ClusterRefusedError):
+        try:
             node = await cluster.get(f"/api/v1/nodes/{placed['spec'].get('nodeName')}")
-            if node is not None:
-                info = node["status"]["nodeInfo"]
-                return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
-        return None
+        except SandboxError as error:
+            if error.code != "cluster_refused":
+                raise
+            return None
+        if node is None:
+            return None
+        info = node["status"]["nodeInfo"]
+        return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
 
-    async def _connected(self) -> WarmPods:
+    async def _connect_once(self) -> WarmPods:
         async with self._connecting:
             if self._warm is None:
                 cluster = await anyio.to_thread.run_sync(self._connect)
                 try:
                     template = replace(self._template, references=await self._owners(cluster))
                     warm = WarmPods(cluster, template)
-                    # Before the first pod, which the sweep of another bridge would delete.
+                    # Before the first pod, which other bridges would delete without a lease.
                     await warm.renew()
                 except BaseException:
                     with anyio.CancelScope(shield=True):
@@ -243,18 +232,17 @@ class KubernetesBackend(Backend):
         return Cluster(find_config(self._settings, self._environ), self._settings.namespace)
 
     async def _owners(self, cluster: Cluster) -> Sequence[Document]:
-        """Return the `ownerReferences` of pods: the bridge's own pod, if it is in one of theirs."""
+        """Return the `ownerReferences` of pods: the bridge's own pod, if it runs in one."""
         own = self._environ.get("HOSTNAME", "")
         if own and cluster.config.fname is None:
             with suppress(SandboxError):
-                if found := await cluster.get(f"{cluster.pods}/{own}"):
-                    uid = found["metadata"]["uid"]
+                if bridge_pod := await cluster.get(f"{cluster.pods}/{own}"):
+                    uid = bridge_pod["metadata"]["uid"]
                     return [{"apiVersion": "v1", "kind": "Pod", "name": own, "uid": uid}]
         return []
 
 
 def kubernetes_backend(settings: Settings) -> KubernetesBackend:
-    """Return the backend that the settings ask for, without connecting to anything."""
     table = settings.kubernetes
     return KubernetesBackend(
         table,

@@ -1,8 +1,7 @@
-"""The connection to a cluster's API server: what the backend asks of it, as plain JSON.
+"""The connection to a cluster's API server, with plain JSON.
 
-kubeconfig files, contexts, service accounts, exec plugins, certificates and the renewal of tokens
-are lightkube's; its HTTP client is the one that the bridge has already. Streams to pods go through
-`websockets`, which takes a third of that client's time for a message.
+lightkube reads kubeconfig files and credentials. Streams to pods use `websockets`, which takes a
+third of the time of lightkube's client for a message.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from bridge.errors import EngineDownError, SandboxError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.stream import CLOSE_SECONDS, PROTOCOLS, close_socket
 from bridge.settings.kubernetes import Kubernetes
 
 logger = logging.getLogger(__name__)
 
-REQUEST_SECONDS = 10.0  # An API server may not answer; milliseconds, but for a busy etcd's.
-PLUGIN_SECONDS = 30.0  # A kubeconfig's plugin may hang; it may have to fetch its token.
-MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send more; a listed pod takes 10 kB.
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+CLOSE_SECONDS = 0.5  # A kubelet may not answer once the pod is deleted.
+REQUEST_SECONDS = 10.0  # An API server may not answer; most requests take milliseconds.
+PLUGIN_SECONDS = 30.0  # A kubeconfig's plugin may hang; it may have to fetch a token.
+MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send any size; a listed pod has 10 kB.
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
-    """Return the cluster, its user and its namespace. Blocks."""
     remedy = "Set `kubeconfig` and `context` in [kubernetes], or KUBECONFIG."
     try:
         if not (settings.kubeconfig or settings.context or "KUBECONFIG" in environ):
@@ -60,14 +59,14 @@ def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfi
         raise SettingsError(message, remedy=remedy) from error
 
 
-def _usable(found: KubeConfig, context: str | None) -> SingleConfig:
-    config = found.get(context)
-    assert config is not None  # without a default it raises
+def _usable(kubeconfig: KubeConfig, context: str | None) -> SingleConfig:
+    config = kubeconfig.get(context)
+    assert config is not None  # without a default, `get` raises
     user = config.user or User()
     config, plugin = config._replace(user=user), user.exec
     if plugin is not None:
-        # lightkube tells plugins nothing of what they are to answer, and refuses the version that
-        # later ones speak, whose answer has the same shape.
+        # lightkube does not tell a plugin which answer it expects, and refuses the later version,
+        # whose answer has the same form.
         asked = {"kind": "ExecCredential", "apiVersion": plugin.apiVersion}
         info = json.dumps({**asked, "spec": {"interactive": False}})
         plugin.env = [*(plugin.env or ()), NameValue(name="KUBERNETES_EXEC_INFO", value=info)]
@@ -78,12 +77,11 @@ def _usable(found: KubeConfig, context: str | None) -> SingleConfig:
 
 
 class _PluginAuth(ExecAuth):
-    """A plugin's tokens, as lightkube has them, of a plugin that may hang, fail or read stdin."""
+    """lightkube's plugin tokens, for plugins that may hang, fail or read stdin."""
 
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send the last token, and a new one if there was none or it is refused."""
         if self._last_bearer:
             request.headers["Authorization"] = self._last_bearer
             response = yield request
@@ -105,14 +103,7 @@ class _PluginAuth(ExecAuth):
 
 
 class Cluster:
-    """One namespace of one cluster. Close it after use; making one loads files, and blocks.
-
-    Args:
-        namespace: Where pods are; the context's if empty.
-
-    Raises:
-        SettingsError: Its certificates or keys cannot be loaded.
-    """
+    """One namespace of a cluster; the context's by default. The constructor reads files."""
 
     def __init__(self, config: SingleConfig, namespace: str = "") -> None:
         self.config = config
@@ -135,18 +126,16 @@ class Cluster:
             raise SettingsError(message) from error
 
     async def aclose(self) -> None:
-        """Close its connections. Idempotent."""
         await self._http.aclose()
 
     def now(self) -> datetime:
-        """Return the time by the API server's clock: those of bridges need not agree."""
+        """Return the API server's time, since clocks of bridges may differ."""
         return datetime.now(UTC) + self._ahead
 
     async def create(self, path: str, document: Document) -> Document:
         return _object(await self._ask("POST", path, json=document))
 
     async def get(self, path: str) -> Document | None:
-        """Return an object; None if there is none."""
         try:
             return _object(await self._ask("GET", path))
         except faults.ClusterAnswerError as error:
@@ -156,32 +145,25 @@ class Cluster:
 
     async def list(self, path: str, labels: Mapping[str, str]) -> list[Document]:
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
-        found = await self._ask("GET", path, params={"labelSelector": selector})
-        items = found.get("items")
+        answer = await self._ask("GET", path, params={"labelSelector": selector})
+        items = answer.get("items")
         return [_object(each) for each in (items if isinstance(items, list) else [None])]
 
     async def patch(self, path: str, document: Document) -> Document:
-        """Merge a document into an object.
-
-        Raises:
-            RefusedError: It has changed since the resource version that the document names.
-        """
+        """Merge a document into an object; a changed resource version is an error (409)."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return _object(await self._ask("PATCH", path, json=document, headers=headers))
 
     async def delete(self, path: str, seen: Document | None = None) -> None:
-        """Delete an object at once, if there is one, and it is still as it was `seen`."""
+        """Delete an object at once, if it exists and still has the version `seen`."""
         options: dict[str, Json] = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
         if seen is not None:
             options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
-        try:
+        with faults.ignoring(404, 409):
             await self._ask("DELETE", path, json=options)
-        except faults.ClusterAnswerError as error:
-            if not faults.is_gone(error):
-                raise
 
     async def discard(self, name: str) -> None:
-        """Delete a pod, even when cancelled; one that stays is left to the sweep."""
+        """Delete a pod, even when cancelled; the sweep deletes the rest."""
         refusal = "no answer within 10 s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             try:
@@ -193,25 +175,23 @@ class Cluster:
         logger.warning("pod %s was not deleted: %s", name, refusal)
 
     async def find(self, placed: Document) -> Document | None:
-        """Return a pod as it is now; None if it is gone, or was replaced, or its process was."""
-        found = await self.get(f"{self.pods}/{placed['metadata']['name']}")
-        if found is None or found["metadata"]["uid"] != placed["metadata"]["uid"]:
+        """Return a pod's current state; None if it was deleted, replaced or restarted."""
+        now = await self.get(f"{self.pods}/{placed['metadata']['name']}")
+        if now is None or now["metadata"]["uid"] != placed["metadata"]["uid"]:
             return None
-        return None if faults.restarts(found) else found
+        return None if faults.restarts(now) else now
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
-        """Open a stream to a pod's first process."""
-        stream = await self._attached(
-            f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
-        )
+        query = "stdin=true&stdout=true&stderr=true"
+        stream = await self._attach(f"{self.server}{self.pods}/{pod}/attach?{query}")
         try:
             yield stream
         finally:
             await close_socket(stream)
 
-    async def _attached(self, url: str) -> ClientConnection:
-        """Connect with the credentials that the HTTP client would send, renewed if refused."""
+    async def _attach(self, url: str) -> ClientConnection:
+        """Connect with the HTTP client's credentials; renew refused ones."""
         request = self._http.build_request("GET", url)
         auth = self._http.auth or httpx2.Auth()
         refused: httpx2.Response | None = None
@@ -219,9 +199,9 @@ class Cluster:
             async with aclosing(auth.async_auth_flow(request)) as flow:
                 while True:
                     try:
-                        # As the HTTP client does; the first time there is no answer yet.
+                        # Like the HTTP client; the first request has no answer yet.
                         request = await flow.asend(refused)  # type: ignore[arg-type]
-                        return await self._connected(url, request.headers.get("Authorization"))
+                        return await self._connect_socket(url, request.headers.get("Authorization"))
                     except InvalidStatus as error:
                         said = error.response
                         if said.status_code != 401:
@@ -230,7 +210,7 @@ class Cluster:
                     except StopAsyncIteration:
                         raise faults.refusal(401, b"") from None
 
-    async def _connected(self, url: str, authorization: str | None) -> ClientConnection:
+    async def _connect_socket(self, url: str, authorization: str | None) -> ClientConnection:
         return await connect(
             "ws" + url.removeprefix("http"),
             ssl=self._ssl,
@@ -238,9 +218,8 @@ class Cluster:
             additional_headers={"Authorization": authorization} if authorization else None,
             compression=None,
             open_timeout=REQUEST_SECONDS,
-            # Unanswered while no one reads: that is back-pressure, and no failure.
-            ping_interval=20,  # They keep it open in load balancers.
-            ping_timeout=None,
+            ping_interval=20,  # Pings keep the connection open in load balancers.
+            ping_timeout=None,  # A busy reader answers no ping: that is back-pressure.
             close_timeout=CLOSE_SECONDS,
             max_size=1024 * 1024,  # Kubelets send 32 KiB.
             max_queue=16,
@@ -249,35 +228,38 @@ class Cluster:
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
         with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
             async with self._http.stream(method, path, **more) as response:
-                body = await _whole(response)
+                body = b""
+                async for part in response.aiter_bytes():
+                    body += part
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
             with suppress(KeyError, ValueError):
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
             if response.status_code >= 400:
                 raise faults.refusal(response.status_code, body)
-            found = json.loads(body)
-            if not isinstance(found, dict):
+            answer = json.loads(body)
+            if not isinstance(answer, dict):
                 raise ValueError("its answer is no object")
-            return found
+            return answer
 
 
-async def _whole(response: httpx2.Response) -> bytes:
-    body = b""
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > MAX_ANSWER_BYTES:
-            raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
-    return body
+async def close_socket(socket: ClientConnection) -> None:
+    """Close a websocket, even if its peer reads no more. Idempotent."""
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(2 * CLOSE_SECONDS):
+            await socket.close()
+        socket.transport.abort()
 
 
-def _object(found: Any) -> Document:
-    known = found if isinstance(found, dict) else {}
-    metadata = known.get("metadata")
+def _object(answer: Any) -> Document:
+    document = answer if isinstance(answer, dict) else {}
+    metadata = document.get("metadata")
     if isinstance(metadata, dict):
         names = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
-        parts = [metadata.get("labels"), known.get("spec"), known.get("status")]
+        parts = [metadata.get("labels"), document.get("spec"), document.get("status")]
         if all(isinstance(name, str) for name in names) and all(
             isinstance(part or {}, dict) for part in parts
         ):
-            return known
-    raise EngineDownError("What answers in the API server's place is none.", code="cluster_down")
+            return document
+    raise EngineDownError("The server is not a Kubernetes API server.", code="cluster_down")

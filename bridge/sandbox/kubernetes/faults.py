@@ -1,7 +1,6 @@
-"""What an API server's refusals and a pod's state mean, as the bridge's errors. Pure.
+"""Translates an API server's refusals and a pod's state to the bridge's errors. Pure.
 
-A pod's state is the word of the cluster, which outranks that of its stream: an attach reports
-success for any exit code.
+A pod's state outranks its stream, because an attach reports success for any exit code.
 """
 
 from __future__ import annotations
@@ -17,11 +16,8 @@ from lightkube.core.exceptions import ConfigError
 from websockets.exceptions import WebSocketException
 
 from bridge.errors import (
-    ClusterRefusedError,
     EngineDownError,
-    ImageMissingError,
     LaunchError,
-    QuotaError,
     SandboxError,
     SandboxLostError,
 )
@@ -33,10 +29,12 @@ REMOVED = "The pod was removed from outside."
 
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
 
-_PULL = partial(ImageMissingError, code="image_pull_failed")
+_MISSING = partial(SandboxError, code="image_missing")
+_PULL = partial(SandboxError, code="image_pull_failed")
 
+# Reasons of a waiting container that will never start.
 _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
-    "ErrImageNeverPull": (ImageMissingError, _IMAGE_REMEDY),
+    "ErrImageNeverPull": (_MISSING, _IMAGE_REMEDY),
     "ImagePullBackOff": (_PULL, _IMAGE_REMEDY),
     "InvalidImageName": (_PULL, _IMAGE_REMEDY),
     "ImageInspectError": (_PULL, _IMAGE_REMEDY),
@@ -44,40 +42,46 @@ _CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "CreateContainerError": (LaunchError, None),
     "RunContainerError": (LaunchError, None),
 }
-"""Why a container waits, where waiting longer does not help."""
 
+# The reasons in a failed pod's status.
 _CODES: Mapping[str, str] = {
     "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
     "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
     "Terminated": "node_lost", "UnexpectedAdmissionError": "no_room", "OutOfmemory": "no_room",
     "OutOfcpu": "no_room", "OutOfpods": "no_room",
 }  # fmt: skip
-"""The reason in a failed pod's status, and what it means."""
 
 
 class ClusterAnswerError(SandboxError):
-    """The API server could not do it: 404 no such object, 409 changed meanwhile, else busy."""
+    """The API server's refusal: 404 no such object, 409 changed meanwhile, else busy."""
 
     status = 0
 
 
 def is_gone(error: BaseException) -> bool:
-    """Return whether an object is not there, or not as it was seen."""
     return isinstance(error, ClusterAnswerError) and error.status in (404, 409)
 
 
+@contextmanager
+def ignoring(*statuses: int) -> Iterator[None]:
+    try:
+        yield
+    except ClusterAnswerError as error:
+        if error.status not in statuses:
+            raise
+
+
+# Raised if no server answers, or the server is no API server.
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
-"""Raised where nothing answers, or what answers is no API server."""
 
 
 @contextmanager
 def translated(server: str) -> Iterator[None]:
-    """Raise the clients' errors, and those of reading an answer, as the bridge's."""
     try:
         yield
     except ConfigError as error:
         message = "The kubeconfig gives no credentials for the cluster."
-        raise ClusterRefusedError(message, host_detail=cut(error)) from error
+        raise SandboxError(message, host_detail=cut(error), code="cluster_refused") from error
     except _NO_ANSWER as error:
         detail = f"It is at {server}: {cut(error)}."
         raise EngineDownError(
@@ -92,23 +96,24 @@ def refusal(code: int, body: bytes) -> SandboxError:
         said = cut(body.decode("utf-8", "replace"))
     detail = f"It says: {said} ({code})."
     if code == 403 and "exceeded quota" in said:
-        return QuotaError("The namespace's quota is used up.", host_detail=detail)
+        message = "The namespace's quota is used up."
+        return SandboxError(message, host_detail=detail, code="quota")
     if code == 403 and "must specify" in said:
         remedy = "Set [kubernetes] requests."
         return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
     if code in (401, 403):
         message = "The cluster refuses the bridge's account."
-        return ClusterRefusedError(message, host_detail=detail)
+        return SandboxError(message, host_detail=detail, code="cluster_refused")
     if code in (404, 409, 410, 429) or code >= 500:
-        refused = ClusterAnswerError("The cluster could not do it.", host_detail=detail)
+        refused = ClusterAnswerError("The cluster refused the request.", host_detail=detail)
         refused.status = code
         return refused
     remedy = "Correct [kubernetes] in config.toml."
-    return LaunchError("The cluster does not take the pod.", remedy=remedy, host_detail=detail)
+    return LaunchError("The cluster does not accept the pod.", remedy=remedy, host_detail=detail)
 
 
 def start_problem(pod: Document) -> SandboxError | None:
-    """Return why a pod cannot start; None if it may yet."""
+    """Return the error of a pod that cannot start; None if it may still start."""
     if has_ended(pod):
         ended = SandboxLostError("The pod ended before it was used.", host_detail=_words(pod))
         return ended_by_cluster(pod) or ended
@@ -145,14 +150,12 @@ def ended_by_cluster(pod: Document) -> SandboxError | None:
     reason = str(_status(pod).get("reason"))
     if reason not in _CODES:
         return None
-    said = f"{cut(_status(pod).get('message'))}."
-    code = _CODES[reason]
+    said, code = f"{cut(_status(pod).get('message'))}.", _CODES[reason]
     family = SandboxError if code == "no_room" else SandboxLostError
     return family(f"The cluster ended the pod ({reason}).", code=code, host_detail=said)
 
 
 def exit_report(pod: Document) -> ExitReport | None:
-    """Return how a pod's process ended; None while it is not known to have."""
     ended = _state(pod).get("terminated")
     if ended is None:
         return ExitReport(detail=_words(pod)) if has_ended(pod) else None
@@ -160,14 +163,14 @@ def exit_report(pod: Document) -> ExitReport | None:
     return ExitReport(
         exit_code=code,
         signal=signal,
-        # Kubelets say so only where the first process was the victim.
+        # Kubelets report it only if the first process was the victim.
         oom_killed=True if ended.get("reason") == "OOMKilled" else None,
         detail=cut(ended["message"]) if ended.get("message") else "",
     )
 
 
 def lost(pod: Document | None, why: str) -> SandboxError:
-    """Return the error of a stream that broke, by what the cluster says of the pod."""
+    """Return the error of a broken stream, by the pod's state."""
     if pod is None:
         return SandboxLostError(REMOVED)
     if _status(pod).get("phase") == "Unknown":
@@ -197,5 +200,4 @@ def _words(pod: Document) -> str:
 
 
 def cut(text: object) -> str:
-    """Return what a cluster or a pod says, on one line, bounded."""
     return " ".join(str(text or "no reason given").split()).rstrip(".")[:500]

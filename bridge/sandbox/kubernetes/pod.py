@@ -1,16 +1,7 @@
-"""A sandbox's pod: its manifest, its first step, and its layers. Pure.
+"""A sandbox's pod: its manifest, its first step and its layers. Pure.
 
-Enforces, through the manifest: no capabilities, no new privileges, an unprivileged user, a
-read-only root, sized writable directories in memory, limits, no token, no service links, no
-restart, an end at a deadline. Through the first step, in the pod: the bridge's own system call
-filters, which leave a program no network whatever the cluster gives its pods, and limits per
-process.
-
-Does not: mount anything without execution (Kubernetes has no options for volumes in memory), bound
-a pod's processes by a control group (kubelets do, for all alike), or keep what passes through the
-channel out of the node's log files, which kubelets delete with the pod. `isolation` says so.
-
-Verified: from inside in every sandbox (`layers`), and `tests/sandbox/kubernetes/test_backend.py`.
+The manifest isolates. The first step in the pod adds limits for each process, and the bridge's
+system call filters, which block networks in any cluster.
 """
 
 from __future__ import annotations
@@ -45,8 +36,7 @@ OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
 
-CONFINED = b"ok"
-"""What the first step writes once everything is in force; otherwise it is the reason why not."""
+CONFINED = b"ok"  # The first step writes this if all layers are in force, else the reason.
 
 LOADER = f"""\
 # mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
@@ -55,12 +45,13 @@ stdin = io.BufferedReader(io.FileIO(0, closefd=False), 1)
 size = int.from_bytes(stdin.read(4), "big")
 exec(stdin.read(size if size <= {1024 * 1024} else 0).decode())
 """
-"""Every pod's program. What it runs is not known when the pod is made. It says nothing until it was
-spoken to: what is written before somebody listens is lost. It reads exactly the step (with a buffer
-of one byte), since the channel follows."""
+"""Every pod's program, which waits for its first step. It writes nothing before, since output
+without a reader is lost. It reads exactly the step, with a buffer of one byte, since the channel
+follows."""
 
 COMMAND = (*INTERPRETER, LOADER)
 
+# The process backends' stage does the rest. Its status goes to stdout here.
 _STEP = """
 import os, sys
 os.environ.clear()
@@ -69,37 +60,28 @@ os.dup2(1, 3)
 sys.argv[1:] = [{plan!r}]
 exec({stage!r})
 """
-"""The stage of the process backends does the rest; its status goes to stdout here."""
 
 USERS = range(10_000, 60_000)
-"""A pod's user is drawn from these: the kernel counts processes by user, over the whole node. Below
-65,536, so that a user namespace has it."""
+"""Each pod gets a random user of these, because the kernel counts a user's processes on the whole
+node. They are below 65,536, so that user namespaces have them."""
 
 
 def pod_name(run_id: str) -> str:
-    """Return a new pod's name, known before it exists so that it can always be deleted."""
     safe = re.sub(r"[^a-z0-9-]+", "-", run_id.lower())[:34].strip("-")
     return f"{APP}-{safe or 'run'}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """What a bridge makes its pods from.
-
-    Attributes:
-        user: "uid:gid" inside; empty for one of each pod's own.
-        owner: The bridge's own name, unique; also that of its lease.
-        references: The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
-    """
-
     settings: Kubernetes
     image: str
-    user: str = ""
-    owner: str
+    user: str = ""  # "uid:gid" inside; empty for a random user for each pod.
+    owner: str  # The unique name of the bridge and its lease.
+    # The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
     references: Sequence[Mapping[str, Any]] = ()
 
     def manifest(self, name: str, limits: Limits, state: str) -> dict[str, Any]:
-        """Return a pod; `state` is "used" for a run's, "warm" for one that will wait."""
+        """Return a pod's manifest; `state` is "used" or "warm"."""
         labels = {
             **self.settings.labels,
             APP_LABEL: APP,
@@ -118,16 +100,11 @@ class Template:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def shape(self, limits: Limits) -> str:
-        """Return the label of pods that can stand in for each other: alike, but for their user."""
+        """Return the label of interchangeable pods, which differ only in their user."""
         spec = _spec(limits, self.settings, self.image, self.user or "0")
         made = (spec, self.settings.labels, self.settings.annotations)
         text = json.dumps(made, sort_keys=True, default=dict)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def lifetime(limits: Limits, settings: Kubernetes) -> int:
-    """Return a pod's `activeDeadlineSeconds`, which count while it waits, too."""
-    return int(limits.timeout + settings.warm_seconds) + 120  # to start, and to be deleted
 
 
 def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[str, Any]:
@@ -136,14 +113,20 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
     )
     uid, _, gid = user.partition(":")
     group = int(gid or uid)
+    seccomp = {"type": settings.seccomp}
+    if settings.seccomp.startswith("localhost/"):
+        name = settings.seccomp.removeprefix("localhost/")
+        seccomp = {"type": "Localhost", "localhostProfile": name}
+    sizes = {"tmp": limits.tmp_bytes, "workspace": limits.workspace_bytes}
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
-        "activeDeadlineSeconds": lifetime(limits, settings),
+        # It includes the time of a warm pod, its start and its deletion.
+        "activeDeadlineSeconds": int(limits.timeout + settings.warm_seconds) + 120,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostname": "sandbox",
-        # No name of the cluster is known inside.
+        # The cluster's names are not resolved inside.
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
         "nodeSelector": {
@@ -159,10 +142,13 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
             "runAsUser": int(uid),
             "runAsGroup": group,
             "fsGroup": group,
-            "seccompProfile": _seccomp(settings.seccomp),
+            "seccompProfile": seccomp,
         },
         "containers": [_container(limits, settings, image)],
-        "volumes": [_memory("tmp", limits.tmp_bytes), _memory("workspace", limits.workspace_bytes)],
+        "volumes": [
+            {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
+            for name, size in sizes.items()
+        ],
     }
 
 
@@ -177,7 +163,7 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
         "command": list(COMMAND),
         "workingDir": WORKSPACE,
         "stdin": True,
-        # With it stdin ends when the bridge dies, and the guest exits.
+        # If the bridge dies, stdin ends and the guest exits.
         "stdinOnce": True,
         "resources": {"limits": most, "requests": {**most, **settings.requests}},
         "securityContext": {
@@ -193,25 +179,8 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
     }
 
 
-def _memory(name: str, size: int) -> dict[str, Any]:
-    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
-
-
-def _seccomp(profile: str) -> dict[str, str]:
-    if profile.startswith("localhost/"):
-        return {"type": "Localhost", "localhostProfile": profile.removeprefix("localhost/")}
-    return {"type": profile}
-
-
 def first_step(spec: LaunchSpec, filters: Sequence[bytes], *, own_user: bool) -> bytes:
-    """Return what is written to a pod's stdin ahead of everything else.
-
-    Args:
-        own_user: Whether no other pod has its user, so that processes are counted for it alone.
-
-    Raises:
-        LaunchError: It is no program for the pod's own interpreter.
-    """
+    """Return the first bytes for a pod's stdin; `own_user` adds a limit on processes."""
     if spec.argv[:-1] != INTERPRETER:
         raise LaunchError(f"Pods run programs of `{' '.join(INTERPRETER)}`, not {spec.argv[0]}.")
     pids = spec.limits.pids
@@ -254,11 +223,7 @@ _LAYERS = (
 
 
 def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:
-    """Return the layers that a pod and its first step put in force, and what is weaker.
-
-    Args:
-        node: The kernel of the pod's node; None if the bridge may not know it.
-    """
+    """Return a pod's layers and the weaker ones; without `node` its kernel is unknown."""
     layers, weaker = [*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS]
     if limits.cpus is not None:
         layers.append("cpu-limit")
@@ -266,7 +231,7 @@ def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None
         layers.append(OWN_KERNEL)
     elif brings_own_kernel(runtime_class):
         weaker.append(
-            f"own kernel: asked for with {runtime_class}, not verified, since the bridge may not "
+            f"own kernel: requested with {runtime_class}, not verified, since the bridge may not "
             "read nodes"
         )
     return Isolation(

@@ -1,11 +1,8 @@
-"""Pods that wait, started, each for one run; and the pods that dead bridges left.
+"""Warm pods, which wait for one run each, and the removal of dead bridges' pods.
 
-A bridge has a lease, which it renews. Bridges of one service whose leases are fresh share the warm
-pods: each starts its part of them, and any may take any, by a patch of the version it has seen, so
-that one of two wins. What belongs to a bridge without a fresh lease is deleted by the others.
-
-Looks at everything every few seconds instead of watching: one list is all that this needs, and a
-missed event cannot leave it wrong.
+Each bridge renews a lease. Bridges of one service share their warm pods. A bridge claims a pod by a
+patch of the version that it saw, so that only one succeeds. Bridges delete the pods of a bridge
+without a fresh lease. They list pods every few seconds, because a watch may miss events.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from datetime import datetime, timedelta
 
 import anyio
 
-from bridge.errors import QuotaError, SandboxError
+from bridge.errors import SandboxError
 from bridge.model import Limits
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster
@@ -25,22 +22,21 @@ from bridge.sandbox.kubernetes.faults import Document
 
 logger = logging.getLogger(__name__)
 
-TEND_SECONDS = 5.0  # Between two looks, unless a pod was taken.
-LOOK_SECONDS = 20.0  # For one look, where an API server is slow; what is left is done by the next.
-LEASE_SECONDS = 60  # Without renewal; more than a slow look and the longest pause after it.
+TEND_SECONDS = 5.0  # Between two looks, unless a run claims a pod.
+LOOK_SECONDS = 20.0  # A slow API server may delay a look; the next look does the rest.
+LEASE_SECONDS = 60  # Longer than a slow look and the longest pause after it.
 
 
 class WarmPods:
-    """The service's waiting pods, as one bridge sees to them.
+    """The service's warm pods, as one bridge manages them.
 
     Attributes:
-        problem: Why the API server could not be asked; empty if it could.
-        mine: The names of this bridge's pods in use.
+        problem: The error of the last look, if any.
+        mine: The names of this bridge's used pods.
     """
 
     def __init__(self, cluster: Cluster, template: pod.Template) -> None:
         self.cluster = cluster
-        self._pods, self._leases = cluster.pods, cluster.leases
         self._template = template
         self._settings = template.settings
         self._owner = template.owner
@@ -50,18 +46,24 @@ class WarmPods:
         self.problem = ""
         self.mine: set[str] = set()
 
-    async def take(self, limits: Limits) -> Document | None:
-        """Take a waiting pod for a run; None if there is none for its limits."""
-        # Pods for longer programs do not wait: sessions are few, and need others than runs do.
+    async def claim(self, limits: Limits) -> Document | None:
+        """Claim a warm pod for a run; return None if there is none with these limits."""
+        # No warm pods with longer limits: sessions are few.
         if limits.timeout <= 3600.0:
             self._limits = limits
         self._taken.set()
         if not self._settings.warm:
             return None
         waiting = {pod.STATE_LABEL: "warm", pod.SHAPE_LABEL: self._template.shape(limits)}
-        found = [each for each in await self._list(self._pods, waiting) if self._is_good(each)]
-        # Two bridges that take one at once rarely begin with the same.
-        for each in random.sample(found, len(found)):
+        usable = [
+            each
+            for each in await self._list(self.cluster.pods, waiting)
+            if faults.is_running(each)
+            and not (faults.restarts(each) or self._is_old(each))
+            and "deletionTimestamp" not in each["metadata"]
+        ]
+        # In random order, so that two bridges rarely try the same pod.
+        for each in random.sample(usable, len(usable)):
             name = each["metadata"]["name"]
             claim = {
                 "resourceVersion": each["metadata"]["resourceVersion"],
@@ -70,7 +72,7 @@ class WarmPods:
             }
             self.mine.add(name)
             try:
-                return await self.cluster.patch(f"{self._pods}/{name}", {"metadata": claim})
+                return await self.cluster.patch(f"{self.cluster.pods}/{name}", {"metadata": claim})
             except BaseException as error:
                 self.mine.discard(name)
                 if not faults.is_gone(error):
@@ -78,7 +80,7 @@ class WarmPods:
         return None
 
     async def tend(self) -> None:
-        """Renew the lease, sweep, and keep this bridge's part waiting, until cancelled."""
+        """Renew the lease, sweep, and keep this bridge's share warm, until cancelled."""
         pause = TEND_SECONDS
         while True:
             self._taken = anyio.Event()
@@ -88,7 +90,7 @@ class WarmPods:
                 self.problem, pause = "", TEND_SECONDS
             except (SandboxError, TimeoutError) as error:
                 if not self.problem:
-                    logger.warning("the cluster cannot be tended: %s", error)
+                    logger.warning("the warm pods cannot be managed: %s", error)
                 self.problem = str(error) or f"No look at the pods ended in {LOOK_SECONDS:g} s."
                 pause = min(pause * 2, LOOK_SECONDS)
             with anyio.move_on_after(pause):
@@ -103,52 +105,52 @@ class WarmPods:
         shape = self._template.shape(self._limits)
         for each in list(own):
             if _label(each, pod.SHAPE_LABEL) != shape or self._is_old(each):
-                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
+                await self.cluster.delete(f"{self.cluster.pods}/{each['metadata']['name']}", each)
                 own.remove(each)
         part = share(self._settings.warm, sorted(bridges), self._owner)
         try:
             for _ in range(min(part - len(own), 4)):  # A node starts about three a second.
                 made = self._template.manifest(pod.pod_name("warm"), self._limits, "warm")
-                await self.cluster.create(self._pods, made)
-        except QuotaError as error:
-            # Runs in place of pods that wait: no reason to take no more of them.
-            logger.info("fewer pods wait than could: %s", error.message)
+                await self.cluster.create(self.cluster.pods, made)
+        except SandboxError as error:
+            if error.code != "quota":
+                raise
+            # Runs use the quota, so this is no problem.
+            logger.info("fewer warm pods than configured: %s", error.message)
 
     async def sweep(self) -> int:
-        """Delete what no living bridge uses; return how many pods that were."""
         return (await self._swept())[2]
 
     async def _swept(self) -> tuple[list[Document], set[str], int]:
-        """Sweep; return the pods that stay, the living bridges, and the number of the others."""
+        """Sweep; return the remaining pods, the living bridges and the number of deleted pods."""
         await self.renew()
-        # Before the leases: who has one of these pods had a lease before it.
-        pods = await self._list(self._pods)
-        leases = await self._list(self._leases)
+        # Pods first: the owner of a listed pod had a lease before it.
+        pods = await self._list(self.cluster.pods)
+        leases = await self._list(self.cluster.leases)
         bridges = {each["metadata"]["name"] for each in leases if self._is_fresh(each)}
         for each in leases:
             if each["metadata"]["name"] not in bridges:
-                await self.cluster.delete(f"{self._leases}/{each['metadata']['name']}", each)
-        kept, removed = [], 0
+                await self.cluster.delete(f"{self.cluster.leases}/{each['metadata']['name']}", each)
+        remaining, removed = [], 0
         for each in pods:
             name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
             used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
             if owner not in bridges or (owner == self._owner and used):
                 logger.info("deleting pod %s, which no bridge uses", name)
-                await self.cluster.delete(f"{self._pods}/{name}", each)
+                await self.cluster.delete(f"{self.cluster.pods}/{name}", each)
                 removed += 1
             else:
-                kept.append(each)
-        return kept, bridges, removed
+                remaining.append(each)
+        return remaining, bridges, removed
 
     async def leave(self) -> None:
-        # One that has changed may be another bridge's now.
-        while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
-            for each in found:
-                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
-        await self.cluster.delete(f"{self._leases}/{self._owner}")
+        # `delete` skips a changed pod, which another bridge may have claimed.
+        while own := await self._list(self.cluster.pods, {pod.OWNER_LABEL: self._owner}):
+            for each in own:
+                await self.cluster.delete(f"{self.cluster.pods}/{each['metadata']['name']}", each)
+        await self.cluster.delete(f"{self.cluster.leases}/{self._owner}")
 
     async def renew(self) -> None:
-        """Renew this bridge's lease; others delete the pods of a bridge that has none."""
         lease = {
             "metadata": {"name": self._owner, "labels": self._labels},
             "spec": {
@@ -158,18 +160,15 @@ class WarmPods:
             },
         }
         try:
-            await self.cluster.patch(f"{self._leases}/{self._owner}", lease)
+            await self.cluster.patch(f"{self.cluster.leases}/{self._owner}", lease)
         except faults.ClusterAnswerError as refusal:
             if refusal.status != 404:
                 raise
-            try:
-                await self.cluster.create(self._leases, lease)
-            except faults.ClusterAnswerError as error:
-                if error.status != 409:  # made by another task in between
-                    raise
+            # Another task may have created it.
+            with faults.ignoring(409):
+                await self.cluster.create(self.cluster.leases, lease)
 
     async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
-        """Return the service's objects of a collection, of those with further labels."""
         return await self.cluster.list(path, {**self._labels, **(labels or {})})
 
     def _is_fresh(self, lease: Document) -> bool:
@@ -177,19 +176,13 @@ class WarmPods:
         age = timedelta(seconds=LEASE_SECONDS)
         return renewed is not None and abs(self.cluster.now() - renewed) < age
 
-    def _is_good(self, found: Document) -> bool:
-        gone = "deletionTimestamp" in found["metadata"]
-        fresh = not (gone or faults.restarts(found) or self._is_old(found))
-        return faults.is_running(found) and fresh
-
-    def _is_old(self, found: Document) -> bool:
-        made = _moment(found["metadata"].get("creationTimestamp"))
+    def _is_old(self, document: Document) -> bool:
+        made = _moment(document["metadata"].get("creationTimestamp"))
         age = timedelta(seconds=self._settings.warm_seconds)
-        return faults.has_ended(found) or (made is not None and self.cluster.now() - made > age)
+        return faults.has_ended(document) or (made is not None and self.cluster.now() - made > age)
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:
-    """Return how many of the service's pods one of its bridges starts."""
     if name not in bridges:
         return 0
     each, left = divmod(most, len(bridges))
@@ -197,12 +190,12 @@ def share(most: int, bridges: Sequence[str], name: str) -> int:
 
 
 def _moment(text: str | None) -> datetime | None:
-    """Return a time; None if there is none, or one that Python does not have."""
+    """Parse a time; return None for an empty or invalid one."""
     try:
         return datetime.fromisoformat(text or "")
     except ValueError:
         return None
 
 
-def _label(found: Document, name: str) -> str:
-    return str((found["metadata"].get("labels") or {}).get(name, ""))
+def _label(document: Document, name: str) -> str:
+    return str((document["metadata"].get("labels") or {}).get(name, ""))

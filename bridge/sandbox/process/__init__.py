@@ -1,6 +1,6 @@
 """Backends without a container engine: bubblewrap, Landlock and Seatbelt.
 
-Each `*backend` module describes its machine and puts sandboxes together; `sandbox` runs one.
-`command` (what bubblewrap is given) and `landlock` are pure; `stage` is the code that runs inside,
-ahead of the program; `monitor` and `watchdog` are processes outside.
+Each `*backend` module examines the machine and assembles sandboxes; `sandbox` runs one. `command`
+(bubblewrap's options) and `landlock` are pure. `stage` runs inside, before the program; `monitor`
+and `watchdog` are processes outside.
 """

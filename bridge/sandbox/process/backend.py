@@ -1,9 +1,7 @@
 """bubblewrap: sandboxes in namespaces of this machine's kernel.
 
-Owns launching. The layers are described in `command`; the life of one sandbox is in `sandbox`.
-
-There is one way to put a sandbox together. Where an optional kernel feature is missing (Landlock,
-cgroups) the isolation says so; where anything else is missing, nothing runs.
+`command` describes the layers. If Landlock or cgroups are missing, the isolation says so; if
+another feature is missing, nothing runs.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,50 +22,26 @@ from bridge.errors import SandboxError
 from bridge.model import Limits
 from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import LaunchSpec, Sandbox
-from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, faults, host, landlock, libseccomp
-from bridge.sandbox.process.base import BaseFindings, ProcessBackend
+from bridge.sandbox.process.base import Findings, ProcessBackend
 from bridge.sandbox.process.cgroups import (
     PREFIX,
     SandboxCgroups,
-    find_cgroup_parents,
-    limited_by,
-    missing_controllers,
+    scope_cgroups,
     scope_command,
 )
-from bridge.sandbox.process.command import Descriptors, ProcessSurroundings
-from bridge.sandbox.process.examination import compiled, judged
-from bridge.sandbox.process.interpreter import closed_file, find
-from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, joined, run_sandbox
-from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
+from bridge.sandbox.process.command import Descriptors
+from bridge.sandbox.process.interpreter import closed_file
+from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, join_options, run_sandbox
+from bridge.sandbox.process.stage_loader import compiled_examination, loader_command
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 """What `systemd-run --user` needs; bubblewrap clears it for the sandbox."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Findings(BaseFindings):
-    """Facts about this machine, found once per backend.
-
-    Attributes:
-        systemd_run: Path of the command that makes scopes; empty if cgroups are made directly, or
-            not at all.
-        ids: What programs run as outside; None for the bridge's user, or nobody for root's.
-    """
-
-    bwrap: str
-    filters: tuple[bytes, ...]
-    systemd_run: str = ""
-    ids: host.SubordinateIds | None = None
-
-
-class BubblewrapBackend(ProcessBackend[Findings]):
-    """Runs sandboxes in namespaces.
-
-    Args:
-        seccomp: File name of libseccomp, for the loader.
-    """
+class BubblewrapBackend(ProcessBackend):
+    """Runs sandboxes in namespaces."""
 
     name = title = "bubblewrap"
 
@@ -85,7 +59,6 @@ class BubblewrapBackend(ProcessBackend[Findings]):
         self._bwrap = bwrap
         self._seccomp = seccomp
         self._watchdog = LaunchWatchdog()
-        self._examination = ""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -98,73 +71,55 @@ class BubblewrapBackend(ProcessBackend[Findings]):
         uid = gid = found.uid
         if spec.binds:
             uid, gid = await anyio.to_thread.run_sync(host.outside_ids, spec, found.uid)
-        code = await self._examining(found) if spec.command is not None else ""
+        code = ""
+        if spec.command is not None:
+            executable = found.interpreter.executable
+            code = await anyio.to_thread.run_sync(compiled_examination, executable)
         who = found.become(uid, gid)
         async with (
-            self._groups.group(found.cgroup_parents, found.owner, spec.limits) as group,
+            self._group(found, spec.limits) as group,
             run_sandbox(self._plan(found, spec, group, who, code)) as sandbox,
         ):
             if found.systemd_run:
-                await anyio.to_thread.run_sync(sandbox.find_group)
+                own, mounts = f"/proc/{sandbox.pid}/cgroup", "/proc/self/mountinfo"
+                sandbox.group = scope_cgroups(host.text(own), host.text(mounts))
             yield sandbox
-
-    async def _examining(self, found: Findings) -> str:
-        async with self._lock:
-            if not self._examination:
-                executable = found.interpreter.executable
-                self._examination = await anyio.to_thread.run_sync(compiled, executable)
-            return self._examination
 
     def _look(self) -> Findings:
         if sys.platform != "linux":
             raise SandboxError("Only Linux has bubblewrap.", code="wrong_system")
         bwrap = host.find_command(self._bwrap, self._environ)
         if bwrap is None:
-            raise faults.not_installed(self._bwrap)
-        uid = host.nobody()
-        interpreter = find(
-            packages=self._packages, only=self._interpreter, as_nobody=uid is not None
+            message = f"bubblewrap ({self._bwrap}) is not installed."
+            remedy = faults.INSTALL_REMEDY
+            raise SandboxError(message, remedy=remedy, code="engine_not_found")
+        found = self._look_at_host(
+            host.unprivileged_uid(),
+            landlock_abi=landlock.version(),
+            masked=proc_entries.masked_here(),
+            processes_per_namespace=host.counts_processes_per_namespace(os.uname().release),
+            confiner=bwrap,
+            filters=libseccomp.filters(self._seccomp),
         )
         self._watchdog.start()
-        owner = current_owner()
-        parents = find_cgroup_parents(owner)
-        controllers = limited_by(parents)
-        systemd_run = ""
-        if not controllers and uid is None:
-            systemd_run = self._find_scopes()
-            controllers = frozenset(("memory", "pids", "cpu")) if systemd_run else controllers
-        ids = None
-        if uid is None and not closed_file(interpreter):
-            ids = host.find_subordinate_ids(command.UID, self._environ)
-        return Findings(
-            bwrap=bwrap,
-            interpreter=interpreter,
-            stage=compiled_stage(interpreter),
-            filters=libseccomp.filters(self._seccomp),
-            around=ProcessSurroundings(
-                landlock_abi=landlock.version(),
-                cpus=host.usable_cpus(),
-                masked=proc_entries.masked_here(),
-                controllers=controllers,
-                limits_elsewhere=missing_controllers(controllers, root=uid is not None),
-                processes_per_namespace=host.counts_processes_per_namespace(os.uname().release),
-            ),
-            cgroup_parents=parents,
-            owner=owner,
-            uid=uid,
-            systemd_run=systemd_run,
-            setpriv="" if uid is None else host.find_setpriv(self._environ),
-            ids=ids,
-        )
+        if found.uid is not None:
+            return found
+        if not found.around.controllers and (systemd_run := self._find_scopes()):
+            controllers = frozenset(("memory", "pids", "cpu"))
+            around = replace(found.around, controllers=controllers, limits_elsewhere="")
+            found = replace(found, systemd_run=systemd_run, around=around)
+        if not closed_file(found.interpreter):
+            found = replace(found, ids=host.find_subordinate_ids(command.UID, self._environ))
+        return found
 
     def _find_scopes(self) -> str:
-        """Return the path of `systemd-run` if the user's systemd applies limits; else empty."""
+        """Return the path of `systemd-run` if the user's systemd applies limits, or ""."""
         systemd_run = host.find_command("systemd-run", self._environ)
         if systemd_run is None or not self._environ.get("XDG_RUNTIME_DIR"):
             return ""
         unit = f"{PREFIX}-try-{secrets.token_hex(4)}"
         trial = [*scope_command(systemd_run, replace(Limits(), cpus=1.0), unit), "true"]
-        return systemd_run if host.printed(trial, self._scope_environment()) is not None else ""
+        return systemd_run if host.output_of(trial, self._scope_environment()) is not None else ""
 
     def _scope_environment(self) -> dict[str, str]:
         return {k: v for k, v in self._environ.items() if k in _SCOPE_ENVIRONMENT}
@@ -177,7 +132,7 @@ class BubblewrapBackend(ProcessBackend[Findings]):
         who: list[str],
         code: str,
     ) -> LaunchPlan:
-        words = [*who, found.bwrap]
+        words = [*who, found.confiner]
         made, filters = command.isolation(spec, found.around), found.filters
         # What a sandbox is granted of the host belongs to the bridge's user.
         if found.ids is not None and not spec.binds and spec.command is None:
@@ -190,12 +145,12 @@ class BubblewrapBackend(ProcessBackend[Findings]):
             unit = f"{PREFIX}-{secrets.token_hex(8)}"
             words = [*scope_command(found.systemd_run, spec.limits, unit), *words]
             environ = self._scope_environment()
-        settings = partial(host.kernel_settings, found.bwrap)
+        settings = partial(host.kernel_settings, found.confiner)
         asked, judge = spec.command, None
         if asked is not None:
             refused = syscalls.NETWORKED_COMMAND if asked.network else syscalls.LOCAL_COMMAND
             filters = (libseccomp.refusal_filter(refused, self._seccomp), *filters[1:])
-            judge = partial(judged, made, places=command.places(spec, found.interpreter))
+            judge = partial(command.verify_command, made, command.places(spec, found.interpreter))
 
         def prepare(descriptors: Descriptors) -> ProcessLaunch:
             python, around = found.interpreter, found.around
@@ -204,7 +159,7 @@ class BubblewrapBackend(ProcessBackend[Findings]):
                 stage=command.stage_input(
                     spec, python, around, descriptors, filters, found.stage, code
                 ),
-                options=joined(command.options(spec, python, around, descriptors)),
+                options=join_options(command.options(spec, python, around, descriptors)),
             )
 
         return LaunchPlan(
@@ -226,7 +181,7 @@ class BubblewrapBackend(ProcessBackend[Findings]):
     def _details(self, found: Findings) -> Mapping[str, str]:
         groups = ", ".join(sorted(found.around.controllers)) or "none"
         return {
-            "bwrap": found.bwrap,
+            "bwrap": found.confiner,
             "landlock": f"version {found.around.landlock_abi}",
             "control groups": f"{groups}{' by systemd-run' if found.systemd_run else ''}",
         }

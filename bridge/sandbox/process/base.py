@@ -1,38 +1,53 @@
-"""What the backends of this machine's kernel have in common: findings, probing, reaping.
-
-Each makes its own findings about the machine, once, and puts its own sandboxes together; see there
-for what they enforce.
-"""
+"""The base classes of this machine's backends, with and without namespaces."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib import resources
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 import anyio.to_thread
 
-from bridge.model import Limits
-from bridge.sandbox.backend import Backend, Probe, Sandbox
-from bridge.sandbox.ownership import Owner
+from bridge.errors import LaunchError, SandboxError
+from bridge.model import Isolation, Json, Limits
+from bridge.sandbox.backend import TMP, WORKSPACE, Backend, LaunchSpec, Probe, Sandbox
+from bridge.sandbox.binds import reject_binds
+from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.probe import run_probe
-from bridge.sandbox.process import host
-from bridge.sandbox.process.cgroups import CgroupManager, CgroupParents, reap
-from bridge.sandbox.process.command import ProcessSurroundings
-from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process import cgroups, host
+from bridge.sandbox.process import run_directory as rundir
+from bridge.sandbox.process.command import PYTHON, Descriptors, ProcessSurroundings
+from bridge.sandbox.process.interpreter import Interpreter, find
+from bridge.sandbox.process.run_directory import RunDirectory
+from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, run_sandbox
+from bridge.sandbox.process.stage_loader import compiled_stage, loader_command, stage_payload
+
+WEAKER_DISK = (
+    "disk: best effort; each file a program writes is bounded, all of them together are not, and "
+    "they lie on the host's disk until the run ends"
+)
+
+_UNASKED = ("LC_CTYPE", "PWD", "__CF_USER_TEXT_ENCODING")
+"""Variables that Python, shells and macOS add to an environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseFindings:
+class Findings:
     """Facts about this machine, found once per backend.
 
     Attributes:
         uid: The programs' user outside; None for the bridge's own.
         setpriv: Path of the command that changes the user; empty if not needed or not installed.
         cgroup_parents: Where cgroups are made; may be empty.
+        systemd_run: Path of the command that makes scopes; empty if scopes are not used.
+        ids: Subordinate ids for programs; None if `uid` or the bridge's user is used.
     """
 
     interpreter: Interpreter
@@ -40,8 +55,13 @@ class BaseFindings:
     owner: Owner
     uid: int | None
     around: ProcessSurroundings
-    setpriv: str = ""
-    cgroup_parents: CgroupParents = ()
+    setpriv: str
+    cgroup_parents: cgroups.CgroupParents
+    base: Path
+    confiner: str = ""
+    filters: tuple[bytes, ...] = ()
+    systemd_run: str = ""
+    ids: host.SubordinateIds | None = None
 
     def become(self, uid: int | None, gid: int | None) -> list[str]:
         """Return the words that start a command as a user; None for the bridge's own."""
@@ -49,22 +69,54 @@ class BaseFindings:
         return host.become(uid, gid, setpriv=self.setpriv, python=python)
 
 
-F = TypeVar("F", bound=BaseFindings)
+T = TypeVar("T", bound=Hashable)
 
 
-class ProcessBackend(Backend, Generic[F]):
-    """Runs sandboxes on this machine's kernel. Enter before use; examines it at first use.
-
-    Attributes:
-        title: What the probe's summary calls it.
+class Removals(Generic[T]):
+    """Makes resources for sandboxes and removes them, with later retries.
 
     Args:
-        environ: The bridge's environment.
+        remove: Returns whether a resource is gone. Blocks.
+    """
+
+    def __init__(self, remove: Callable[[T], bool]) -> None:
+        self._remove = remove
+        self._left: set[T] = set()
+
+    @asynccontextmanager
+    async def made(self, make: Callable[[], T]) -> AsyncIterator[T]:
+        await self.remove(*self._left)
+        # A thread cannot be interrupted: a cancelled call still returns the resource.
+        thing = await anyio.to_thread.run_sync(make)
+        try:
+            yield thing
+        finally:
+            await self.remove(thing)
+
+    async def remove(self, *things: T) -> None:
+        self._left.difference_update(things)
+        with anyio.CancelScope(shield=True):
+            for thing in things:
+                if not await anyio.to_thread.run_sync(self._remove, thing):
+                    self._left.add(thing)
+
+    async def aclose(self) -> None:
+        await self.remove(*self._left)
+
+
+class ProcessBackend(Backend):
+    """Runs sandboxes on this machine's kernel, which it examines at first use. Enter before use.
+
+    Args:
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from, read-only.
+
+    Attributes:
+        linux: Whether the system has cgroups and pidfds.
     """
 
     title: str
+    linux = True
 
     def __init__(
         self,
@@ -79,29 +131,73 @@ class ProcessBackend(Backend, Generic[F]):
         self._packages = packages
         self._limits = limits or Limits()
         self._lock = anyio.Lock()
-        self._found: F | None = None
-        self._groups = CgroupManager()
+        self._found: Findings | None = None
+        self._groups = Removals(cgroups.SandboxCgroups.remove)
 
     @abstractmethod
-    def _look(self) -> F:
-        """Return the findings about this machine. Blocks."""
+    def _look(self) -> Findings:
+        """Examine this machine. Blocks."""
 
     @abstractmethod
-    def _details(self, found: F) -> Mapping[str, str]:
-        """Return what `doctor` shows beyond the interpreter and packages."""
+    def _details(self, found: Findings) -> Mapping[str, str]:
+        """Return further facts for `doctor`."""
+
+    def _look_at_host(
+        self,
+        uid: int | None,
+        *,
+        landlock_abi: int = 0,
+        masked: tuple[tuple[str, bool], ...] = (),
+        processes_per_namespace: bool = False,
+        **own: Any,
+    ) -> Findings:
+        """Return the findings of all backends, with a backend's `own`. Blocks."""
+        as_nobody = uid is not None
+        interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
+        owner = current_owner()
+        parents = cgroups.find_cgroup_parents(owner) if self.linux else ()
+        controllers = cgroups.limited_by(parents)
+        return Findings(
+            interpreter=interpreter,
+            stage=compiled_stage(interpreter),
+            owner=owner,
+            uid=uid,
+            around=ProcessSurroundings(
+                landlock_abi=landlock_abi,
+                cpus=host.usable_cpus(),
+                masked=masked,
+                controllers=controllers,
+                limits_elsewhere=cgroups.missing_controllers(controllers, root=as_nobody),
+                processes_per_namespace=processes_per_namespace,
+            ),
+            setpriv=host.find_setpriv(self._environ) if as_nobody else "",
+            cgroup_parents=parents,
+            base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
+            **own,
+        )
 
     async def aclose(self) -> None:
         await self._groups.aclose()
+
+    def _group(
+        self, found: Findings, limits: Limits
+    ) -> AbstractAsyncContextManager[cgroups.SandboxCgroups | None]:
+        """Make a sandbox's cgroups if possible; leaving kills their processes and removes them."""
+        if not found.cgroup_parents:
+            return nullcontext()
+        return self._groups.made(
+            partial(cgroups.make_group, found.cgroup_parents, found.owner, limits)
+        )
 
     async def probe(self) -> Probe:
         return await run_probe(self.name, self.launch, self._success, self._limits)
 
     async def reap(self) -> int:
-        """Remove what dead bridges left: their processes ended with them."""
+        """Remove the leftovers of dead bridges, whose processes have ended."""
         found = await self._look_around()
-        return await anyio.to_thread.run_sync(reap, found.cgroup_parents, found.owner)
+        return await anyio.to_thread.run_sync(cgroups.reap, found.cgroup_parents, found.owner)
 
-    async def _look_around(self) -> F:
+    async def _look_around(self) -> Findings:
         async with self._lock:
             if self._found is None:
                 self._found = await anyio.to_thread.run_sync(self._look)
@@ -111,7 +207,7 @@ class ProcessBackend(Backend, Generic[F]):
         found = self._found
         assert found is not None  # a sandbox runs
         python = found.interpreter
-        who = "as root, programs as nobody" if found.uid is not None else "as an ordinary user"
+        who = "as root, programs as user nobody" if found.uid is not None else "as an ordinary user"
         return Probe(
             backend=self.name,
             ok=True,
@@ -123,3 +219,117 @@ class ProcessBackend(Backend, Generic[F]):
                 "packages": ", ".join(python.packages) or "none",
             },
         )
+
+
+@cache
+def monitor_source() -> bytes:
+    return stage_payload(
+        resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8")
+    )
+
+
+class UnnamespacedBackend(ProcessBackend):
+    """Runs programs without namespaces, in a directory of their run on the host's disk."""
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        self._directories = Removals(RunDirectory.remove)
+
+    @abstractmethod
+    def _steps(
+        self, found: Findings, directory: RunDirectory, spec: LaunchSpec
+    ) -> Mapping[str, Json]:
+        """Return this backend's part of the stage's plan: limits, Landlock, filters."""
+
+    @abstractmethod
+    def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
+        """Return the layers that a launch puts in force, and what is weaker."""
+
+    def _confine(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
+        """Return the command line that runs a command confined from outside."""
+        return words
+
+    def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
+        return None
+
+    def _launch_error(self, said: str) -> SandboxError:
+        said = said.strip()[:600] or "it wrote nothing"
+        return LaunchError(f"{self.name} did not start the sandbox: {said}.")
+
+    def _start(
+        self,
+        found: Findings,
+        spec: LaunchSpec,
+        directory: RunDirectory,
+        group: cgroups.SandboxCgroups | None,
+    ) -> LaunchPlan:
+        python, mark = found.interpreter, directory.path.name
+        # The run's own directories in place of /workspace and /tmp.
+        here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
+        env = {name: here.get(value, value) for name, value in spec.env.items()}
+        argv = list(spec.argv)
+        if argv[0] == PYTHON[0]:
+            argv[0] = python.executable
+        plan: dict[str, Json] = {
+            "argv": argv,
+            "text": argv[4] if spec.argv[:4] == PYTHON and len(argv) == 5 else None,
+            "packages": list(python.packages),
+            "cwd": str(directory.workspace),
+            "unset": [name for name in _UNASKED if name not in spec.env],
+            "mounts": [],
+            "landlock": None,
+            "filters": [],
+            **self._steps(found, directory, spec),
+        }
+
+        def prepare(descriptors: Descriptors) -> ProcessLaunch:
+            # The last word marks the run's processes.
+            words = loader_command(python, str(descriptors.stage), mark)
+            given = json.dumps({**plan, "status": descriptors.status})
+            instructions = {
+                "info": descriptors.info,
+                "status": descriptors.status,
+                "env": env,
+                "mark": mark,
+                "adopts": self.linux,
+            }
+            return ProcessLaunch(
+                inside=self._confine(found, directory, words),
+                stage=stage_payload(found.stage, given),
+                options=json.dumps(instructions).encode("ascii") + b"\n",
+            )
+
+        return LaunchPlan(
+            command=[*found.become(found.uid, found.uid), *loader_command(python)],
+            prepare=prepare,
+            files=(monitor_source(),),
+            group=group,
+            isolation=self._isolation(found, spec),
+            monitor_failed=self._launch_error,
+            stage_failed=self._launch_error,
+            own_monitor=True,
+            use_pidfds=self.linux,
+            memory_bytes=self._watched_memory(found, spec),
+        )
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._directories.aclose()
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        reject_binds(self.name, spec.binds)
+        found = await self._look_around()
+        make = partial(rundir.make, found.base, found.owner, found.uid)
+        async with (
+            # Removed last, when no process is left that could write there.
+            self._directories.made(make) as directory,
+            self._group(found, spec.limits) as group,
+            run_sandbox(self._start(found, spec, directory, group)) as sandbox,
+        ):
+            yield sandbox
+
+    async def reap(self) -> int:
+        count = await super().reap()
+        found = await self._look_around()
+        return max(count, await anyio.to_thread.run_sync(rundir.reap, found.base, found.owner))

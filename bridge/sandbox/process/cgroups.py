@@ -1,20 +1,9 @@
-"""The cgroups of one sandbox: created, limited, entered, counted, removed.
+"""The cgroups of one sandbox, in both versions.
 
-Owns finding where cgroups can be made, for both versions; their names, which hold the owner; the
-file operations, which block and are called in threads; the removal of what dead bridges left; and
-the list of this bridge's that are still to be removed.
+Enforces: memory, processes and CPU of a sandbox's processes together, for each controller that is
+writable here. `missing_controllers` gives the reason for the others.
 
-Enforces: memory, processes and CPU of all processes of a sandbox together, for each controller that
-is writable here.
-
-Does not: apply a limit whose controller is missing. `missing_controllers` gives the reason, which
-the isolation reports as weaker. Swap is bounded where the kernel accounts for it.
-
-Verified: `tests/sandbox/process/test_cgroups.py`; from inside where the
-cgroup is visible (`layers`).
-
-A process enters its cgroups itself, before it becomes bubblewrap: to move another one, the kernel
-waits some 10 ms until no CPU is in a fork or an exit. Version 1 spares whoever moves itself.
+A process enters its cgroups itself before it becomes bubblewrap: to move another costs 10 ms.
 """
 
 from __future__ import annotations
@@ -22,16 +11,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-
-import anyio
-import anyio.to_thread
 
 from bridge.errors import LaunchError
 from bridge.model import Limits
@@ -46,10 +33,10 @@ PREFIX = "mcp-code-bridge"
 CPU_PERIOD = 100_000  # Microseconds; the kernel's own default.
 
 MONITORS = 1
-"""Processes in a cgroup that are not the program's: bubblewrap itself, which waits for the end."""
+"""Processes in a cgroup that are not the program's: bubblewrap."""
 
 _ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; exec "$@"'
-"""For a shell: writes itself to each list before `--`, and becomes the command behind it."""
+"""A shell script that enters the cgroups before `--` and executes the command after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +44,7 @@ class CgroupParent:
     """A directory in which cgroups may be made.
 
     Attributes:
-        directory: The bridge's own cgroup, or an ancestor.
-        controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
+        controllers: Its controllers; on version 2 read from its files.
     """
 
     directory: str
@@ -67,11 +53,10 @@ class CgroupParent:
 
 
 CgroupParents = tuple[CgroupParent, ...]
-"""Where this bridge's cgroups are made: a directory per controller, or one on version 2."""
+"""The parents of this bridge's cgroups: one per controller, or one on version 2."""
 
 
 def limited_by(parents: CgroupParents) -> frozenset[str]:
-    """Return the controllers that limit cgroups made there."""
     return frozenset().union(*(place.controllers for place in parents))
 
 
@@ -82,37 +67,31 @@ def candidate_parents(own: str, mounts: str) -> tuple[CgroupParent, ...]:
         own: /proc/self/cgroup.
         mounts: /proc/self/mountinfo.
     """
-    found: list[CgroupParent] = []
+    first: list[CgroupParent] = []
+    unified: list[str] = []
     for line in own.splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
-        if number == "0" and not names:
-            found += _unified(path, mounts)
-            continue
         wanted = frozenset(names.split(",")) & frozenset(CONTROLLERS)
-        directory = _mounted(path, mounts, "cgroup", wanted) if wanted else None
-        if directory is not None:
-            found.append(CgroupParent(directory=directory, controllers=wanted, unified=False))
+        if number == "0" and not names:
+            directory = _find_mount(path, mounts, "cgroup2")
+            root = _find_mount("/", mounts, "cgroup2") or directory
+            # A cgroup that holds processes, like the bridge's own, can have no limited ones below
+            # it, so usually its parent works.
+            while directory is not None and directory not in unified:
+                unified.append(directory)
+                if directory != root:
+                    directory = str(PurePosixPath(directory).parent)
+        elif wanted and (directory := _find_mount(path, mounts, "cgroup", wanted)):
+            first.append(CgroupParent(directory=directory, controllers=wanted, unified=False))
     # Version 1 first: where both are mounted, it has the controllers.
-    return tuple(sorted(found, key=lambda place: place.unified))
+    second = (CgroupParent(directory=d, controllers=frozenset(), unified=True) for d in unified)
+    return (*first, *second)
 
 
-def _unified(path: str, mounts: str) -> list[CgroupParent]:
-    directory = _mounted(path, mounts, "cgroup2", frozenset())
-    if directory is None:
-        return []
-    root = _mounted("/", mounts, "cgroup2", frozenset()) or directory
-    levels = [directory]
-    while levels[-1] != root and levels[-1] != "/":
-        levels.append(str(PurePosixPath(levels[-1]).parent))
-    # A cgroup that holds processes, like the bridge's own, can have no limited ones below it, so
-    # usually its parent works.
-    return [
-        CgroupParent(directory=level, controllers=frozenset(), unified=True) for level in levels
-    ]
-
-
-def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> str | None:
+def _find_mount(
+    path: str, mounts: str, kind: str, controllers: frozenset[str] = frozenset()
+) -> str | None:
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields, types = before.split(" "), after.split(" ")
@@ -139,7 +118,7 @@ def group_owner(name: str) -> Owner | None:
 
 
 def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[str, str, bool]]:
-    """Return a controller's settings: file, text, and whether writing it must succeed."""
+    """Return a controller's settings: file, text, and whether the write must succeed."""
     memory, pids = str(limits.memory_bytes), str(limits.pids + MONITORS)
     if controller == "memory" and unified:
         return [("memory.max", memory, True), ("memory.swap.max", "0", False)]
@@ -161,16 +140,12 @@ def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[st
 
 
 def oom_kills(text: str) -> int | None:
-    """Parse the count in `memory.events` or `memory.oom_control`; None if it is missing."""
-    for line in text.splitlines():
-        name, _, count = line.partition(" ")
-        if name == "oom_kill" and count.strip().isdecimal():
-            return int(count)
-    return None
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
-    """Return the `systemd-run` words that put the command after them into a limited scope."""
+    """Return the `systemd-run` words that put a command into a limited scope."""
     command = [
         systemd_run,
         "--user",
@@ -187,16 +162,7 @@ def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
     return [*command, "--"]
 
 
-def scope_group(own: str, mounts: str) -> str | None:
-    """Return a process's version 2 directory, from its /proc/<pid>/cgroup."""
-    for line in own.splitlines():
-        if line.startswith("0::"):
-            return _mounted(line[3:], mounts, "cgroup2", frozenset())
-    return None
-
-
 def missing_controllers(found: Iterable[str], *, root: bool) -> str:
-    """Return why controllers are missing, as a sentence; empty if none is."""
     missing = sorted({*CONTROLLERS} - {*found}, key=CONTROLLERS.index)
     if not missing:
         return ""
@@ -207,24 +173,22 @@ def missing_controllers(found: Iterable[str], *, root: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxCgroups:
-    """The control groups of one sandbox.
+    """The cgroups of one sandbox.
 
     Attributes:
-        entries: The files by which a process enters them.
-        counter: The file that counts what was killed for memory.
+        entries: The files through which a process enters them.
+        counter: The file with the number of OOM kills.
     """
 
-    name: str = ""
     directories: tuple[Path, ...] = ()
     entries: tuple[Path, ...] = ()
     counter: Path | None = None
 
-    def entering(self) -> list[str]:
-        """Return the words that start a command inside; if that fails, it is not started."""
+    def entry_command(self) -> list[str]:
+        """Return the words that start a command inside, or fail."""
         return ["/bin/sh", "-c", _ENTER, "sh", *map(str, self.entries), "--"]
 
     def oom_kills(self) -> int | None:
-        """Return how many processes were killed for memory; None if unknown."""
         if self.counter is None:
             return None
         try:
@@ -234,32 +198,33 @@ class SandboxCgroups:
 
     def remove(self) -> bool:
         """Kill the processes inside and remove the cgroups; return whether they are gone."""
-        # All of them, even if the first cannot be removed.
+        # A list: remove all, even if the first cannot be removed.
         gone = [_remove(directory) for directory in self.directories]
         return all(gone)
 
 
+def scope_cgroups(own: str, mounts: str) -> SandboxCgroups | None:
+    """Return the cgroup that systemd made for a process, from its /proc/PID/cgroup."""
+    for line in own.splitlines():
+        if line.startswith("0::"):
+            directory = _find_mount(line[3:], mounts, "cgroup2")
+            if directory is not None:
+                return SandboxCgroups(counter=Path(directory, "memory.events"))
+    return None
+
+
 def find_cgroup_parents(owner: Owner) -> CgroupParents:
-    """Return where cgroups can be made, determined by making and removing one."""
-    found: list[CgroupParent] = []
+    found: CgroupParents = ()
     own, mounts = (Path("/proc/self", name) for name in ("cgroup", "mountinfo"))
-    try:
-        places = candidate_parents(own.read_text(), mounts.read_text(errors="replace"))
-    except OSError:
-        return ()
-    for place in places:
-        usable = _try(place, owner, limited_by(tuple(found)))
-        if usable is not None:
-            found.append(usable)
-    return tuple(found)
+    with suppress(OSError):
+        for place in candidate_parents(own.read_text(), mounts.read_text(errors="replace")):
+            if (usable := _try(place, owner, limited_by(found))) is not None:
+                found += (usable,)
+    return found
 
 
 def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
-    """Make a sandbox's cgroups and set their limits.
-
-    Raises:
-        LaunchError: One could not be made or limited; nothing is left of the attempt.
-    """
+    """Make a sandbox's cgroups and set their limits."""
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
     entries: list[Path] = []
@@ -280,16 +245,17 @@ def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxC
     except OSError as error:
         SandboxCgroups(directories=tuple(made)).remove()
         raise LaunchError(f"Cannot make a control group: {error}.", code="cgroup") from error
-    return SandboxCgroups(
-        name=name, directories=tuple(made), entries=tuple(entries), counter=counter
-    )
+    return SandboxCgroups(directories=tuple(made), entries=tuple(entries), counter=counter)
 
 
 def reap(parents: CgroupParents, judge: Owner) -> int:
     """Remove the cgroups of dead bridges; return the number of sandboxes."""
     gone: set[str] = set()
     for place in parents:
-        for directory in _directories(Path(place.directory)):
+        found: list[Path] = []
+        with suppress(OSError):
+            found += Path(place.directory).glob(f"{PREFIX}*")
+        for directory in found:
             owner = group_owner(directory.name)
             if owner is None or owner == judge or not is_dead(owner, judge=judge):
                 continue
@@ -300,35 +266,30 @@ def reap(parents: CgroupParents, judge: Owner) -> int:
 
 
 def _try(place: CgroupParent, owner: Owner, had: frozenset[str]) -> CgroupParent | None:
-    wanted = frozenset(CONTROLLERS) - had
+    """Return a parent with the controllers it adds to `had`; None if it adds none."""
     directory = Path(place.directory) / group_name(owner, "try")
+    usable = []
     try:
         directory.mkdir()
     except OSError:
         return None
     try:
+        offered = place.controllers
         if place.unified:
-            offered = (directory / "cgroup.controllers").read_text(encoding="ascii").split()
-        else:
-            offered = list(place.controllers)
-        usable = frozenset(name for name in offered if name in wanted)
-        usable = frozenset(name for name in usable if _writable(directory, name, place.unified))
+            text = (directory / "cgroup.controllers").read_text(encoding="ascii")
+            offered = frozenset(CONTROLLERS).intersection(text.split())
+        for name in offered - had:
+            with suppress(OSError):
+                _limit(directory, Limits(cpus=1.0), name, unified=place.unified)
+                usable.append(name)
     except OSError:
-        usable = frozenset()
+        return None
     finally:
         with suppress(OSError):
             directory.rmdir()
     if not usable or not os.access(directory.parent / "cgroup.procs", os.W_OK):
         return None
-    return replace(place, controllers=usable)
-
-
-def _writable(directory: Path, controller: str, unified: bool) -> bool:
-    try:
-        _limit(directory, Limits(cpus=1.0), controller, unified=unified)
-    except OSError:
-        return False
-    return True
+    return replace(place, controllers=frozenset(usable))
 
 
 def _limit(directory: Path, limits: Limits, controller: str, *, unified: bool) -> None:
@@ -368,13 +329,6 @@ def _kill(directory: Path) -> None:
                 os.kill(int(pid), signal.SIGKILL)
 
 
-def _directories(parent: Path) -> Iterable[Path]:
-    try:
-        return [path for path in parent.iterdir() if path.name.startswith(PREFIX)]
-    except OSError:
-        return []
-
-
 def _write(file: Path, text: str) -> None:
     # Without creating the file.
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
@@ -382,40 +336,3 @@ def _write(file: Path, text: str) -> None:
         os.write(descriptor, text.encode("ascii"))
     finally:
         os.close(descriptor)
-
-
-class CgroupManager:
-    """Makes and removes cgroups; remembers those that could not be removed."""
-
-    def __init__(self) -> None:
-        self._unremoved: dict[str, SandboxCgroups] = {}
-
-    def __len__(self) -> int:
-        return len(self._unremoved)
-
-    @asynccontextmanager
-    async def group(
-        self, parents: CgroupParents, owner: Owner, limits: Limits
-    ) -> AsyncIterator[SandboxCgroups | None]:
-        """Make a sandbox's cgroups, if possible; leaving kills what is in them and removes them."""
-        if not parents:
-            yield None
-            return
-        await self.aclose()
-        # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        group = await anyio.to_thread.run_sync(make_group, parents, owner, limits)
-        try:
-            yield group
-        finally:
-            await self._remove(group)
-
-    async def aclose(self) -> None:
-        """Try again to remove what is left. Idempotent."""
-        for group in list(self._unremoved.values()):
-            await self._remove(group)
-
-    async def _remove(self, group: SandboxCgroups) -> None:
-        self._unremoved.pop(group.name, None)
-        with anyio.CancelScope(shield=True):
-            if not await anyio.to_thread.run_sync(group.remove):
-                self._unremoved[group.name] = group

@@ -1,25 +1,15 @@
 """bubblewrap's options, the stage's plan, and the layers they make. Pure, but for path checks.
 
-Everything is explicit; nothing depends on bubblewrap's defaults beyond an empty root. bubblewrap
-makes the namespaces and the read-only tree; `stage`, the first code that runs inside, does the
-rest.
-
 Enforces: user, pid, mount, network, IPC, UTS and cgroup namespaces; a read-only root with only the
 interpreter's files; sized tmpfs without execution; no capabilities; no new privileges; resource
-limits; Landlock and the system call filters.
+limits; Landlock and the system call filters. Without a cgroup or Landlock, `Isolation.weaker` says
+what is missing.
 
-Does not: bound processes and CPU of all processes together without a cgroup (see `cgroups`);
-memory is then bounded from outside (see `memory_watch`). Where a cgroup or Landlock is missing,
-`Isolation.weaker` says so.
+A command of the user's sees the system's libraries and what it is granted, not the system's program
+directories. It may execute the named executables, their interpreters and the loader. Such a program
+can have the loader run any file that it can read; its own code could do the same.
 
-A command of the user's gets the same namespaces, filters, limits and Landlock. Of the host it sees
-the system's libraries and what it is granted, not the system's program directories. It may execute
-the named executables, their interpreters and the loader. A program that may be executed can have
-the loader run any other file that it can read or write; that gives it nothing beyond what its own
-code could do.
-
-Verified: from inside in every sandbox (`layers`), by attacks in `tests/sandbox/process` and
-`tests/security`, and by `tests/security/test_broken_layers.py`.
+Verified: from inside in every sandbox (`layers`), and by `tests/security/test_broken_layers.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +20,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
 from bridge.sandbox.backend import (
@@ -45,8 +36,10 @@ from bridge.sandbox.backend import (
     LaunchSpec,
 )
 from bridge.sandbox.binds import bind_layers
+from bridge.sandbox.layers import of_command
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process.landlock import LandlockRule
 from bridge.sandbox.process.stage_loader import stage_payload
 
 UID = 65534  # The user id inside, and outside too if the bridge is root. It owns nothing anywhere.
@@ -141,11 +134,7 @@ def stage_input(
     stage: str | bytes,
     code: str = "",
 ) -> bytes:
-    """Return the payload for bubblewrap's command: the stage and its plan.
-
-    Args:
-        code: The examination's code, for a command.
-    """
+    """Return the payload for bubblewrap's command: the stage and its plan."""
     plan = stage_plan(spec, interpreter, around, filters)
     if spec.command is not None:
         named = interpreter.executable in _executes(spec.command)
@@ -176,7 +165,7 @@ def options(
         # would not get the signals that it does not handle.
         *(("--as-pid-1",) if spec.command is None else ()),
         "--clearenv",
-        *_environment(spec.env),
+        *(w for name, value in sorted(spec.env.items()) for w in ("--setenv", name, value)),
         # For the stage's mounts; it gives both up before the program starts.
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETPCAP"),
         *(("--share-net",) if spec.command is not None and spec.command.network else ()),
@@ -185,10 +174,6 @@ def options(
         *("--remount-ro", "/"),
         *("--chdir", "/"),
     ]
-
-
-def _environment(env: Mapping[str, str]) -> list[str]:
-    return [word for name, value in sorted(env.items()) for word in ("--setenv", name, value)]
 
 
 def _tree(
@@ -210,10 +195,10 @@ def _tree(
         shown += [*SYSTEM, *(path for tool in command.executables for path in tool.needs)]
         links += [link for tool in command.executables for link in tool.links]
         places = [place for _, place in bound]
-        links = [link for link in dict.fromkeys(links) if not _covered(link[1], places)]
+        links = [link for link in dict.fromkeys(links) if not _is_covered(link[1], places)]
         directories.append(HOME)
     for directory in interpreter.hidden:
-        if not _covered(directory, shown):
+        if not _is_covered(directory, shown):
             made += ["--tmpfs", directory, "--remount-ro", directory]
     for target, place in links:
         made += ["--symlink", target, place]
@@ -233,7 +218,7 @@ def _tree(
 
 
 def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
-    """Return the read-only mounts besides `spec.binds`: source and path inside."""
+    """Return the read-only mounts without those of `spec.binds`: source and path inside."""
     command = spec.command
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
@@ -250,12 +235,12 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
         wanted += [(path, path) for path in (*tool.needs, *tool.executes)]
     kept: dict[str, str] = {}
     for source, place in sorted(wanted, key=lambda item: (len(item[1]), item[1])):
-        if not _covered(place, kept):
+        if not _is_covered(place, kept):
             kept[place] = source
     return [(source, place) for place, source in kept.items()]
 
 
-def _covered(path: str, places: Iterable[str]) -> bool:
+def _is_covered(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(place + "/") for place in places)
 
 
@@ -264,12 +249,37 @@ def _executes(command: CommandSpec) -> dict[str, None]:
 
 
 def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
-    """Return the mounts of a command's sandbox, and whether each is writable."""
     made = dict.fromkeys(("/", *(place for _, place in _bound(spec, interpreter))), False)
     own = spec.command.writable if spec.command is not None else ()
     made |= dict.fromkeys(("/proc", TMP, SHM, *own), True)
-    made |= {rule.path: True for rule in _device_rules()}
+    made |= {rule.path: True for rule in device_rules()}
     return made | {bind.inside: bind.writable for bind in spec.binds}
+
+
+def verify_command(
+    isolation: Isolation, places: Mapping[str, bool], facts: Mapping[str, Any]
+) -> Isolation:
+    """Return the isolation of a command as it was seen from inside."""
+    strays = unexpected_mounts(facts.get("mount_table"), places)
+    return of_command(isolation, {**facts, "unexpected_mounts": strays})
+
+
+def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | None:
+    """Return mounts that were not requested, or are writable against it; None if unknown.
+
+    Mounts below a requested host path belong to it.
+    """
+    if not isinstance(table, list) or not table:
+        return None
+    found = []
+    for row in table:
+        path, read_only = str(row[0]), row[1] is True
+        for character in " \t\n\\":  # The table writes them in octal; the backslash comes last.
+            path = path.replace(f"\\{ord(character):03o}", character)
+        place = max((each for each in places if _is_covered(path, (each,))), key=len, default=None)
+        if place is None or not (read_only or places[place]):
+            found.append(path)
+    return found
 
 
 def _pseudo_files(around: ProcessSurroundings) -> list[str]:
@@ -308,35 +318,20 @@ def stage_plan(
         # bubblewrap does the rest of these mounts.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(spec.limits, around, command),
-        "landlock": ruleset(_rules(spec, interpreter), around, command),
+        "landlock": landlock.ruleset(
+            _rules(spec, interpreter),
+            around.landlock_abi,
+            # Commands with a network still cannot bind a port.
+            connects=command is not None and command.network,
+        ),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
 
 
 def memory_directories(spec: LaunchSpec) -> dict[str, int]:
-    """Return the memory-backed directories and their sizes in bytes."""
     own = (WORKSPACE,) if spec.command is None else spec.command.writable
     sizes = dict.fromkeys(own, spec.limits.workspace_bytes)
     return {TMP: spec.limits.tmp_bytes, **sizes, SHM: SHM_BYTES}
-
-
-def ruleset(
-    rules: Iterable[landlock.LandlockRule],
-    around: ProcessSurroundings,
-    command: CommandSpec | None = None,
-) -> dict[str, Json] | None:
-    """Return a Landlock ruleset for the stage's plan; None if the kernel has no Landlock."""
-    made = landlock.ruleset(rules, around.landlock_abi)
-    if made is None:
-        return None
-    network = command is not None and command.network
-    return {
-        "files": made.files,
-        # commands with a network still cannot bind a port
-        "network": made.network & 0b01 if network else made.network,
-        "scopes": made.scopes,
-        "rules": [list(rule) for rule in made.rules],
-    }
 
 
 def watched_memory(spec: LaunchSpec, around: ProcessSurroundings) -> int | None:
@@ -369,59 +364,43 @@ def rlimits(
     ]
 
 
-def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.LandlockRule]:
-    rules = [
-        *_rules_for_files(spec, interpreter),
-        *(landlock.LandlockRule(path=path, rights=landlock.WRITE) for path in (SHM, TMP)),
-        *_device_rules(),
-        landlock.LandlockRule(path="/etc", rights=landlock.READ),
-    ]
-    if spec.command is not None:
-        own = spec.command.writable
-        rules += [landlock.LandlockRule(path=path, rights=landlock.WRITE) for path in own]
-        rules.append(landlock.LandlockRule(path=HOME, rights=landlock.READ))
-        return rules
-    rules.append(landlock.LandlockRule(path=WORKSPACE, rights=landlock.WRITE))
-    # The parents of mounted directories, so that programs can list them.
-    above = {bind.inside.rpartition("/")[0] for bind in spec.binds} - {""}
-    return rules + [
-        landlock.LandlockRule(path=path, rights=landlock.READ) for path in sorted(above)
-    ]
-
-
-def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.LandlockRule]:
+def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[LandlockRule]:
+    command = spec.command
+    reads, writes = ["/etc"], [SHM, TMP]
     # Code can be mapped from what may be read; EXECUTE is the right to start programs.
-    given = [
-        landlock.LandlockRule(
-            path=bind.inside,
-            rights=landlock.WRITE if bind.writable else landlock.READ,
-            is_file=spec.command is not None and not Path(bind.source).is_dir(),
+    rules = [
+        LandlockRule(
+            bind.inside,
+            landlock.WRITE if bind.writable else landlock.READ,
+            is_file=command is not None and bind.is_file,
         )
         for bind in spec.binds
     ]
-    if spec.command is None:
+    if command is None:
         own = (*interpreter.binds, *interpreter.tools)
-        runs = [
-            landlock.LandlockRule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
-            for bind in own
+        rules += [LandlockRule(bind.inside, landlock.RUN, is_file=bind.is_file) for bind in own]
+        writes.append(WORKSPACE)
+        # The parents of mounted directories, so that programs can list them.
+        reads += sorted({bind.inside.rpartition("/")[0] for bind in spec.binds} - {""})
+    else:
+        rules += [
+            LandlockRule(place, landlock.READ, is_file=not Path(source).is_dir())
+            for source, place in _bound(spec, interpreter)
         ]
-        return runs + given
-    reads = [
-        landlock.LandlockRule(path=place, rights=landlock.READ, is_file=not Path(source).is_dir())
-        for source, place in _bound(spec, interpreter)
+        rules += [LandlockRule(path, landlock.RUN, is_file=True) for path in _executes(command)]
+        writes += command.writable
+        reads.append(HOME)
+    return [
+        *rules,
+        *device_rules(),
+        *(LandlockRule(path, landlock.WRITE) for path in writes),
+        *(LandlockRule(path, landlock.READ) for path in reads),
     ]
-    named = _executes(spec.command)
-    runs = [landlock.LandlockRule(path=path, rights=landlock.RUN, is_file=True) for path in named]
-    return reads + runs + given
 
 
-def _device_rules() -> list[landlock.LandlockRule]:
-    """Return the rules for /proc and the devices of `_pseudo_files`."""
-    rules = [
-        landlock.LandlockRule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
-        for name in _DEVICES
-    ]
-    rules.append(landlock.LandlockRule(path="/proc", rights=landlock.USE_PROC))
+def device_rules(proc: str = "/proc") -> list[LandlockRule]:
+    rules = [LandlockRule(f"/dev/{name}", landlock.USE_DEVICE, is_file=True) for name in _DEVICES]
+    rules.append(LandlockRule(proc, landlock.USE_PROC))
     return rules
 
 
@@ -443,37 +422,24 @@ def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
     weaker = []
     if around.landlock_abi:
         layers.append("landlock")
-    lacking = landlock.missing(around.landlock_abi)
+    lacking = landlock.describe_gaps(around.landlock_abi)
     if lacking:
         weaker.append(lacking)
-    cause = around.limits_elsewhere or "its controller is not available to this user"
-    limit_layer(layers, weaker, "memory", around, f"best effort, watched by the bridge; {cause}")
-    if "pids" in around.controllers or around.processes_per_namespace:
-        layers.append("pids-limit")
-    else:
-        weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
-    if spec.limits.cpus is not None:
-        limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+    add_limits(layers, weaker, spec.limits, around)
     if spec.command is None:
         shown, open_ones = bind_layers(spec.binds)
         layers += shown
         weaker += open_ones
     else:
-        _add_command(layers, weaker, spec.command, around)
+        layers.append("granted-paths-only")
+        if around.landlock_abi:
+            layers.append("named-executables-only")
+        else:
+            weaker.append("named executables only: without Landlock anything there can be executed")
+        if spec.command.network:
+            layers.remove("no-network")
+            weaker.append("no network: the profile grants the host's, with its loopback services")
     return Isolation(backend="bubblewrap", layers=tuple(layers), weaker=tuple(weaker))
-
-
-def _add_command(
-    layers: list[str], weaker: list[str], command: CommandSpec, around: ProcessSurroundings
-) -> None:
-    layers.append("granted-paths-only")
-    if around.landlock_abi:
-        layers.append("named-executables-only")
-    else:
-        weaker.append("named executables only: without Landlock whatever is there can be executed")
-    if command.network:
-        layers.remove("no-network")
-        weaker.append("no network: the profile grants the host's, with its loopback services")
 
 
 def shared_counters(ids: bool) -> str:
@@ -489,13 +455,22 @@ def shared_counters(ids: bool) -> str:
     )
 
 
-def limit_layer(
-    layers: list[str], weaker: list[str], name: str, around: ProcessSurroundings, lacking: str
+def add_limits(
+    layers: list[str], weaker: list[str], limits: Limits, around: ProcessSurroundings
 ) -> None:
-    """Add a limit's layer if a cgroup applies it, else the reason why it is weaker."""
-    if name in around.controllers:
-        layers.append(f"{name}-limit")
-    else:
-        weaker.append(f"{name} limit: {lacking}")
-        if name == "memory":
-            layers.append("memory-watch")
+    """Add the layer of each limit that is applied, else the reason why it is weaker."""
+    cause = around.limits_elsewhere or "its controller is not available to this user"
+    applied = around.controllers | ({"pids"} if around.processes_per_namespace else set())
+    for name, instead in (
+        ("memory", "watched by the bridge"),
+        ("pids", "counted per user of the host"),
+        ("cpu", "CPU seconds only"),
+    ):
+        if name == "cpu" and limits.cpus is None:
+            continue
+        if name in applied:
+            layers.append(f"{name}-limit")
+        else:
+            weaker.append(f"{name} limit: best effort, {instead}; {cause}")
+    if "memory" not in applied:
+        layers.append("memory-watch")

@@ -1,7 +1,7 @@
-"""The host files that an executable consists of: itself, its interpreter, the loader.
+"""Finds the host files of an executable: the file, its interpreter and the loader.
 
-Owns following links, `#!` lines and ELF headers, once per profile. System directories are in every
-command's sandbox (see `command`); this adds what lies elsewhere, such as a virtual environment.
+Follows links, `#!` lines and ELF headers, once per profile. Every command's sandbox has the system
+directories (see `command`); this adds files elsewhere, such as a virtual environment.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from bridge.sandbox.backend import Executable
 _ELF = b"\x7fELF"
 _PROGRAM_INTERPRETER = 3
 _PREFIX_PARTS = ("lib", "lib64", "pyvenv.cfg")
-"""Siblings of a `bin` directory that programs in it read."""
+"""Siblings of a `bin` directory that its programs read."""
 
 
 def find_executables(
     entries: Iterable[str], search_path: str, *, home: str, place: str
 ) -> tuple[Executable, ...]:
-    """Return the executables that a profile names. Blocks.
+    """Return a profile's executables. Blocks.
 
     Args:
-        home: The home directory; no directory that contains it is mounted.
+        home: The home directory; a directory that contains it is never mounted.
         place: The profile's place in the settings, for errors.
     """
     return tuple(_find(entry, search_path, home, place) for entry in entries)
@@ -63,7 +63,6 @@ def _find(entry: str, search_path: str, home: str, place: str) -> Executable:
 
 
 def _chain(path: str, search_path: str, place: str) -> list[str]:
-    """Return a file and the interpreters that run it, in turn."""
     chain = [path]
     for _ in range(4):  # as many as the kernel allows
         words = shebang(_head(Path(chain[-1])))
@@ -81,7 +80,6 @@ def _chain(path: str, search_path: str, place: str) -> list[str]:
 
 
 def shebang(head: bytes) -> list[str]:
-    """Return the words of a script's first line; empty for what is no script."""
     if not head.startswith(b"#!"):
         return []
     return os.fsdecode(head[2:].partition(b"\n")[0]).split()
@@ -112,7 +110,7 @@ def _loader(head: bytes) -> str:
 
 
 def _surroundings(path: str, home: str) -> list[str]:
-    """Return what a program reads near its file: its prefix's libraries, or its directory."""
+    """Return a program's data near its file: its prefix's libraries, or its directory."""
     file = Path(path)
     directory = file.parent
     if directory.name in ("bin", "sbin"):

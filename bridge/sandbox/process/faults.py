@@ -1,6 +1,6 @@
-"""Why bubblewrap failed, from its stderr and the kernel's settings. Pure.
+"""Explains bubblewrap's failures, from its stderr and the kernel's settings. Pure.
 
-Owns the remedies, one per cause. The texts in its tests were captured from real runs.
+Owns the remedies, one per cause.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _COUNTERS: Mapping[int, tuple[str, str]] = {
 
 
 def failed_call(error: OSError) -> str:
-    """Return a sentence on why the kernel refused something; it names the counter that is full."""
+    """Explain in a sentence why the kernel refused a call, with the exhausted counter."""
     what, file = _COUNTERS.get(error.errno or 0, ("", ""))
     if not what:
         return f"{error.strerror or error}."
@@ -100,14 +100,7 @@ def failed_call(error: OSError) -> str:
     return f"There are too many {what}: the limit is {row[1] if row else value.strip()}."
 
 
-def not_installed(command: str) -> SandboxError:
-    return SandboxError(
-        f"bubblewrap ({command}) is not installed.", remedy=INSTALL_REMEDY, code="engine_not_found"
-    )
-
-
 def classify(said: str, kernel: KernelSettings) -> SandboxError:
-    """Return the error, with its remedy, for bubblewrap's stderr."""
     said = said.strip()[-MAX_SAID:]
     unknown = re.search(r"Unknown option (\S+)", said)
     if unknown:
@@ -116,18 +109,14 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
             message, remedy="Install bubblewrap 0.5 or newer.", code="oci_runtime_broken"
         )
     capable = "Run the bridge as root or as an ordinary user."
-    for applies, regex, problem, remedy in (
-        (
-            kernel.setuid,
-            "setuid",
-            "is installed setuid, which forbids what is needed",
-            SETUID_REMEDY,
-        ),
-        (True, r"Can't mount proc on", "may not mount a fresh /proc here", CONTAINER_REMEDY),
-        (True, _NO_NAMESPACE, "may not make namespaces here", _namespace_remedy(kernel)),
-        (True, "Unexpected capabilities", "was started with capabilities", capable),
+    setuid = "is installed setuid, which forbids what is needed"
+    for regex, problem, remedy in (
+        ("setuid" if kernel.setuid else "(?!)", setuid, SETUID_REMEDY),
+        (r"Can't mount proc on", "may not mount a fresh /proc here", CONTAINER_REMEDY),
+        (_NO_NAMESPACE, "may not make namespaces here", _namespace_remedy(kernel)),
+        ("Unexpected capabilities", "was started with capabilities", capable),
     ):
-        if applies and re.search(regex, said, re.IGNORECASE):
+        if re.search(regex, said, re.IGNORECASE):
             return LaunchError(
                 f"bubblewrap {problem}: {said}", remedy=remedy, code="oci_runtime_broken"
             )
@@ -136,7 +125,6 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
 
 
 def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
-    """Return the error, with its remedy, for the stage's failure message."""
     said = said.strip()[:MAX_SAID]
     if said.startswith("mounting ") and kernel.apparmor_restricts:
         # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.

@@ -1,7 +1,6 @@
-"""This machine's kernel settings and features, and the user that sandboxes run as outside.
+"""Reads this machine's kernel settings and features, and finds the user for sandboxes.
 
-Reads only; `command`, `group` and `faults` decide what follows. Also checks that the user of a
-sandbox can reach the host paths that it is granted.
+Also checks that a sandbox's user can reach its granted host paths.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
-from bridge.sandbox.backend import WORKSPACE, Bind, LaunchSpec
+from bridge.sandbox.backend import WORKSPACE, LaunchSpec
 from bridge.sandbox.binds import group_of
 from bridge.sandbox.process.command import UID
 from bridge.sandbox.process.faults import KernelSettings
@@ -31,8 +30,8 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     return os.path.realpath(found) if found is not None else None
 
 
-def printed(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
-    """Return what a command prints within ten seconds; None if it fails. Blocks."""
+def output_of(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+    """Return a command's output; None if it fails or takes ten seconds. Blocks."""
     with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(
             words,
@@ -46,19 +45,19 @@ def printed(words: Sequence[str], environ: Mapping[str, str] | None = None) -> s
     return None
 
 
-def nobody() -> int | None:
-    """Return the user that programs run as outside; None for the bridge's own."""
+def unprivileged_uid() -> int | None:
+    """Return the programs' user outside; None for the bridge's own."""
     is_root = os.getuid() == 0 and is_mapped(UID, text("/proc/self/uid_map"))
     return UID if is_root else None
 
 
 def find_setpriv(environ: Mapping[str, str]) -> str:
-    """Return the path of a `setpriv` that was seen to switch to another user; else "". Blocks."""
-    found, look = find_command("setpriv", environ), find_command("id", environ)
-    if not (found and look):
+    """Return the path of a `setpriv` that can switch to another user here, or "". Blocks."""
+    setpriv, look = find_command("setpriv", environ), find_command("id", environ)
+    if not (setpriv and look):
         return ""
-    said = printed([*become(UID, UID, setpriv=found), look]) or ""
-    return found if set(re.findall(r"\b\d+\b", said)) == {str(UID)} else ""
+    shown = output_of([*become(UID, UID, setpriv=setpriv), look]) or ""
+    return setpriv if set(re.findall(r"\b\d+\b", shown)) == {str(UID)} else ""
 
 
 def become(uid: int | None, gid: int | None, *, setpriv: str, python: str = "") -> list[str]:
@@ -66,7 +65,7 @@ def become(uid: int | None, gid: int | None, *, setpriv: str, python: str = "") 
 
     Args:
         uid: None for the bridge's own user.
-        python: Does it where there is no `setpriv`, ten milliseconds later.
+        python: Replaces an absent `setpriv`, which is 10 ms faster.
     """
     if uid is None:
         return []
@@ -87,9 +86,9 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 @dataclass(frozen=True, kw_only=True)
 class SubordinateIds:
-    """Ids of the host that belong to the bridge's user alone, for sandboxes to run as.
+    """The host's ids that belong to the bridge's user alone, for sandboxes to run as.
 
-    The kernel counts watches, signals, descriptors in flight and pipes by such an id.
+    The kernel counts watches, signals, descriptors in flight and pipes for each id.
     """
 
     unshare: str
@@ -97,7 +96,7 @@ class SubordinateIds:
     gids: range
 
     def command(self, uid: int) -> list[str]:
-        """Return the words that start a command as another of the ids each time."""
+        """Return the words that start a command as a random one of the ids."""
         outside = secrets.choice(self.uids), secrets.choice(self.gids)
         kinds = zip(("users", "groups"), outside, strict=True)
         maps = [f"--map-{kind}={own},{uid},1" for kind, own in kinds]
@@ -110,16 +109,15 @@ def find_subordinate_ids(uid: int, environ: Mapping[str, str]) -> SubordinateIds
         names = {pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())}
     except KeyError:
         return None
-    uids, gids = (_granted(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
+    uids, gids = (_first_range(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
     unshare, true = find_command("unshare", environ), find_command("true", environ)
     if not (uids and gids and unshare and true):
         return None
     found = SubordinateIds(unshare=unshare, uids=uids, gids=gids)
-    return found if printed([*found.command(uid), true]) is not None else None
+    return found if output_of([*found.command(uid), true]) is not None else None
 
 
-def _granted(table: str, names: set[str]) -> range:
-    """Return the first range of a table such as /etc/subuid that a user has."""
+def _first_range(table: str, names: set[str]) -> range:
     for line in table.splitlines():
         name, _, rest = line.partition(":")
         first, _, count = rest.partition(":")
@@ -128,23 +126,22 @@ def _granted(table: str, names: set[str]) -> range:
     return range(0)
 
 
-def kernel_settings(bwrap: str | None) -> KernelSettings:
+def kernel_settings(bwrap: str) -> KernelSettings:
+    setuid = False
+    with suppress(OSError):
+        setuid = bool(Path(bwrap).stat().st_mode & stat.S_ISUID)
     return KernelSettings(
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
         apparmor_restricts=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         in_container=in_container(),
-        setuid=bwrap is not None and _is_setuid(Path(bwrap)),
+        setuid=setuid,
     )
 
 
 def in_container() -> bool:
-    if Path("/run/.containerenv").exists() or Path("/.dockerenv").exists():
-        return True
-    try:
-        return b"container=" in Path("/proc/1/environ").read_bytes()
-    except OSError:
-        return False
+    marks = (Path("/run/.containerenv"), Path("/.dockerenv"))
+    return any(mark.exists() for mark in marks) or "container=" in text("/proc/1/environ")
 
 
 def is_mapped(uid: int, uid_map: str) -> bool:
@@ -170,17 +167,8 @@ def usable_cpus() -> int:
 
 
 def _number(path: str) -> int | None:
-    try:
-        return int(Path(path).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-
-
-def _is_setuid(path: Path) -> bool:
-    try:
-        return bool(path.stat().st_mode & stat.S_ISUID)
-    except OSError:
-        return False
+    value = text(path).strip()
+    return int(value) if value.isdecimal() else None
 
 
 def text(path: str) -> str:
@@ -192,7 +180,7 @@ def text(path: str) -> str:
 
 
 _COMMAND_REMEDY = (
-    "The bridge runs as root, and commands as the owner of the workspace, or as nobody "
+    "The bridge runs as root, and commands as the owner of the workspace, or as user nobody "
     "(65534) if that is root. Give the workspace to an ordinary user who may use all "
     "these paths, or run the bridge as that user."
 )
@@ -202,7 +190,7 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     """Return a sandbox's user and group outside; None for the bridge's own. Blocks.
 
     If the bridge is root, commands run as the owner of the workspace, so that files there stay
-    that user's; if root owns it, as nobody. They never run as root.
+    that user's; if root owns it, as user nobody. They never run as root.
 
     Args:
         nobody_uid: The programs' user if the bridge is root; None if it is not.
@@ -215,7 +203,18 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     uid, gid = nobody_uid, nobody_uid
     if spec.command is None:
         for bind in spec.binds:
-            require_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
+            remedy = "Remove `cache` from [dependencies], or set it to a directory that every user"
+            remedy += " may reach"
+            if not bind.executable:
+                change = (
+                    "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
+                )
+                remedy = f"{change}, in a place that every user may enter, such as /srv"
+            remedy = (
+                f"The bridge runs as root, and programs as nobody (65534). {remedy}; or run the "
+                "bridge as an ordinary user."
+            )
+            require_reachable(bind.source, uid, uid, bind.writable, remedy)
         return uid, gid
     for bind in spec.binds:
         if bind.inside == WORKSPACE:
@@ -230,22 +229,7 @@ def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, i
     return uid, gid
 
 
-def _program_remedy(bind: Bind) -> str:
-    remedy = "The bridge runs as root, and programs as nobody (65534). "
-    if bind.executable:
-        return remedy + (
-            "Remove `cache` from [dependencies], or set it to a directory that every user may "
-            "reach; or run the bridge as an ordinary user."
-        )
-    mend = "Give it to them (`chown 65534`)" if bind.writable else "Let others read it"
-    return remedy + (
-        f"{mend}, in a place that every user may enter, such as /srv; or run the bridge as "
-        "an ordinary user."
-    )
-
-
 def require_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
-    """Check that a user can reach a host path. Blocks."""
     problem = ""
     for parent in reversed(Path(path).parents):
         if not _may(parent, uid, gid, 0o1):

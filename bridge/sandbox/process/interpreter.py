@@ -1,13 +1,8 @@
-"""Which Python runs inside, and the least of the host's files that it needs.
+"""Finds the Python for sandboxes, and the smallest set of host files that it needs.
 
-Owns finding an interpreter and the list of what is bound into a sandbox for it: the executable, its
-standard library, and the shared libraries that its extension modules load, each by name. Library
-directories are not bound whole: they hold programs and plugins of everything else installed. The
-interpreter itself lists its needs, once per bridge, by importing all its extension modules; nothing
-of a program is involved.
-
-Of a virtual environment with packages nothing is executed, and programs see only its package
-directory.
+Binds the executable, its standard library and each shared library of its extension modules, but no
+library directories: they contain other software. The interpreter lists these files, once per
+bridge. Nothing of a virtual environment is executed.
 """
 
 from __future__ import annotations
@@ -18,9 +13,10 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 from bridge.errors import SandboxError, SettingsError
 from bridge.sandbox.backend import Bind
@@ -30,77 +26,58 @@ VARIABLE = "MCP_BRIDGE_PACKAGES"
 _MAKER = "python3 -m venv"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackageDirectories:
-    """A directory of packages.
+class Packages(NamedTuple):
+    """A directory of packages, links resolved, and their Python version, if known."""
 
-    Attributes:
-        named: The configured path: an environment, or the directory itself.
-        directory: The directory itself, links resolved.
-        version: The Python version it was made for; None if unknown.
-    """
-
-    named: str
     directory: str
-    version: tuple[int, int] | None
-
-    def fits(self, version: Sequence[int]) -> bool:
-        """Return whether that Python can import from it: compiled packages fit one version."""
-        return self.version is None or tuple(version[:2]) == self.version
+    version: tuple[int, ...] | None
 
 
-def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> PackageDirectories:
+def read_packages(
+    place: Path, *, as_nobody: bool, environment: bool = False, setting: str = VARIABLE
+) -> Packages:
     """Return the packages of a virtual environment, or of a directory of packages.
 
     Args:
-        as_nobody: Whether users that own nothing must be able to read them.
+        as_nobody: Whether unprivileged users must be able to read them.
+        environment: Whether `place` must be a virtual environment.
 
     Raises:
-        SettingsError: They cannot be used; the remedy says what to do.
+        SettingsError: The packages cannot be used.
     """
-    version = None
-    directory = place
-    if (place / "pyvenv.cfg").is_file():
-        version = _made_for(place, setting)
-        directory = place / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
+    version, directory, problem = None, place, ""
+    remedy = f"Make an environment with `{_MAKER} {place}`."
+    try:
+        with (place / "pyvenv.cfg").open(encoding="utf-8", errors="replace") as file:
+            # venv and virtualenv name the line differently.
+            found = re.search(
+                r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", file.read(65536), re.MULTILINE
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        if environment and place.is_dir():
+            problem = "is no virtual environment: it has no pyvenv.cfg"
+            remedy = f"Make one with `{_MAKER} DIRECTORY` and name that."
+    except OSError as error:
+        problem = f"has a pyvenv.cfg that cannot be read: {error.strerror}"
+    else:
+        if found is None:
+            problem = "has a pyvenv.cfg that does not say which Python it is for"
+        else:
+            version = int(found[1]), int(found[2])
+            directory = place / "lib" / f"python{found[1]}.{found[2]}" / "site-packages"
     real = Path(os.path.realpath(directory))
-    if not real.is_dir():
-        message = f"{setting}: the packages in {place} cannot be offered: there is no {directory}."
-        raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
-    if as_nobody and not open_to_all(real):
-        message = f"{setting}: the packages in {place} cannot be offered: as the bridge runs as "
-        message += "root, programs run as nobody, who may not read them."
+    if not problem and not real.is_dir():
+        problem = f"cannot be offered: there is no {directory}"
+    if not problem and as_nobody and not open_to_all(real):
+        problem = "cannot be offered: as root, programs run as user nobody, who may not read it"
         remedy = "Make the environment where every user may read, such as below /opt or /srv."
-        raise SettingsError(message, remedy=remedy)
-    return PackageDirectories(named=str(place), directory=str(real), version=version)
-
-
-def check_environment(place: Path, setting: str = VARIABLE) -> None:
-    """Check that a setting names a virtual environment, before any backend is tried."""
-    if not place.is_dir():
-        message = f"{setting}: there is no directory {place}."
-        raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
-    if not (place / "pyvenv.cfg").is_file():
-        message = f"{setting}: {place} is no virtual environment: it has no pyvenv.cfg."
-        raise SettingsError(message, remedy=f"Make one with `{_MAKER} DIRECTORY` and name that.")
-    read_packages(place, as_nobody=False, setting=setting)
-
-
-def other_version(
-    packages: PackageDirectories, executables: Sequence[str], problems: Sequence[str]
-) -> SettingsError:
-    """Return the error for an environment that no Python here can use."""
-    made_for = ".".join(map(str, packages.version or ()))
-    message = (
-        f"{VARIABLE}: {packages.named} was made for Python {made_for}, and sandboxes have another: "
-        f"{'; '.join(problems)}."
-    )
-    remedy = f"Make it again with `{executables[0]} -m venv --clear {packages.named}`."
-    return SettingsError(message, remedy=remedy)
+    if problem:
+        raise SettingsError(f"{setting}: {place} {problem}.", remedy=remedy)
+    return Packages(str(real), version)
 
 
 def open_to_all(path: Path) -> bool:
-    """Return whether every user can reach and read `path`, by the modes of it and its parents."""
+    """Return whether the modes of `path` and its parents let every user read it."""
     try:
         on_the_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
         return on_the_way and bool(path.stat().st_mode & stat.S_IROTH)
@@ -108,30 +85,9 @@ def open_to_all(path: Path) -> bool:
         return False
 
 
-def _made_for(environment: Path, setting: str) -> tuple[int, int]:
-    """Return the version in pyvenv.cfg; venv and virtualenv name its line differently."""
-    try:
-        with (environment / "pyvenv.cfg").open(encoding="utf-8", errors="replace") as file:
-            text = file.read(64 * 1024)
-    except OSError as error:
-        message = f"{setting}: {environment}/pyvenv.cfg cannot be read: {error.strerror}."
-        raise SettingsError(message) from error
-    found = re.search(r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", text, re.MULTILINE)
-    if found is None:
-        message = f"{setting}: {environment}/pyvenv.cfg does not say which Python it is for."
-        raise SettingsError(message, remedy=f"Make it again with `{_MAKER} --clear {environment}`.")
-    return int(found[1]), int(found[2])
-
-
 OLDEST = (3, 9)  # The oldest Python that the guest runs on.
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-
-ELSEWHERE = (
-    "/usr/local/bin/python3",
-    *(f"/usr/bin/python3.{minor}" for minor in (14, 13, 12, 11, 10, 9)),
-)
-"""Where else one may be that every user may read: on some systems /usr/bin/python3 is too old."""
 
 INSTALL_REMEDY = (
     "Install Python 3.9 or newer for all users (Debian and Ubuntu: `apt install python3`)."
@@ -139,16 +95,16 @@ INSTALL_REMEDY = (
 
 OWN_REMEDY = (
     " Or run the bridge as an ordinary user, who may read a Python below their own home; as root, "
-    "programs are nobody. `UV_PYTHON_INSTALL_DIR=/opt/python uv python install` puts one of uv's "
-    "where all may read it."
+    "programs run as user nobody. `UV_PYTHON_INSTALL_DIR=/opt/python uv python install` puts one "
+    "of uv's where all may read it."
 )
-"""Added where the bridge is root, and its own Python is readable by root only."""
+"""Added if the bridge is root and only root can read its Python."""
 
 _DATA = ("/usr/share/zoneinfo",)  # Public data that the standard library reads at a fixed path.
 
 _TOOLS = "cat cp date echo env head ls mkdir mv rm sh sleep sort tail touch uname wc"
-"""A shell and the commands that programs use most, which the runtime image has, too. Each is a
-mount, and bubblewrap takes the longer for a mount the more there are."""
+"""A shell and the most used commands, as in the runtime image. Each is a mount, and mounts cost
+bubblewrap time."""
 
 _LOADER_CACHE = "/etc/ld.so.cache"
 
@@ -214,14 +170,11 @@ class Interpreter:
     """A Python and the host files that it needs.
 
     Attributes:
-        executable: Its path, the same outside and inside.
-        version: "3.11.7".
         binds: The mounts for it, shortest path first.
         links: Symbolic links to make inside: target and path.
-        hidden: Directories within `binds` that are covered by empty ones.
-        packages: Further directories that programs import from.
-        tools: The mounts of a shell and its commands, which commands of profiles do not get.
-        tag: Its bytecode's kind and version, which code must be compiled for.
+        hidden: Directories within `binds` to cover with empty ones.
+        tools: The mounts of a shell and its commands, for programs only.
+        tag: The bytecode tag that code must be compiled for.
     """
 
     executable: str
@@ -234,29 +187,33 @@ class Interpreter:
     tag: str = ""
 
 
-def candidates(base_prefix: str) -> tuple[str, ...]:
-    """Return the interpreters to try: the system's, then the bridge's own."""
+def candidates(base_prefix: str) -> list[str]:
+    """Return the interpreters to try: the system's, the bridge's, others for all users."""
     own = str(PurePosixPath(base_prefix) / "bin" / "python3")
-    if sys.platform == "darwin":
-        # The system's only asks to have developer tools installed.
-        return (own,)
-    return tuple(dict.fromkeys((SYSTEM_PYTHON, own)))
+    # macOS's only asks to have developer tools installed; some other systems' is too old.
+    system = () if sys.platform == "darwin" else (SYSTEM_PYTHON,)
+    names = ("/usr/local/bin/python3", *(f"/usr/bin/python3.{n}" for n in range(14, 8, -1)))
+    others = [path for path in names if os.access(path, os.X_OK)]
+    found: dict[str, str] = {}
+    for path in (*system, own, *others):
+        found.setdefault(os.path.realpath(path), path)
+    return list(found.values())
 
 
 def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bool) -> Interpreter:
-    """Return the first usable interpreter. Blocks: it is run.
+    """Return the first usable interpreter. Blocks: it runs interpreters.
 
     Args:
-        packages: A virtual environment, or a directory of packages, for programs.
-        as_nobody: Whether users that own nothing must be able to read its files.
+        packages: A virtual environment or a directory of packages.
+        as_nobody: Whether unprivileged users must be able to read its files.
 
     Raises:
-        SandboxError: There is none.
-        SettingsError: The packages cannot be used, or not with any of the interpreters.
+        SandboxError: No interpreter is usable.
+        SettingsError: No interpreter can use the packages.
     """
     offered = read_packages(packages, as_nobody=as_nobody) if packages is not None else None
     problems: dict[str, str] = {}
-    for executable in (only,) if only else _all_candidates():
+    for executable in (only,) if only else candidates(sys.base_prefix):
         found = _usable(os.path.realpath(executable), offered, as_nobody=as_nobody)
         if isinstance(found, Interpreter):
             return found
@@ -264,16 +221,18 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
     told = [f"{executable} {problem}" for executable, problem in problems.items()]
     others = [executable for executable, why in problems.items() if why.startswith(_UNFIT)]
     if offered is not None and others:
-        raise other_version(offered, others, told)
+        version = ".".join(map(str, offered.version or ()))
+        message = (
+            f"{VARIABLE}: {packages} was made for Python {version}, and sandboxes have another: "
+        )
+        remedy = f"Make it again with `{others[0]} -m venv --clear {packages}`."
+        raise SettingsError(f"{message}{'; '.join(told)}.", remedy=remedy)
     message = f"No Python was found to put into sandboxes: {'; '.join(told)}."
     own = OWN_REMEDY if any(_OWNERS_ONLY in why for why in problems.values()) else ""
     raise SandboxError(message, remedy=f"{INSTALL_REMEDY}{own}", code="engine_not_found")
 
 
-def _usable(
-    executable: str, offered: PackageDirectories | None, *, as_nobody: bool
-) -> Interpreter | str:
-    """Return an interpreter with what it needs, or why it cannot be used."""
+def _usable(executable: str, offered: Packages | None, *, as_nobody: bool) -> Interpreter | str:
     if not os.access(executable, os.X_OK):
         return "is not there"
     if as_nobody and not open_to_all(Path(executable)):
@@ -281,37 +240,29 @@ def _usable(
     facts = _ask(executable)
     if isinstance(facts, str):
         return facts
-    version = _version(facts["version"])
+    version = tuple(facts["version"])
     if version < OLDEST:
-        return f"is too old: version {_dotted(facts['version'])}"
-    if offered is not None and not offered.fits(version):
-        return f"{_UNFIT} {_dotted(facts['version'])}"
+        return f"is too old: version {_version_text(version)}"
+    if offered is not None and offered.version not in (None, version[:2]):
+        return f"{_UNFIT} {_version_text(version)}"
     found = describe(facts, offered.directory if offered is not None else None)
     closed = closed_file(found) if as_nobody else ""
     return f"needs {closed}, which {_OWNERS_ONLY}" if closed else found
 
 
 def closed_file(found: Interpreter) -> str:
-    """Return the first of an interpreter's files that not every user may read; empty for none."""
+    """Return an interpreter's first file that some users cannot read; empty for none."""
     sources = (bind.source for bind in found.binds)
     return next((source for source in sources if not open_to_all(Path(source))), "")
 
 
-def _all_candidates() -> tuple[str, ...]:
-    """Return `candidates`, and after them what is elsewhere; each file once."""
-    usual = candidates(sys.base_prefix)
-    real = {os.path.realpath(path) for path in usual}
-    more = (path for path in ELSEWHERE if os.access(path, os.X_OK))
-    return *usual, *(path for path in more if os.path.realpath(path) not in real)
-
-
-def describe(facts: Mapping[str, object], packages: str | None = None) -> Interpreter:
-    executable, stdlib = str(facts["executable"]), str(facts["stdlib"])
-    directories = [stdlib, *(p for p in _strings(facts["path"]) if not p.startswith(stdlib + "/"))]
+def describe(facts: Mapping[str, Any], packages: str | None = None) -> Interpreter:
+    executable, stdlib = facts["executable"], facts["stdlib"]
+    directories = [stdlib, *(p for p in facts["path"] if not p.startswith(stdlib + "/"))]
     binds = [_bind(executable)]
     binds += [_bind(path) for path in directories if Path(path).exists()]
     outside_defaults = False
-    for name in _strings(facts["libraries"]):
+    for name in facts["libraries"]:
         if not name.startswith("/") or any(name.startswith(d + "/") for d in directories):
             continue  # the executable itself, the kernel's own, an extension module
         binds.append(_bind(name))
@@ -326,21 +277,24 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
     found = {
         bind.inside: bind for path in tools if open_to_all(Path(path)) for bind in [_bind(path)]
     }
+    # Distributions with a merged /usr have links at the root.
+    roots = (Path("/", name) for name in ("bin", "lib", "lib32", "lib64", "sbin"))
+    merged = [place for place in roots if place.is_symlink()]
     links = [] if executable == SYSTEM_PYTHON else [(executable, SYSTEM_PYTHON)]
     return Interpreter(
         executable=executable,
-        version=_dotted(facts["version"]),
+        version=_version_text(facts["version"]),
         binds=_without_nested(binds),
-        links=tuple(links) + _merged_directories(),
+        links=(*links, *((str(place.readlink()), str(place)) for place in merged)),
         hidden=tuple(p for p in dict.fromkeys(hidden) if p != packages and Path(p).is_dir()),
         packages=(packages,) if packages is not None else (),
         tools=tuple(found.values()),
-        tag=str(facts.get("tag", "")),
+        tag=facts.get("tag", ""),
     )
 
 
 def _bind(path: str) -> Bind:
-    """Return the mount of a path's real file to that path, links in its parents resolved."""
+    """Return the mount of a path's real file, at the path with its parents' links resolved."""
     real = os.path.realpath(path)
     parent, name = os.path.split(path)
     inside = str(PurePosixPath(os.path.realpath(parent)) / name)
@@ -350,23 +304,13 @@ def _bind(path: str) -> Bind:
 def _without_nested(binds: Iterable[Bind]) -> tuple[Bind, ...]:
     kept: dict[str, Bind] = {}
     for bind in sorted(binds, key=lambda b: (len(b.inside), b.inside)):
-        above = (str(parent) for parent in PurePosixPath(bind.inside).parents)
+        above = map(str, PurePosixPath(bind.inside).parents)
         if bind.inside not in kept and not any(parent in kept for parent in above):
             kept[bind.inside] = bind
     return tuple(kept.values())
 
 
-def _merged_directories() -> tuple[tuple[str, str], ...]:
-    """Return the links at the root of distributions with a merged /usr."""
-    found = []
-    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
-        place = Path("/") / name
-        if place.is_symlink():
-            found.append((str(place.readlink()), str(place)))
-    return tuple(found)
-
-
-def _ask(executable: str) -> dict[str, object] | str:
+def _ask(executable: str) -> dict[str, Any] | str:
     try:
         done = subprocess.run(
             (executable, "-I", "-S", "-c", _QUESTION),
@@ -377,19 +321,11 @@ def _ask(executable: str) -> dict[str, object] | str:
             env={},
             cwd="/",
         )
-        facts: dict[str, object] = json.loads(done.stdout)
+        facts: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return f"could not list the files that it needs: {error}"
     return facts
 
 
-def _strings(value: object) -> list[str]:
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-
-
-def _version(version: object) -> tuple[int, ...]:
-    return tuple(map(int, version)) if isinstance(version, list) else ()
-
-
-def _dotted(version: object) -> str:
-    return ".".join(map(str, version)) if isinstance(version, list) else "unknown"
+def _version_text(version: Iterable[int]) -> str:
+    return ".".join(map(str, version))

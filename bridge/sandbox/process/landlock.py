@@ -1,18 +1,11 @@
-"""The Landlock ruleset that is applied on top of the mounts. Pure, but for `version`.
+"""The Landlock ruleset on top of the mounts, for each ABI version. Pure, but for `version`.
 
-Owns which rights a ruleset handles under each ABI version, and which paths get which. `stage`
-applies it from inside, because rules hold on to the files they name and those exist only once
-everything is mounted.
+Enforces: a path out of the mount namespace (by a kernel bug or a leaked descriptor) opens nothing.
+Writable directories execute nothing. From ABI 4 no TCP port is usable, and from ABI 6 no signal or
+abstract socket beyond the sandbox.
 
-Enforces: a path that leads out of the mount namespace, by a kernel bug or a leaked descriptor,
-opens nothing; writable directories execute nothing; from ABI 4 no TCP port, and from ABI 6 no
-signal or abstract socket beyond the sandbox.
-
-Does not: cover what happens to a file without opening it (chmod, chown, times, extended
-attributes), named sockets, or existing descriptors. Mounts and the system call filter cover those.
-
-Verified: `tests/sandbox/process/test_landlock.py` and `test_attacks.py`; at run time the guest
-tries to list a directory without a rule ("landlock" in `layers`).
+Does not: cover changes of a file without opening it (chmod, chown, times, extended attributes),
+named sockets, or existing descriptors. Mounts and the system call filter cover those.
 """
 
 from __future__ import annotations
@@ -21,7 +14,9 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from bridge.model import Json
 
 EXECUTE = 1 << 0
 WRITE_FILE = 1 << 1
@@ -45,7 +40,7 @@ _FIRST_RIGHTS = (1 << 13) - 1  # Everything up to `_MAKE_SYM`: version 1.
 _LATER_RIGHTS = ((2, _REFER), (3, TRUNCATE), (5, _IOCTL_DEV))
 
 _NETWORK_SINCE = 4
-_BIND_AND_CONNECT_TCP = 0b11
+_BIND_TCP, _CONNECT_TCP = 0b01, 0b10
 
 _SCOPES_SINCE = 6
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
@@ -70,14 +65,13 @@ WRITE = (
 )
 USE_DEVICE = READ_FILE | WRITE_FILE
 USE_PROC = READ | WRITE_FILE | TRUNCATE
-"""A process sets attributes of its own there, such as its OOM score."""
+"""A process sets its own attributes there, such as its OOM score."""
 
 _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | _IOCTL_DEV
-"""The rights that apply to files; the kernel rejects others in a file's rule."""
+"""The rights of files; the kernel rejects others in a file's rule."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LandlockRule:
+class LandlockRule(NamedTuple):
     """The rights at and below a path."""
 
     path: str
@@ -85,22 +79,8 @@ class LandlockRule:
     is_file: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ruleset:
-    """A ruleset as the kernel takes it.
-
-    Attributes:
-        files, network, scopes: Rights that are refused unless a rule grants them.
-    """
-
-    files: int
-    network: int
-    scopes: int
-    rules: tuple[tuple[str, int], ...]
-
-
 def version() -> int:
-    """Return this kernel's Landlock ABI version; 0 if it has none or it is turned off."""
+    """Return this kernel's Landlock ABI version; 0 if Landlock is absent or off."""
     if sys.platform != "linux":
         return 0
     library = ctypes.CDLL(None, use_errno=True)
@@ -110,27 +90,36 @@ def version() -> int:
     return max(0, int(found))
 
 
-def ruleset(rules: Iterable[LandlockRule], abi: int) -> Ruleset | None:
-    """Return the ruleset for a kernel of that ABI version; None if it has no Landlock."""
+def ruleset(
+    rules: Iterable[LandlockRule], abi: int, *, connects: bool = False
+) -> dict[str, Json] | None:
+    """Return the ruleset for the stage's plan and an ABI version; None without Landlock.
+
+    The kernel refuses the rights in `files`, `network` and `scopes` unless a rule grants them.
+
+    Args:
+        connects: Whether TCP connections are allowed; binding a port never is.
+    """
     if abi < 1:
         return None
     files = _FIRST_RIGHTS
     for since, right in _LATER_RIGHTS:
         if abi >= since:
             files |= right
-    return Ruleset(
-        files=files,
-        network=_BIND_AND_CONNECT_TCP if abi >= _NETWORK_SINCE else 0,
-        scopes=_ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPES_SINCE else 0,
-        rules=tuple(
-            (rule.path, rule.rights & files & (_OF_FILES if rule.is_file else files))
+    refused = _BIND_TCP if connects else _BIND_TCP | _CONNECT_TCP
+    return {
+        "files": files,
+        "network": refused if abi >= _NETWORK_SINCE else 0,
+        "scopes": _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPES_SINCE else 0,
+        "rules": [
+            [rule.path, rule.rights & files & (_OF_FILES if rule.is_file else files)]
             for rule in rules
-        ),
-    )
+        ],
+    }
 
 
-def missing(abi: int) -> str:
-    """Return what a kernel of that ABI version lacks, as a sentence; empty if nothing."""
+def describe_gaps(abi: int) -> str:
+    """Return a sentence on what an ABI version lacks; empty if nothing."""
     release = os.uname().release
     if abi < 1:
         return f"landlock: this kernel ({release}) has none, or has it turned off"

@@ -1,16 +1,11 @@
-"""The weaker tier: programs beside the bridge, confined by Landlock and seccomp.
+"""The weaker tier: programs next to the bridge, confined by Landlock and seccomp.
 
-Used only when it is named: no ladder has it, and each of its results says that it is weaker.
+Used only if it is named. Each result contains `TIER`, which describes the weakness.
 
-Enforces: of the host's file tree only named paths open: the interpreter, its library, a few
-devices, the first process's own part of /proc and the run's directory. Landlock has no exceptions
-below a rule, so where packages lie within the standard library its other entries are named one by
-one. No socket can be made or connected, neither over the network nor to one in the file tree, which
-Landlock does not cover; a connected pair can, which event loops need. Calls that change files
-without opening them, or another process of the same user without a signal, are refused.
-
-Does not: hide that the host exists. `TIER` lists what a program can see. Without cgroups
-processes are bounded per user only; disk use is not bounded in total.
+Enforces: only named paths of the host open. Landlock has no exceptions below a rule: if packages
+lie within the standard library, a rule names each other entry. Sockets cannot be made or connected,
+except connected pairs, which event loops need. Calls that change files without opening them, or
+another process of the user without a signal, are refused.
 
 Verified: `tests/sandbox/process/test_landlock_tier.py`.
 """
@@ -22,23 +17,24 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.ownership import current_owner
-from bridge.sandbox.process import command, host, landlock, libseccomp, unnamespaced
-from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.cgroups import find_cgroup_parents, limited_by, missing_controllers
-from bridge.sandbox.process.command import ProcessSurroundings, limit_layer, rlimits, ruleset
-from bridge.sandbox.process.interpreter import Interpreter, find
+from bridge.sandbox.process import command, host, landlock, libseccomp
+from bridge.sandbox.process.base import WEAKER_DISK, Findings, UnnamespacedBackend
+from bridge.sandbox.process.command import ProcessSurroundings, add_limits, device_rules, rlimits
+from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock import LandlockRule
 from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.sandbox.process.stage_loader import compiled_stage
-from bridge.sandbox.process.unnamespaced import DirectoryFindings, UnnamespacedBackend
-from bridge.sandbox.syscalls import SyscallRefusal, refuse, refuse_datagrams
+from bridge.sandbox.syscalls import (
+    SyscallRefusal,
+    refuse,
+    refuse_bits,
+    refuse_datagrams,
+    refuse_unless,
+)
 
 NAME = "landlock"
 
@@ -63,27 +59,19 @@ lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 """Landlock covers none of them, and a program's user may own the bridge user's files. Also by
 descriptor: a file that may be opened for reading, such as a library, may be that user's."""
 
-_OF_ANOTHER_PROCESS = """
-prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority
-"""
-
-_NAMED_PROCESS = {"setpriority": 1}
-"""Which argument names the process, if not the first; 0 is the caller."""
+_OF_ANOTHER_PROCESS = "prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler"
 
 _SOCKET_REQUESTS = 0x8900
 
 UNGUARDED: tuple[SyscallRefusal, ...] = (
     *map(refuse, _WITHOUT_OPENING.split()),
-    *(
-        SyscallRefusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
-        for call in _OF_ANOTHER_PROCESS.split()
-    ),
-    # For all processes of a user or a group.
-    SyscallRefusal(call="setpriority", argument=0, comparison="ne", value=0),
+    # The argument that names the process; 0 is the caller.
+    *(refuse_unless(call, 0, 0) for call in _OF_ANOTHER_PROCESS.split()),
+    # Its first argument 0 is a process, and not a group or a user; the second names it.
+    refuse_unless("setpriority", 0, 0),
+    refuse_unless("setpriority", 1, 0),
     # Any socket, even a local one, reveals the addresses of the host's interfaces.
-    SyscallRefusal(
-        call="ioctl", argument=1, comparison="masked_eq", value=_SOCKET_REQUESTS, mask=0xFFFFFF00
-    ),
+    refuse_bits("ioctl", 1, _SOCKET_REQUESTS, 0xFFFFFF00),
 )
 """Refused because no Landlock version covers it."""
 
@@ -92,16 +80,8 @@ _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 NO_TRUNCATION: tuple[SyscallRefusal, ...] = (
     refuse("truncate"),
     # Opening for reading with O_TRUNC: Landlock checks only the reading.
-    *(
-        SyscallRefusal(
-            call=call,
-            argument=argument,
-            comparison="masked_eq",
-            value=_O_TRUNC,
-            mask=_O_TRUNC | _O_ACCMODE,
-        )
-        for call, argument in (("open", 1), ("openat", 2))
-    ),
+    refuse_bits("open", 1, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
+    refuse_bits("openat", 2, _O_TRUNC, _O_TRUNC | _O_ACCMODE),
     # Its flags lie in memory; the C library goes without it.
     refuse("openat2", errno.ENOSYS),
 )
@@ -109,7 +89,6 @@ NO_TRUNCATION: tuple[SyscallRefusal, ...] = (
 
 
 def refusals(abi: int) -> tuple[SyscallRefusal, ...]:
-    """Return what is refused here beyond what every sandbox refuses."""
     return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < 3 else ()))
 
 
@@ -118,16 +97,14 @@ _PROCESSES = (
     "what the program leaves, and not by the kernel"
 )
 
-_DEVICES = ("full", "null", "random", "urandom", "zero")
-
 ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
-"""Returns a directory's names, and whether each is not a directory."""
+"""Lists a directory: names, and whether each is not a directory."""
 
 
 def rules(
     interpreter: Interpreter, directory: RunDirectory, entries: ListEntries
 ) -> list[LandlockRule]:
-    """Return the Landlock rules: all paths that may be opened.
+    """Return the Landlock rules for all paths that programs may open.
 
     Args:
         entries: Lists a directory; called only if something in it is hidden.
@@ -140,9 +117,9 @@ def rules(
             if str(PurePosixPath(path).parent) == bind.inside
         }
         if hidden:
-            made.append(LandlockRule(path=bind.source, rights=landlock.READ_DIR))
+            made.append(LandlockRule(bind.source, landlock.READ_DIR))
             made += [
-                LandlockRule(path=f"{bind.source}/{name}", rights=landlock.READ, is_file=is_file)
+                LandlockRule(f"{bind.source}/{name}", landlock.READ, is_file=is_file)
                 for name, is_file in sorted(entries(bind.source))
                 if name not in hidden
             ]
@@ -151,28 +128,21 @@ def rules(
         loads = PurePosixPath(bind.inside).name.startswith(("ld-", "ld.so", "ld64."))
         runs = loads or bind.inside == interpreter.executable
         rights = landlock.READ | (landlock.EXECUTE if runs else 0)
-        made.append(LandlockRule(path=bind.source, rights=rights, is_file=bind.is_file))
-    made += [
-        LandlockRule(path=str(path), rights=landlock.WRITE)
-        for path in (directory.workspace, directory.tmp)
-    ]
-    made += [
-        LandlockRule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
-        for name in _DEVICES
-    ]
-    # Opened by the first process, so the rule always means that process's directory.
-    made.append(LandlockRule(path="/proc/self", rights=landlock.USE_PROC))
-    return made
+        made.append(LandlockRule(bind.source, rights, is_file=bind.is_file))
+    writable = (directory.workspace, directory.tmp)
+    made += [LandlockRule(str(path), landlock.WRITE) for path in writable]
+    # The first process opens it, so the rule means that process's directory.
+    return made + device_rules("/proc/self")
 
 
 def isolation(
     spec: LaunchSpec, around: ProcessSurroundings, *, as_nobody: bool, root: bool
 ) -> Isolation:
-    """Say which layers a launch puts in force, and what the tier lacks.
+    """Return a launch's layers, and what the tier lacks.
 
     Args:
-        as_nobody: Whether programs run as a user that owns nothing.
-        root: Whether they run as root of a namespace that the bridge itself is in.
+        as_nobody: Whether programs run as an unprivileged user.
+        root: Whether they run as root of the bridge's own user namespace.
     """
     layers = [
         "landlock",
@@ -188,17 +158,10 @@ def isolation(
     weaker = [TIER]
     if not as_nobody:
         weaker.append("user: programs run under the bridge's own user id")
-    if lacking := landlock.missing(around.landlock_abi):
+    if lacking := landlock.describe_gaps(around.landlock_abi):
         weaker.append(lacking)
-    weaker += [unnamespaced.WEAKER_DISK, _PROCESSES]
-    cause = around.limits_elsewhere or "its controller is not available to this user"
-    limit_layer(layers, weaker, "memory", around, f"best effort, watched by the bridge; {cause}")
-    if "pids" in around.controllers:
-        layers.append("pids-limit")
-    else:
-        weaker.append(f"pids limit: best effort, counted per user of the host; {cause}")
-    if spec.limits.cpus is not None:
-        limit_layer(layers, weaker, "cpu", around, f"best effort, CPU seconds only; {cause}")
+    weaker += [WEAKER_DISK, _PROCESSES]
+    add_limits(layers, weaker, spec.limits, around)
     return Isolation(backend=NAME, layers=tuple(layers), weaker=tuple(weaker))
 
 
@@ -208,82 +171,49 @@ KERNEL_REMEDY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LandlockFindings(DirectoryFindings):
-    """Facts about this machine, found once per backend."""
-
-    filters: tuple[bytes, ...]
-
-
-class LandlockBackend(UnnamespacedBackend[LandlockFindings]):
-    """Runs programs without namespaces.
-
-    Attributes:
-        version: Returns the kernel's Landlock ABI version.
-        seccomp: File name of libseccomp, for the loader.
-    """
+class LandlockBackend(UnnamespacedBackend):
+    """Runs programs without namespaces."""
 
     name = NAME
     title = "landlock (the weaker tier)"
     version: Callable[[], int] = staticmethod(landlock.version)
     seccomp = libseccomp.LIBRARY
 
-    def _look(self) -> LandlockFindings:
+    def _look(self) -> Findings:
         if sys.platform != "linux":
             raise SandboxError("Only Linux has Landlock.", code="wrong_system")
         abi = self.version()
         if abi < 1:
             message = f"This kernel ({os.uname().release}) has no Landlock, or has it turned off."
             raise SandboxError(message, remedy=KERNEL_REMEDY, code="engine_not_found")
-        filters = (
-            *libseccomp.filters(self.seccomp),
-            libseccomp.refusal_filter(refusals(abi), self.seccomp),
-        )
-        uid, owner = host.nobody(), current_owner()
-        as_nobody = uid is not None
-        parents = find_cgroup_parents(owner)
-        controllers = limited_by(parents)
-        interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
-        return LandlockFindings(
-            interpreter=interpreter,
-            stage=compiled_stage(interpreter),
-            base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
-            uid=uid,
-            setpriv=host.find_setpriv(self._environ) if as_nobody else "",
-            owner=owner,
-            cgroup_parents=parents,
-            filters=filters,
-            around=ProcessSurroundings(
-                landlock_abi=abi,
-                cpus=host.usable_cpus(),
-                controllers=controllers,
-                limits_elsewhere=missing_controllers(controllers, root=as_nobody),
-                # Without a user namespace the kernel counts all processes of this user.
-                processes_per_namespace=False,
-            ),
+        refused = libseccomp.refusal_filter(refusals(abi), self.seccomp)
+        return self._look_at_host(
+            host.unprivileged_uid(),
+            landlock_abi=abi,
+            filters=(*libseccomp.filters(self.seccomp), refused),
         )
 
     def _steps(
-        self, found: LandlockFindings, directory: RunDirectory, spec: LaunchSpec
+        self, found: Findings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
         made = rules(found.interpreter, directory, _entries)
         return {
             "bounded": False,
             "oom_score": True,
             "rlimits": rlimits(spec.limits, found.around),
-            "landlock": ruleset(made, found.around),
+            "landlock": landlock.ruleset(made, found.around.landlock_abi),
             "filters": [base64.b64encode(program).decode("ascii") for program in found.filters],
         }
 
-    def _isolation(self, found: LandlockFindings, spec: LaunchSpec) -> Isolation:
+    def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
         as_nobody = found.uid is not None
         root = os.getuid() == 0 and not as_nobody
         return isolation(spec, found.around, as_nobody=as_nobody, root=root)
 
-    def _watched_memory(self, found: LandlockFindings, spec: LaunchSpec) -> int | None:
+    def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
         return command.watched_memory(spec, found.around)
 
-    def _details(self, found: LandlockFindings) -> Mapping[str, str]:
+    def _details(self, found: Findings) -> Mapping[str, str]:
         return {
             "landlock": f"version {found.around.landlock_abi}",
             "control groups": ", ".join(sorted(found.around.controllers)) or "none",

@@ -1,14 +1,9 @@
-"""Compiles the system call list into seccomp filter programs.
+"""Compiles the system call list into seccomp filter programs, by libseccomp through `ctypes`.
 
-Owns the calls into libseccomp through `ctypes`. libseccomp is maintained and on every distribution
-that has bubblewrap (systemd, podman and docker use it). Its Python bindings are no choice: the one
-on PyPI is such a `ctypes` wrapper too, unchanged since January 2021, and the distributions' own is
-bound to their interpreter. Eight functions are needed.
+libseccomp's Python bindings are bound to the distribution's interpreter.
 
 Enforces: calls of another architecture's table (i386, x32) kill the process. A name that libseccomp
 does not know gets the default, ENOSYS, which is the stricter answer.
-
-Verified: `tests/sandbox/test_syscalls.py` and `tests/security/test_surface.py`.
 """
 
 from __future__ import annotations
@@ -59,38 +54,32 @@ class _Compare(ctypes.Structure):
 
 @cache
 def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
-    """Return two filter programs; both must be installed, and the stricter answer applies.
+    """Return two filter programs to install; the kernel applies the stricter answer.
 
-    The first refuses calls by argument, the second is the allow-list. One program cannot be both:
-    a rule without arguments overrides those with arguments.
-
-    Args:
-        name: The library's file, as the loader finds it.
+    The first refuses calls by argument, and the second is the allow-list. In one program, a rule
+    without arguments would override the rules with arguments.
 
     Raises:
-        SandboxError: There is no libseccomp, or it fails.
+        SandboxError: libseccomp is missing or fails.
     """
     library = _load(name)
-    return _arguments(library, ARGUMENTS), _list(library)
+    refused = ((_ERRNO | REFUSED_ERRNO, call, None) for call in REFUSED)
+    allowed = ((_ALLOW, call, None) for call in ALLOWED)
+    listed = _compile_filter(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
+    return _arguments(library, ARGUMENTS), listed
 
 
 @cache
 def refusal_filter(rules: tuple[SyscallRefusal, ...], name: str = LIBRARY) -> bytes:
-    """Return a program that refuses calls by argument, to be installed with `filters`."""
+    """Return a program that refuses calls by argument, to install with `filters`."""
     return _arguments(_load(name), rules)
 
 
 def numbers(names: Iterable[str]) -> dict[str, int]:
-    """Return the system calls' numbers on this architecture; it may lack some."""
+    """Return the numbers of the system calls that this architecture has."""
     library = _load(LIBRARY)
     found = {name: library.seccomp_syscall_resolve_name(name.encode("ascii")) for name in names}
     return {name: number for name, number in found.items() if number >= 0}
-
-
-def _list(library: ctypes.CDLL) -> bytes:
-    refused = ((_ERRNO | REFUSED_ERRNO, name, None) for name in REFUSED)
-    allowed = ((_ALLOW, name, None) for name in ALLOWED)
-    return _compiled(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
 
 
 def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:
@@ -101,13 +90,13 @@ def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:
             first, second = rule.mask, rule.value
         compare = _Compare(rule.argument, _COMPARISONS[rule.comparison], first, second)
         made.append((_ERRNO | rule.error, rule.call, compare))
-    return _compiled(library, _ALLOW, made)
+    return _compile_filter(library, _ALLOW, made)
 
 
-def _compiled(
+def _compile_filter(
     library: ctypes.CDLL, default: int, rules: Iterable[tuple[int, str, _Compare | None]]
 ) -> bytes:
-    """Return the program with an action for each call; calls without one get the default."""
+    """Return a program with an action for each call; other calls get the default."""
     handle = library.seccomp_init(ctypes.c_uint32(default))
     if not handle:
         raise LaunchError(f"{LIBRARY} could not make a filter.")

@@ -1,11 +1,8 @@
-"""Bounds a sandbox's memory from outside where no control group does.
+"""Limits a sandbox's memory from outside if no cgroup does.
 
-Enforces: the memory that all processes hold together, and the files in memory-backed directories.
-Reserved addresses are not counted: V8, Go and the JVM reserve gigabytes.
-
-Does not: prevent the moment in which a program passes the limit. `rlimits` bounds each process.
-
-Verified: `tests/sandbox/process/test_memory_watch.py`.
+Enforces: the memory of all processes together, and the files in memory-backed directories. Reserved
+addresses do not count: V8, Go and the JVM reserve gigabytes. A program can exceed the limit for a
+moment; `rlimits` bounds each process.
 """
 
 from __future__ import annotations
@@ -30,13 +27,11 @@ _SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class MemoryWatch(threading.Thread):
-    """Kills a sandbox's processes when they hold more than its limit.
+    """Kills a sandbox's processes if they hold more than `limit` bytes.
 
     Args:
-        monitor: The process outside, the ancestor of all processes of the sandbox.
-        child: The first process inside; killed only if killing the others does not help.
-        limit: Bytes.
-        directories: The paths inside of the memory-backed directories.
+        child: The first process inside; killed only if to kill the others is not enough.
+        directories: The memory-backed directories, as paths inside.
     """
 
     def __init__(self, monitor: int, child: int, limit: int, directories: Iterable[str]) -> None:
@@ -52,7 +47,6 @@ class MemoryWatch(threading.Thread):
         self.kills = 0
 
     def run(self) -> None:
-        """Watch until `stop` is called."""
         looks = 0
         try:
             while not self._over.wait(RECHECK if looks else INTERVAL):
@@ -68,15 +62,27 @@ class MemoryWatch(threading.Thread):
     def _exceeds_limit(self) -> bool:
         used = map(os.statvfs, self._directories)
         files = sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in used)
-        threads = [_live_thread(pid) for pid in self._processes()]
+        threads = []
+        for pid in self._processes():
+            tids = [pid]
+            with suppress(OSError):
+                tids = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+            # A thread that has ended shows nothing of its process's memory.
+            threads.append(next((tid for tid in tids if _sizes(tid, "status")), pid))
         # This is cheap, and too much where processes share pages.
         names = (b"RssAnon", b"VmSwap", b"VmPTE", b"RssShmem")
         held = [_sizes(thread, "status") for thread in threads]
         if sum(size.get(name, 0) for size in held for name in names) + files <= self._limit:
             return False
         private = shared = 0
-        # Before any size is read again: no process joins another's address space later.
-        for thread in _one_of_each_address_space(threads):
+        # Before any size is read again: no process joins another's address space later. A command
+        # that is being started shares its parent's until it is executed.
+        compare, number, memory = ctypes.PyDLL(None).syscall, numbers(("kcmp",))["kcmp"], 1
+        first: list[int] = []
+        for thread in threads:
+            if all(compare(number, thread, other, memory, 0, 0) for other in first):
+                first.append(thread)
+        for thread in first:
             # A process that hides has no shares, and all its pages count as its own.
             size = _sizes(thread, "status") | _sizes(thread, "smaps_rollup")
             private += size.get(b"VmPTE", 0) + size.get(b"Pss_Anon", size.get(b"RssAnon", 0))
@@ -90,12 +96,12 @@ class MemoryWatch(threading.Thread):
         found: set[int] = set()
         queue = [self._monitor]
         while queue:
-            below = _children(queue.pop()) - found
+            below = _list_children(queue.pop()) - found
             found |= below
             queue += below
         # Few kernels are built without lists of children.
         found = found or descendants(self._monitor, processes_by_proc())
-        # If the monitor still lives, its number was no other process's meanwhile.
+        # If the monitor still lives, its pid was not reused meanwhile.
         return found if process_start(self._monitor) == self._start else set()
 
     def _kill(self, *, with_child: bool) -> None:
@@ -115,34 +121,13 @@ class MemoryWatch(threading.Thread):
             os.close(handle)
 
 
-def _children(pid: int) -> set[int]:
+def _list_children(pid: int) -> set[int]:
     found: set[int] = set()
     with suppress(OSError):  # It may have ended, or a thread.
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError):
                 found.update(map(int, (thread / "children").read_bytes().split()))
     return found
-
-
-def _live_thread(pid: int) -> int:
-    """Return a thread that shows its process's memory: one that has ended shows none."""
-    with suppress(OSError):
-        tids = (int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
-        return next((tid for tid in tids if _sizes(tid, "status")), pid)
-    return pid
-
-
-def _one_of_each_address_space(threads: Iterable[int]) -> list[int]:
-    """Return the threads without those that share an earlier one's address space.
-
-    A command that is being started shares its parent's until it is executed.
-    """
-    compare, number, memory = ctypes.PyDLL(None).syscall, numbers(("kcmp",))["kcmp"], 1
-    first: list[int] = []
-    for thread in threads:
-        if all(compare(number, thread, other, memory, 0, 0) for other in first):
-            first.append(thread)
-    return first
 
 
 def _sizes(thread: int, file: str) -> dict[bytes, int]:

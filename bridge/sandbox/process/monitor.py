@@ -1,21 +1,13 @@
 """Starts a program outside of any pid namespace, ends all its processes, and reports its exit.
 
-Does for Landlock and Seatbelt what bubblewrap's own outer process does, with the same interface:
-`--args FD -- COMMAND`, and JSON documents about the first process on a descriptor. It confines
-nothing; what it starts confines itself (see `stage`), and this process stays outside.
+Has the interface of bubblewrap's outer process: `--args FD -- COMMAND`, and JSON documents about
+the first process. Passed to `python3 -I -S -c`, so it imports only the standard library and
+supports Python 3.9. The first line on FD holds its instructions; when FD ends, the bridge has, and
+it kills everything it started.
 
-It is passed to `python3 -I -S -c`, so it imports only the standard library and supports Python 3.9.
-The first line on FD holds its instructions. FD stays open as long as the bridge lives: at its end
-this process kills everything it started and exits.
-
-Enforces: on Linux every process ends with the run, since orphans become children of this process (a
-subreaper).
-
-Does not: find all of them elsewhere. There it searches `ps` for the program's parents, process
-groups and command line; a program that detaches twice and executes again between two searches can
-stay, confined, until its CPU time is used up. `Isolation.weaker` says so.
-
-Verified: `tests/sandbox/process/test_monitor.py`, `test_lifetime.py` and `test_landlock_tier.py`.
+Enforces: on Linux every process ends with the run, since orphans become children of this process.
+Elsewhere it searches `ps` for the program's parents, process groups and command line. A program
+that detaches twice and executes again between two searches can stay, confined.
 """
 
 from __future__ import annotations
@@ -45,22 +37,9 @@ Row = tuple[int, int, int, str, str]
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set a process attribute; return whether that worked."""
     import ctypes
 
     return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
-
-
-def read_instructions(leash: int) -> dict[str, Any]:
-    """Return the instructions; exit if the bridge ended before it sent them."""
-    said = b""
-    while b"\n" not in said and len(said) < 1024 * 1024:
-        data = os.read(leash, 65536)
-        if not data:
-            os._exit(EXIT_FAILED)
-        said += data
-    instructions: dict[str, Any] = json.loads(said.partition(b"\n")[0])
-    return instructions
 
 
 def start(command: list[str], instructions: dict[str, Any], dies_with: bool) -> int:
@@ -85,8 +64,6 @@ def start(command: list[str], instructions: dict[str, Any], dies_with: bool) -> 
 
 
 class ProcessTree:
-    """The first process and all processes that it started."""
-
     def __init__(self, child: int, mark: str, adopts: bool) -> None:
         self.child = child
         self.status: int | None = None
@@ -108,14 +85,14 @@ class ProcessTree:
     def end(self) -> None:
         """Kill all of them and reap this process's children."""
         deadline = time.monotonic() + SWEEP_SECONDS
+        if self.status is None:
+            signal_all([self.child], signal.SIGKILL)
         if self._adopts:
             self._end_below(deadline)
         else:
             self._end_related(deadline)
 
     def _end_below(self, deadline: float) -> None:
-        if self.status is None:
-            signal_all([self.child], signal.SIGKILL)
         stopped: set[int] = set()
         looks = 0
         while self.reap() and time.monotonic() < deadline:
@@ -131,8 +108,6 @@ class ProcessTree:
 
     def _end_related(self, deadline: float) -> None:
         groups = {self.child}
-        if self.status is None:
-            signal_all([self.child], signal.SIGKILL)
         signal_all([-self.child], signal.SIGKILL)
         for _ in range(_LOOKS):
             found = relatives(processes_by_ps(), self.child, groups, self._mark) - {os.getpid()}
@@ -190,7 +165,6 @@ def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> s
 
 
 def processes_by_proc() -> Iterable[tuple[int, int]]:
-    """Return every process and its parent, from /proc."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost 5 ms
         if not name.isdigit():
             continue
@@ -203,7 +177,6 @@ def processes_by_proc() -> Iterable[tuple[int, int]]:
 
 
 def processes_by_ps() -> list[Row]:
-    """Return every process, from `ps`."""
     import subprocess
 
     words = ["ps", "-axww", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat="]
@@ -232,56 +205,57 @@ def parse_ps(text: str) -> list[Row]:
     return rows
 
 
-def wait(family: ProcessTree, leash: int, wake: int) -> None:
-    """Wait until the first process ends, the bridge ends (`leash`), or SIGTERM arrives (`wake`)."""
+def wait(tree: ProcessTree, lifeline: int, wake: int) -> None:
+    """Wait until the first process or the bridge (`lifeline`) ends, or SIGTERM comes (`wake`)."""
     poller = select.poll()
-    poller.register(leash, select.POLLIN)
+    poller.register(lifeline, select.POLLIN)
     poller.register(wake, select.POLLIN)
     while True:
         for descriptor, _ in poller.poll():
             data = os.read(descriptor, 4096)
-            if descriptor == leash and not data:
+            if descriptor == lifeline and not data:
                 return
             if descriptor == wake and signal.SIGTERM in data:
                 return
-        family.reap()
-        if family.status is not None:
+        tree.reap()
+        if tree.status is not None:
             return
-
-
-def signal_descriptor() -> int:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, lambda number, frame: None)
-    return reader
 
 
 def main() -> NoReturn:
     """Start the program, wait, kill what is left, report."""
-    leash, command = int(sys.argv[2]), sys.argv[4:]
-    instructions = read_instructions(leash)
+    lifeline, command = int(sys.argv[2]), sys.argv[4:]
+    said = b""
+    while b"\n" not in said and len(said) < 1024 * 1024:
+        data = os.read(lifeline, 65536)
+        if not data:
+            os._exit(EXIT_FAILED)  # The bridge ended before it sent them.
+        said += data
+    instructions: dict[str, Any] = json.loads(said.partition(b"\n")[0])
     info = int(instructions["info"])
-    for descriptor in (leash, info):
+    for descriptor in (lifeline, info):
         os.set_inheritable(descriptor, False)
     adopts = bool(instructions["adopts"])
     if adopts and not (prctl(_PR_SET_CHILD_SUBREAPER, 1) and prctl(_PR_SET_DUMPABLE, 0)):
         os.write(instructions["status"], b"this kernel does not let a process adopt orphans")
         os._exit(EXIT_FAILED)
-    wake = signal_descriptor()
+    wake, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, lambda number, frame: None)
     child = start(command, instructions, adopts)
     # The program alone keeps the streams and the status pipe open, so they end with it.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
     os.close(int(instructions["status"]))
-    family = ProcessTree(child, str(instructions["mark"]), adopts)
+    tree = ProcessTree(child, str(instructions["mark"]), adopts)
     report(info, "child-pid", child)
-    wait(family, leash, wake)
-    family.end()
-    if family.status is not None:
-        status = family.status
+    wait(tree, lifeline, wake)
+    tree.end()
+    if tree.status is not None:
+        status = tree.status
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         report(info, "exit-code", SIGNAL_BASE + ended_by if ended_by else os.WEXITSTATUS(status))
     os._exit(0)

@@ -1,13 +1,12 @@
-"""A process's stdin, stdout and stderr as the bridge's ends see them, non-blocking.
+"""The bridge's non-blocking ends of a process's stdin, stdout and stderr.
 
-Owns the descriptors and the bounded end of stderr. Nothing is read ahead of `receive`: output waits
-in the kernel's pipes, so a flood stops there and not in this process.
+Owns the descriptors and the bounded end of stderr. Nothing is read before `receive`: a flood of
+output waits in the kernel's pipes and not in this process.
 """
 
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -22,7 +21,7 @@ from bridge.sandbox.process.faults import failed_call
 READ_BYTES = 256 * 1024  # Most read at once.
 
 DIAGNOSTIC_BYTES = 16 * 1024
-"""Kept of stderr. A guest writes there only if it dies before it can report."""
+"""The kept end of stderr. A guest writes there only if it dies before it can report."""
 
 _CLOSED = -1
 
@@ -30,11 +29,11 @@ _Descriptor = TypeVar("_Descriptor")
 
 
 class Pipes:
-    """The bridge's ends of three pipes. Not safe for two readers or two writers.
+    """The bridge's ends of three pipes, for one reader and one writer.
 
     Attributes:
-        on_error: Called with all of stderr from when it is set; output then counts as ended only
-            when stderr has ended too. Without it the end of stderr is kept.
+        on_error: Called with all stderr; output then ends only when stderr has ended too. Without
+            it the end of stderr is kept.
     """
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
@@ -44,22 +43,10 @@ class Pipes:
         self._stdout_open = self._stderr_open = True
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
-        # Both outputs behind one descriptor: waiting for two would take two tasks each time.
-        self._either = select.epoll() if hasattr(select, "epoll") else None
-        if self._either is not None:
-            try:
-                for descriptor in (stdout, stderr):
-                    self._either.register(descriptor, select.EPOLLIN)
-            except OSError:
-                for number in (stdin, stdout, stderr):
-                    os.close(number)
-                self._either.close()
-                raise
-            self._reader = Reader(self._either, self._take)
+        self._reader = Reader(stdout, self._take, stderr)
 
-    @property
     def diagnostics(self) -> str:
-        """The end of what was written to stderr so far."""
+        """Return the end of stderr so far."""
         self._drain()
         return self._tail.decode("utf-8", "backslashreplace")
 
@@ -78,29 +65,19 @@ class Pipes:
         """Close stdin. Idempotent."""
         self._stdin = _let_go(self._stdin)
 
-    def end_output(self) -> None:
-        """Close stdout, so that the next write is answered with SIGPIPE. Idempotent."""
+    async def end_output(self) -> None:
+        """Close stdout, so that the next write fails with SIGPIPE. Idempotent."""
         self._stdout_open = False
-        self._unwatch(self._stdout)
+        self._reader.forget(self._stdout)
         self._stdout = _let_go(self._stdout)
+        await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
         try:
-            if self._either is None:
-                return await self._receive_from_two()
             return await self._reader.read()
         except OSError as error:
             message = f"The sandbox's output cannot be read. {failed_call(error)}"
             raise ChannelClosedError(message) from error
-
-    async def _receive_from_two(self) -> bytes:
-        while True:
-            # A flood must not starve other tasks.
-            await anyio.lowlevel.checkpoint()
-            data = self._take()
-            if data is not None:
-                return data
-            await self._output()
 
     def _take(self) -> bytes | None:
         data = read_now(self._stdout) if self._stdout_open else b""
@@ -111,22 +88,19 @@ class Pipes:
             return data
         if self._stdout_open:
             self._stdout_open = False
-            self._unwatch(self._stdout)
+            self._reader.forget(self._stdout)
         return None if self._stderr_open else b""
 
     def close(self) -> None:
-        """Close all three and wake tasks that wait on them. Idempotent."""
-        if self._either is not None:
-            self._reader.close()
+        """Close all pipes and wake the tasks that wait on them. Idempotent."""
+        self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
             _let_go(descriptor)
-        if self._either is not None:
-            self._either.close()
         self._stdin = self._stdout = self._stderr = _CLOSED
         self._stderr_open = False
 
     def _drain(self) -> None:
-        # Bounded by the pipe's size, or, if the writer is faster than this loop, by its turns.
+        # Bounded by the pipe's size, or by the turns if the writer is faster than this loop.
         for _ in range(16):
             if not self._stderr_open:
                 return
@@ -138,31 +112,11 @@ class Pipes:
                 return
             if not data:
                 self._stderr_open = False
-                self._unwatch(self._stderr)
+                self._reader.forget(self._stderr)
             if self.on_error is not None:
                 self.on_error(data)
             else:
                 self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
-
-    def _unwatch(self, descriptor: int) -> None:
-        """Stop polling a descriptor; its end would be reported repeatedly."""
-        if self._either is not None:
-            with suppress(OSError, ValueError):
-                self._either.unregister(descriptor)
-
-    async def _output(self) -> None:
-        """Wait until either stream has something, or ends."""
-
-        async def first(descriptor: int) -> None:
-            await wait_ready(anyio.wait_readable, descriptor)
-            group.cancel_scope.cancel()
-
-        if not self._stderr_open:
-            await wait_ready(anyio.wait_readable, self._stdout)
-            return
-        async with anyio.create_task_group() as group:
-            group.start_soon(first, self._stdout)
-            group.start_soon(first, self._stderr)
 
 
 def _let_go(descriptor: int) -> int:
@@ -174,7 +128,7 @@ def _let_go(descriptor: int) -> int:
 
 
 def read_now(descriptor: int) -> bytes | None:
-    """Return the available bytes; empty at the end, None if there are none yet."""
+    """Return the available bytes; empty at the end, None for none yet."""
     try:
         return os.read(descriptor, READ_BYTES)
     except BlockingIOError:

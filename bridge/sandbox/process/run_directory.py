@@ -1,10 +1,7 @@
-"""A run's private directory on the host's disk, for backends without a tmpfs.
+"""A run's private directory on the host's disk, for backends without a tmpfs. Everything blocks.
 
-Owns creating it, removing it whatever a program left in it, and finding those of dead bridges.
-Everything here blocks and is called in threads.
-
-A program can leave names without permissions, links to anywhere and directories deeper than a path
-can be long. So nothing here follows a link, and everything is removed by directory descriptor.
+A program can leave files without permissions, links to anywhere and directories deeper than the
+longest path. So removal follows no link and works by directory descriptor.
 """
 
 from __future__ import annotations
@@ -28,28 +25,27 @@ FALLBACK = Path("/tmp")  # Where every user may make directories.
 
 @dataclass(frozen=True, kw_only=True)
 class RunDirectory:
-    """The directories that one run may write to.
-
-    Attributes:
-        path: The parent of the other two; the run cannot write there itself.
-    """
+    """The directories that one run may write to."""
 
     path: Path
 
     @property
     def workspace(self) -> Path:
-        """The program's working directory."""
         return self.path / "workspace"
 
     @property
     def tmp(self) -> Path:
         return self.path / "tmp"
 
+    def remove(self) -> bool:
+        return remove(self.path)
+
 
 def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:
-    """Return where to make run directories: `wanted` if the run's user can enter it, else /tmp."""
+    """Return the parent of run directories: `wanted` if the run's user can enter it, or /tmp."""
     place = Path(wanted) if wanted else FALLBACK
-    usable = place.is_absolute() and place.is_dir()
+    # Not `Path.is_dir`, which raises if a parent may not be entered.
+    usable = place.is_absolute() and os.path.isdir(place)  # noqa: PTH112
     if usable and as_nobody:
         usable = all(p.stat().st_mode & stat.S_IXOTH for p in (place, *place.parents))
     return Path(os.path.realpath(place if usable else FALLBACK))
@@ -59,11 +55,10 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
     """Make a directory that only the run and the bridge can read.
 
     Args:
-        owner: The bridge, which its name identifies.
         uid: The run's user; None for this one.
 
     Raises:
-        LaunchError: It cannot be made; nothing is left of the attempt.
+        LaunchError: The directory cannot be made; nothing of it is left.
     """
     made = RunDirectory(path=base / group.group_name(owner, secrets.token_hex(8)))
     try:
@@ -83,9 +78,15 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
 
 
 def remove(path: Path) -> bool:
-    """Remove a directory that is no longer used and all in it; return whether it is gone."""
+    """Remove an unused directory with its contents; return whether it is gone."""
     try:
-        _empty(path)
+        top = _open_directory(str(path), None)
+        try:
+            while names := os.listdir(top):  # noqa: PTH208 - by descriptor
+                for name in names:
+                    _remove_entry(top, name)
+        finally:
+            os.close(top)
         path.rmdir()
     except FileNotFoundError:
         return True
@@ -96,7 +97,7 @@ def remove(path: Path) -> bool:
 
 
 def reap(base: Path, judge: Owner) -> int:
-    """Remove the directories of this user's dead bridges; return how many."""
+    """Remove the directories of this user's dead bridges; return their number."""
     count = 0
     with suppress(OSError):
         for entry in list(os.scandir(base)):
@@ -112,23 +113,13 @@ def reap(base: Path, judge: Owner) -> int:
     return count
 
 
-def _empty(path: Path) -> None:
-    top = _open(str(path), None)
-    try:
-        while names := os.listdir(top):  # noqa: PTH208 - by descriptor
-            for name in names:
-                _remove_entry(top, name)
-    finally:
-        os.close(top)
-
-
 def _remove_entry(top: int, name: str) -> None:
-    """Remove a file, or a directory whose own directories are moved up first."""
+    """Remove a file, or a directory after moving its directories up."""
     if not _is_directory(top, name):
         os.unlink(name, dir_fd=top)
         return
     os.chmod(name, 0o700, dir_fd=top)
-    inner = _open(name, top)
+    inner = _open_directory(name, top)
     try:
         for entry in os.listdir(inner):  # noqa: PTH208
             if not _is_directory(inner, entry):
@@ -146,5 +137,5 @@ def _is_directory(place: int, name: str) -> bool:
     return stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
 
 
-def _open(name: str, place: int | None) -> int:
+def _open_directory(name: str, place: int | None) -> int:
     return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)

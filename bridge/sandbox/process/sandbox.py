@@ -1,14 +1,7 @@
 """One sandbox of this machine's kernel, from start to end.
 
-Owns the pipes, the monitor process outside (bubblewrap, or `monitor` without namespaces), the
-cgroups that it enters before it forks, the wait until everything is in force, and the end of all
-processes whatever happens. What to start was decided in `command` or `unnamespaced`.
-
-Enforces: nothing is yielded until the stage has reported that the program is confined. When the
-first process inside ends, all others end: the kernel does it in a pid namespace, the monitor where
-there is none.
-
-Verified: `tests/sandbox/process/test_lifetime.py`.
+Enforces: a sandbox is yielded only after the stage has reported that the program is confined. If
+the first process inside ends, the kernel ends all others, or the monitor without a pid namespace.
 """
 
 from __future__ import annotations
@@ -23,8 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -34,9 +26,8 @@ from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.cgroups import SandboxCgroups, scope_group
+from bridge.sandbox.process.cgroups import SandboxCgroups
 from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.examination import Judge, receive_examination
 from bridge.sandbox.process.faults import failed_call
 from bridge.sandbox.process.memory_watch import MemoryWatch
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
@@ -44,13 +35,12 @@ from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 
 class Monitor:
-    """The process outside, and what it says of the one inside.
+    """The process outside, which reports on the first process inside.
 
     Args:
-        info: Where it says what it started and how that ended.
         own_monitor: Whether it is `monitor`, which ends in order on SIGTERM.
-        use_pidfds: Whether to signal processes by pidfd, as Linux offers. Otherwise the first
-            process inside is ended by asking the monitor, since its pid may be reused by then.
+        use_pidfds: Whether to signal processes by pidfd (Linux). Otherwise the monitor ends the
+            first process inside, since its pid may be reused.
     """
 
     def __init__(
@@ -62,6 +52,7 @@ class Monitor:
         use_pidfds: bool = True,
     ) -> None:
         self._process = process
+        self.pid = process.pid
         self._handle = os.pidfd_open(process.pid) if use_pidfds else -1
         self._ending = signal.SIGTERM if own_monitor else signal.SIGKILL
         self._info = info
@@ -72,19 +63,14 @@ class Monitor:
         os.set_blocking(info, False)
 
     @property
-    def pid(self) -> int:
-        """The monitor's process id."""
-        return self._process.pid
-
-    @property
     def ended(self) -> bool:
-        """Whether the monitor has ended; it does so after everything inside."""
+        """Whether the monitor has ended, and so everything inside."""
         return self._process.poll() is not None
 
     async def wait(self) -> None:
         await anyio.lowlevel.checkpoint()
         if self._handle < 0:
-            # Only the monitor has the other end, and lets go of it when it ends.
+            # Only the monitor holds the other end.
             while not self.read_status():
                 await wait_ready(anyio.wait_readable, self._info)
             await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
@@ -99,7 +85,7 @@ class Monitor:
             await wait_ready(anyio.wait_readable, self._info)
 
     def read_status(self) -> bool:
-        """Read what the monitor has written so far; return whether it has finished."""
+        """Read the monitor's new output; return whether it has ended."""
         while self._info >= 0 and len(self._received) < 64 * 1024:
             data = read_now(self._info)
             if data is None:
@@ -112,7 +98,7 @@ class Monitor:
         return True
 
     def kill_child(self) -> None:
-        """Kill the first process inside and thereby all others. Harmless when it has ended."""
+        """Kill the first process inside and thereby all others. Idempotent."""
         if self._child_handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._child_handle, signal.SIGKILL)
@@ -120,7 +106,7 @@ class Monitor:
             self._process.send_signal(self._ending)
 
     def kill(self) -> None:
-        """Kill the monitor; the kernel then kills what it started."""
+        """Kill the monitor; the kernel then kills its children."""
         # Not yet collected, or `send_signal` sees that it was: the id is no other's.
         self._process.kill()
 
@@ -146,7 +132,7 @@ class Monitor:
 
 
 def parse_status(received: bytes) -> dict[str, int]:
-    """Parse bubblewrap's status: JSON objects in sequence, the last possibly incomplete."""
+    """Parse bubblewrap's status: a sequence of JSON objects, the last possibly incomplete."""
     text = received.decode("utf-8", "replace")
     decoder = json.JSONDecoder()
     found: dict[str, int] = {}
@@ -163,17 +149,11 @@ def parse_status(received: bytes) -> dict[str, int]:
 
 
 class LaunchPipes:
-    """The pipes and files of one launch; those that were not taken are closed at the end.
-
-    Args:
-        opened: Closes them.
-        files: Contents of inherited files.
-        examines: Whether the stage waits for permission to continue.
-    """
+    """The pipes and files of one launch; it closes those that were not taken."""
 
     def __init__(self, opened: ExitStack, files: Sequence[bytes], *, examines: bool) -> None:
         self._open: set[int] = set()
-        opened.callback(self._close_all)
+        opened.callback(lambda: self.close(*self._open))
         self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
         self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
         with suppress(AttributeError, OSError):  # only Linux has it
@@ -181,24 +161,20 @@ class LaunchPipes:
             # pipes in total.
             fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, 512 * 1024)
         self.permission = self._pipe() if examines else (-1, -1)
-        self._files = tuple(map(self._file, files))
-        self.stage = self._file(b"")
-
-    @property
-    def descriptors(self) -> Descriptors:
-        return Descriptors(
+        self.descriptors = Descriptors(
             info=self.info[1],
             status=self.status[1],
-            files=self._files,
+            files=tuple(map(self._file, files)),
             permission=self.permission[0],
-            stage=self.stage,
+            stage=self._file(b""),
         )
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """The inherited descriptors besides stdin, stdout and stderr."""
-        ends = (self.info[1], self.status[1], self.options[0], self.permission[0], self.stage)
-        return tuple(end for end in (*ends, *self._files) if end >= 0)
+        """The inherited descriptors without stdin, stdout and stderr."""
+        given = self.descriptors
+        ends = (given.info, given.status, self.options[0], given.permission, given.stage)
+        return tuple(end for end in (*ends, *given.files) if end >= 0)
 
     def take(self, descriptor: int) -> int:
         """Pass a descriptor to the caller, who closes it."""
@@ -223,18 +199,15 @@ class LaunchPipes:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
         self._open.add(descriptor)
-        self.fill(descriptor, content)
+        _fill(descriptor, content)
         return descriptor
 
-    def fill(self, descriptor: int, content: bytes) -> None:
-        """Write an inherited file's content."""
-        written = 0
-        while written < len(content):
-            written += os.write(descriptor, content[written:])
-        os.lseek(descriptor, 0, os.SEEK_SET)
 
-    def _close_all(self) -> None:
-        self.close(*self._open)
+def _fill(descriptor: int, content: bytes) -> None:
+    written = 0
+    while written < len(content):
+        written += os.write(descriptor, content[written:])
+    os.lseek(descriptor, 0, os.SEEK_SET)
 
 
 logger = logging.getLogger(__name__)
@@ -242,14 +215,11 @@ logger = logging.getLogger(__name__)
 LAUNCH_SECONDS = 30.0  # A program of the host's starts each: 0.05 s usually.
 
 
-class ProcessLaunch(NamedTuple):
-    """What is started once the descriptors are known.
+Judge = Callable[[Mapping[str, Any]], Isolation]
 
-    Attributes:
-        inside: The command that bubblewrap or the monitor starts.
-        stage: The payload of `Descriptors.stage`.
-        options: bubblewrap's options, or the monitor's instructions.
-    """
+
+class ProcessLaunch(NamedTuple):
+    """The command and its input, once the descriptors are known."""
 
     inside: Sequence[str]
     stage: bytes
@@ -261,18 +231,15 @@ class LaunchPlan:
     """How to start one sandbox.
 
     Attributes:
-        command: bubblewrap or the monitor, and what precedes it.
-        prepare: Makes the rest, once the descriptors are known.
-        environ: The environment of that process itself; the sandbox gets none of it.
-        monitor_failed, stage_failed: Make the error for that process's or the stage's output.
-        files: Contents of inherited files; of `monitor` the first is its source.
-        on_error: Called with what the program writes to stderr; without it the end is kept.
-        own_monitor: Whether it is `monitor`, which ends when the pipe of its instructions does.
-        judge: If the stage examines its isolation: returns the isolation as seen from inside, or
-            raises a `SandboxError`, and then nothing is run.
+        environ: The environment of the outer process; the sandbox gets none of it.
+        monitor_failed, stage_failed: Make the error for the outer process's or the stage's output.
+        on_error: Called with the program's stderr; without it the end is kept.
+        own_monitor: Whether the outer process is `monitor`, which ends with its instructions' pipe.
+        judge: Checks the stage's report: returns the isolation as seen from inside, or raises a
+            `SandboxError`, and then nothing runs.
         watchdog: Ends the launch if the bridge is killed; None if the monitor does.
-        memory_bytes: The limit of memory that the bridge applies itself; None if a cgroup does.
-        memory_directories: The paths inside of the memory-backed directories.
+        memory_bytes: The memory limit that the bridge applies; None if a cgroup does.
+        memory_directories: The memory-backed directories, as paths inside.
     """
 
     command: Sequence[str]
@@ -293,7 +260,13 @@ class LaunchPlan:
 
 
 class ProcessSandbox:
-    """A sandbox of this machine's kernel."""
+    """A sandbox of this machine's kernel.
+
+    Attributes:
+        id: The first process's pid on the host.
+        isolation: The layers in force, as seen from inside if the stage examined them.
+        group: Its cgroups, for their count of OOM kills.
+    """
 
     def __init__(
         self,
@@ -304,62 +277,28 @@ class ProcessSandbox:
         memory: MemoryWatch | None,
     ) -> None:
         self._monitor = monitor
-        self._pipes = pipes
-        self._isolation = isolation
-        self._group = group
         self._memory = memory
-
-    @property
-    def id(self) -> str:
-        """The process id of the first process inside, as the host counts."""
-        return str(self._monitor.child)
-
-    @property
-    def isolation(self) -> Isolation:
-        """The layers in force; as seen from inside, if the stage examined them."""
-        return self._isolation
-
-    async def send(self, data: bytes) -> None:
-        await self._pipes.send(data)
-
-    def end_input(self) -> None:
-        self._pipes.end_input()
-
-    async def end_output(self) -> None:
-        self._pipes.end_output()
-        await anyio.lowlevel.checkpoint()
-
-    async def receive(self) -> bytes:
-        return await self._pipes.receive()
-
-    def diagnostics(self) -> str:
-        """Return the end of what the process wrote to stderr."""
-        return self._pipes.diagnostics
+        self.id = str(monitor.child)
+        self.pid = monitor.pid
+        self.isolation = isolation
+        self.group = group
+        self.send, self.end_input = pipes.send, pipes.end_input
+        self.receive, self.end_output = pipes.receive, pipes.end_output
+        self.diagnostics = pipes.diagnostics
 
     async def kill(self) -> None:
         self._monitor.kill_child()
         await anyio.lowlevel.checkpoint()
 
-    def find_group(self) -> None:
-        """Find the cgroup that systemd made, for its count of OOM kills. Blocks."""
-        with suppress(OSError):
-            own = Path(f"/proc/{self._monitor.pid}/cgroup").read_text(encoding="utf-8")
-            mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-            directory = scope_group(own, mounts)
-            if directory is not None:
-                counter = Path(directory) / "memory.events"
-                self._group = SandboxCgroups(counter=counter)
-
     async def wait(self) -> ExitReport:
         await self._monitor.wait()
-        kills = self._group.oom_kills() if self._group is not None else None
+        kills = self.group.oom_kills() if self.group is not None else None
         if self._memory is not None:
             kills = self._memory.kills
         return exit_report(self._monitor.exit_code, oom_kills=kills)
 
 
 def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
-    """Return how the first process ended, from bubblewrap's exit code."""
     oom = None if oom_kills is None else oom_kills > 0
     if code is None:
         detail = "The sandbox was killed before it could report."
@@ -370,9 +309,14 @@ def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
 
 @asynccontextmanager
 async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
-    """Start a sandbox; on leaving, everything in it has ended."""
+    """Start a sandbox; leaving ends everything in it."""
     with ExitStack() as opened:
-        ends, pipes = _open_pipes(start, opened)
+        try:
+            ends = LaunchPipes(opened, start.files, examines=start.judge is not None)
+            pipes = Pipes(*map(ends.take, (ends.stdin[1], ends.stdout[0], ends.stderr[0])))
+        except OSError as error:
+            raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
+        opened.callback(pipes.close)
         launch = start.prepare(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends, launch)
@@ -383,7 +327,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         try:
             ends.close(ends.stdin[0], ends.stdout[1], ends.stderr[1], *ends.inherited)
             if watchdog is not None:
-                # Before bubblewrap has its options: until then it waits, and ends with the bridge.
+                # Before bubblewrap has its options: until then it ends with the bridge.
                 watchdog.watch(monitor.pid)
             with anyio.move_on_after(LAUNCH_SECONDS) as patience:
                 await _write(ends.options[1], launch.options)
@@ -397,7 +341,9 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
                         ends.status[0], ends.permission[1], start.judge
                     )
                     isolation = seen or isolation
-                await _in_force(ends.status[0], received, monitor, pipes, start)
+                received = await _read_status(ends.status[0], received, 8 * 1024)
+                if received != stage.CONFINED:
+                    raise await _failure(received, monitor, pipes, start)
             if patience.cancelled_caught:
                 raise LaunchError(f"The sandbox did not start within {LAUNCH_SECONDS:g} s.")
             if watchdog is not None:
@@ -419,25 +365,14 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
             monitor.close()
 
 
-def _open_pipes(start: LaunchPlan, opened: ExitStack) -> tuple[LaunchPipes, Pipes]:
-    try:
-        ends = LaunchPipes(opened, start.files, examines=start.judge is not None)
-        pipes = Pipes(*map(ends.take, (ends.stdin[1], ends.stdout[0], ends.stderr[0])))
-    except OSError as error:
-        raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
-    opened.callback(pipes.close)
-    return ends, pipes
-
-
 def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: ProcessLaunch) -> subprocess.Popen[bytes]:
-    """Start the process that stays outside, which waits for its options.
+    """Start the outer process, which waits for its options. Blocks for a millisecond or two.
 
-    On the event loop's own thread, since the kernel ties "die with parent" to the thread that
-    forks. Waited for here: it takes a millisecond or two.
+    It starts on the event loop's thread: the kernel ties "die with parent" to the forking thread.
     """
-    ends.fill(ends.stage, launch.stage)
+    _fill(ends.descriptors.stage, launch.stage)
     source = [str(ends.descriptors.files[0])] if start.own_monitor else []
-    entering = start.group.entering() if start.group is not None else []
+    entering = start.group.entry_command() if start.group is not None else []
     words = [*entering, *start.command, *source, "--args", str(ends.options[0]), "--"]
     try:
         return subprocess.Popen(
@@ -454,7 +389,7 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: ProcessLaunch) -> subpr
         raise start.monitor_failed(f"{start.command[0]}: {error}") from error
 
 
-def joined(options: Sequence[str]) -> bytes:
+def join_options(options: Sequence[str]) -> bytes:
     """Return bubblewrap's options in the format of `--args`."""
     if any("\0" in word for word in options):
         message = "An option of the sandbox, such as a variable of its environment, holds a NUL."
@@ -474,16 +409,10 @@ async def _write(descriptor: int, data: bytes) -> None:
             return  # it has ended; its stderr says why
 
 
-async def _in_force(
-    status: int, received: bytes, monitor: Monitor, pipes: Pipes, start: LaunchPlan
-) -> None:
-    """Wait for the stage's confirmation that the program is confined.
-
-    Args:
-        received: Bytes of it that were read already.
-    """
+async def _read_status(status: int, received: bytes, most: int, end: bytes | None = None) -> bytes:
+    """Return what the stage writes, after `received`: up to `end` if given, at most `most`."""
     os.set_blocking(status, False)
-    while len(received) < 8 * 1024:
+    while len(received) < most and (end is None or end not in received):
         data = read_now(status)
         if data is None:
             await wait_ready(anyio.wait_readable, status)
@@ -491,22 +420,58 @@ async def _in_force(
             received += data
         else:
             break
-    if received == stage.CONFINED:
-        return
+    return received
+
+
+async def receive_examination(
+    status: int, permission: int, judge: Judge
+) -> tuple[Isolation | None, bytes]:
+    """Read and judge the stage's report, then permit the stage to continue.
+
+    Args:
+        permission: The descriptor on which the stage waits.
+
+    Returns:
+        The isolation as seen from inside, None if the stage failed before; and further bytes read.
+
+    Raises:
+        SandboxError: A mandatory layer does not hold.
+    """
+    said = await _read_status(status, b"", 512 * 1024, b"\n")
+    line, ended, rest = said.partition(b"\n")
+    if not ended and len(said) < 512 * 1024:
+        return None, said
+    try:
+        facts = json.loads(line)
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        message = f"The sandbox's first process sent no report of its isolation but {line[:200]!r}."
+        raise LaunchError(message)
+    isolation = judge(facts)
+    with suppress(BrokenPipeError):  # it ended; the missing confirmation shows that
+        os.write(permission, stage.PERMISSION)
+    return isolation, rest
+
+
+async def _failure(
+    received: bytes, monitor: Monitor, pipes: Pipes, start: LaunchPlan
+) -> SandboxError:
+    """End a sandbox whose stage did not confirm the confinement; return the error."""
     problem = received.removeprefix(stage.CONFINED).decode("utf-8", "replace")
     monitor.kill_child()
     await monitor.wait()
     if problem:
         # Nothing was run.
-        raise start.stage_failed(problem)
-    diagnostics = pipes.diagnostics
-    if monitor.child and monitor.exit_code is not None and "bwrap:" not in diagnostics:
-        raise start.stage_failed(f"it ended with status {monitor.exit_code}. {diagnostics}")
-    raise start.monitor_failed(diagnostics)
+        return start.stage_failed(problem)
+    said = pipes.diagnostics()
+    if monitor.child and monitor.exit_code is not None and "bwrap:" not in said:
+        return start.stage_failed(f"it ended with status {monitor.exit_code}. {said}")
+    return start.monitor_failed(said)
 
 
 async def _end(monitor: Monitor, *, options_sent: bool) -> None:
-    """Kill everything and wait until it has ended, even when cancelled."""
+    """Kill everything and wait for its end, even if cancelled."""
     with anyio.CancelScope(shield=True):
         if options_sent and not monitor.child:
             # Killing it between its fork and its report would leave its child.

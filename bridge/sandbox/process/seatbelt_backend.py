@@ -1,17 +1,11 @@
-"""macOS's Seatbelt. Untested on macOS.
+"""macOS's Seatbelt. Untested on macOS: tests use a stand-in that starts its command.
 
-Enforces: a profile that refuses everything and then names what an interpreter cannot start without.
-Paths enter as parameters and never as text, so no path can end a string and add rules. There is no
-lookup of system services: through those a program reaches the keychain, the pasteboard and the
-network.
+Enforces: a profile that refuses everything except what an interpreter needs to start. Paths are
+parameters and never text, so a path cannot add rules. System services cannot be looked up, since
+they lead to the keychain, the pasteboard and the network.
 
-Does not: bound memory (macOS bounds that of no group of processes) or end every process for certain
-(there are no pid namespaces; see `monitor`). What a program writes lies in a private directory on
-disk.
-
-Verified: the profile's text, the command line and a sandbox's life, with a stand-in for
-`sandbox-exec` that starts its command and confines nothing. That a Mac's kernel enforces the
-profile has not been verified.
+Does not: limit memory (macOS has no limit for a process group) or end every process for certain
+(see `monitor`).
 """
 
 from __future__ import annotations
@@ -20,19 +14,13 @@ import os
 import pwd
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.ownership import current_owner
-from bridge.sandbox.process import command, host, unnamespaced
-from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.command import ProcessSurroundings
-from bridge.sandbox.process.interpreter import find
+from bridge.sandbox.process import command
+from bridge.sandbox.process.base import WEAKER_DISK, Findings, UnnamespacedBackend
 from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.sandbox.process.stage_loader import compiled_stage
-from bridge.sandbox.process.unnamespaced import DirectoryFindings, UnnamespacedBackend
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 
@@ -40,13 +28,13 @@ _SYSTEM = (
     "/usr/lib", "/System/Library/Frameworks", "/System/Library/PrivateFrameworks",
     "/System/Volumes/Preboot/Cryptexes/OS", "/usr/share/zoneinfo", "/private/var/db/timezone",
 )  # fmt: skip
-"""Paths that the dynamic loader and the C library read; public and owned by the system."""
+"""Public system paths that the dynamic loader and the C library read."""
 
 _READ_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _WRITE_DEVICES = ("/dev/null", "/dev/zero")
 
 _LINKS = ("/", "/tmp", "/var", "/etc")
-"""Links of which only the metadata may be read, so that paths through them resolve."""
+"""Links with readable metadata, so that paths through them resolve."""
 
 _SYSCTLS = (
     "hw.activecpu", "hw.logicalcpu", "hw.logicalcpu_max", "hw.memsize", "hw.ncpu", "hw.pagesize",
@@ -55,7 +43,6 @@ _SYSCTLS = (
 
 
 def profile(readable: int) -> str:
-    """Return the profile's text for a number of readable paths."""
     reads = "\n".join(f'  (subpath (param "READ_{n}"))' for n in range(readable))
     lines = [
         "(version 1)",
@@ -102,7 +89,7 @@ def arguments(
 ) -> list[str]:
     """Return the command line that runs `command` inside.
 
-    Seatbelt compares resolved paths: /tmp is /private/tmp, and a rule for the former never matches.
+    Seatbelt compares resolved paths: a rule for /tmp never matches, since /tmp is /private/tmp.
 
     Raises:
         ValueError: A path is relative or contains a NUL.
@@ -137,27 +124,15 @@ _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE
 """The resource limits that macOS has and applies."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeatbeltFindings(DirectoryFindings):
-    """Facts about this machine, found once per backend."""
-
-    sandbox_exec: str
-
-
-class SeatbeltBackend(UnnamespacedBackend[SeatbeltFindings]):
-    """Runs programs under a Seatbelt profile.
-
-    Attributes:
-        sandbox_exec: The system's command that applies a profile.
-        system: This machine's, as in `sys.platform`.
-    """
+class SeatbeltBackend(UnnamespacedBackend):
+    """Runs programs under a Seatbelt profile."""
 
     name = title = NAME
     linux = False
     sandbox_exec = SANDBOX_EXEC
     system: str = sys.platform
 
-    def _look(self) -> SeatbeltFindings:
+    def _look(self) -> Findings:
         if self.system != SYSTEM:
             raise SandboxError("Only macOS has Seatbelt.", code="wrong_system")
         if not os.access(self.sandbox_exec, os.X_OK):
@@ -167,53 +142,39 @@ class SeatbeltBackend(UnnamespacedBackend[SeatbeltFindings]):
                 remedy="It is part of macOS; use podman or docker.",
                 code="engine_not_found",
             )
-        as_nobody = os.getuid() == 0
-        interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
-        return SeatbeltFindings(
-            interpreter=interpreter,
-            stage=compiled_stage(interpreter),
-            base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
-            uid=pwd.getpwnam("nobody").pw_uid if as_nobody else None,
-            owner=current_owner(),
-            sandbox_exec=self.sandbox_exec,
-            around=ProcessSurroundings(
-                landlock_abi=0, cpus=host.usable_cpus(), processes_per_namespace=False
-            ),
-        )
+        uid = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
+        return self._look_at_host(uid, confiner=self.sandbox_exec)
 
     def _steps(
-        self, found: SeatbeltFindings, directory: RunDirectory, spec: LaunchSpec
+        self, found: Findings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
         limits = command.rlimits(spec.limits, found.around)
         # Capabilities and "no_new_privs" are Linux's; the profile allows no other executable.
         return {"privileges": False, "rlimits": [each for each in limits if each[0] in _LIMITS]}
 
-    def _isolation(self, found: SeatbeltFindings, spec: LaunchSpec) -> Isolation:
+    def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
         return isolation(spec)
 
-    def _confined(
-        self, found: SeatbeltFindings, directory: RunDirectory, words: list[str]
-    ) -> list[str]:
+    def _confine(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
         return arguments(
             found.interpreter.executable,
             [bind.source for bind in found.interpreter.binds],
             str(directory.path),
             words,
-            sandbox_exec=found.sandbox_exec,
+            sandbox_exec=found.confiner,
         )
 
-    def _details(self, found: SeatbeltFindings) -> Mapping[str, str]:
-        return {"sandbox-exec": found.sandbox_exec, "directories": str(found.base)}
+    def _details(self, found: Findings) -> Mapping[str, str]:
+        return {"sandbox-exec": found.confiner, "directories": str(found.base)}
 
 
 def isolation(spec: LaunchSpec) -> Isolation:
-    """Return the layers that a launch puts in force, and what is weaker."""
     weaker = [
         "seatbelt: this backend has not been tested on macOS",
         NO_MEMORY,
         _PROCESSES,
         "pids limit: best effort, counted per user; macOS has no control groups",
-        unnamespaced.WEAKER_DISK,
+        WEAKER_DISK,
     ]
     if spec.limits.cpus is not None:
         weaker.append("cpu limit: best effort, CPU seconds only; macOS has no control groups")

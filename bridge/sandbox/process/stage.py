@@ -1,18 +1,13 @@
 """The last step into a sandbox: runs inside, ahead of the program, and confines itself.
 
-Started by bubblewrap or `monitor` as `python3 -I -S -c` with a loader (see `compiling`), so it
-imports only the standard library and supports Python 3.9. It mounts the writable directories
-(bubblewrap has no "noexec"), gives up the two capabilities that took, sets limits, Landlock and the
-system call filters, reports on the status pipe and becomes the program. For a command it first
-reports what it sees of its isolation and waits for permission. Without bubblewrap its plan has
-fewer steps. `command` decides what is put in force.
+Started as `python3 -I -S -c` with a loader (`stage_loader`), so it imports only the standard
+library and supports Python 3.9. It mounts the writable directories (bubblewrap has no "noexec") and
+drops the two capabilities that mounting needed. It sets limits, Landlock and the system call
+filters, reports on the status pipe and becomes the program. For a command it first reports what it
+sees of its isolation and waits for permission.
 
-Enforces: any step that fails ends the process, so a program never runs half confined.
-
-Verified: it reads its capabilities back itself; the rest is checked by the guest (`layers`) and by
-`tests/security/test_broken_layers.py`.
-
-A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.
+Enforces: any step that fails ends the process, so a program never runs half confined. A program
+that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.
 """
 
 from __future__ import annotations
@@ -103,7 +98,7 @@ def function(name: str) -> Any:
     return _Function(_ctypes.dlsym(_LIBRARY, name))
 
 
-def packed(size: int, *numbers: int) -> bytes:
+def pack(size: int, *numbers: int) -> bytes:
     """Return unsigned numbers of that many bytes, in C's layout."""
     return b"".join(number.to_bytes(size, sys.byteorder) for number in numbers)
 
@@ -117,25 +112,14 @@ def check(result: int, what: str) -> int:
 
 
 def prctl(option: int, second: Any = 0, third: Any = 0) -> int:
-    """Call `prctl` with word-sized arguments."""
     words = [_Word(second), third if third else _Word(0)]
     return int(function("prctl")(option, *words, _Word(0), _Word(0)))
 
 
-def mount(path: str, options: str) -> None:
-    """Mount an empty tmpfs at `path`, with size limits and without execution."""
-    done = function("mount")(
-        b"tmpfs", path.encode(), b"tmpfs", _Word(_MOUNT_FLAGS), options.encode()
-    )
-    check(done, "mounting " + path)
-
-
-def forbid_execution(path: str, writable: bool) -> None:
-    """Remount `path` so that nothing there can be executed or mapped as code."""
-    # Flags that are not repeated are cleared, as far as the kernel allows.
-    flags = _REMOUNT_BIND | _MOUNT_FLAGS | (0 if writable else _READ_ONLY)
-    done = function("mount")(None, path.encode(), None, _Word(flags), None)
-    check(done, "remounting " + path)
+def mount(what: str, path: str, flags: int, kind: bytes | None, options: bytes | None) -> None:
+    """Mount a file system of a kind at `path`, never with execution; `what` is for errors."""
+    words = kind, path.encode(), kind, _Word(flags | _MOUNT_FLAGS), options
+    check(function("mount")(*words), f"{what} {path}")
 
 
 def drop_capabilities(bounded: bool) -> None:
@@ -148,7 +132,7 @@ def drop_capabilities(bounded: bool) -> None:
         if prctl(_PR_CAPBSET_DROP, number) < 0:
             break  # past the last one that this kernel knows
     check(prctl(_PR_CAP_AMBIENT, _CLEAR_ALL), "clearing ambient capabilities")
-    header = packed(4, _CAPABILITY_VERSION_3, 0)
+    header = pack(4, _CAPABILITY_VERSION_3, 0)
     check(function("capset")(header, b"\0" * 24), "dropping capabilities")
     place = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     lines = os.read(place, 1 << 16).splitlines()
@@ -170,31 +154,21 @@ def limit(name: str, soft: int, hard: int) -> None:
 
 
 def restrict_files(rules: dict[str, Any]) -> None:
-    """Put the Landlock ruleset in force."""
     # An older kernel accepts the longer structure if the fields it lacks are zero.
     syscall = function("syscall")
-    attributes = packed(8, rules["files"], rules["network"], rules["scopes"])
+    attributes = pack(8, rules["files"], rules["network"], rules["scopes"])
     ruleset = check(
         syscall(_LANDLOCK_CREATE, attributes, _Word(len(attributes)), _Word(0)),
         "making a Landlock ruleset",
     )
     for path, rights in rules["rules"]:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        rule = packed(8, rights) + packed(4, place)
+        rule = pack(8, rights) + pack(4, place)
         added = syscall(_LANDLOCK_ADD, ruleset, _BENEATH, rule, _Word(0))
         check(added, "a Landlock rule for " + path)
         os.close(place)
     check(syscall(_LANDLOCK_RESTRICT, ruleset, _Word(0)), "Landlock")
     os.close(ruleset)
-
-
-def filter_calls(programs: list[str]) -> None:
-    """Install the system call filters in order; the list last, since it refuses further ones."""
-    for text in programs:
-        instructions = binascii.a2b_base64(text)
-        program = _Program(len(instructions) // 8, instructions)
-        done = prctl(_PR_SET_SECCOMP, _FILTER_MODE, _ctypes.byref(program))
-        check(done, "installing a system call filter")
 
 
 def confine(plan: dict[str, Any]) -> None:
@@ -206,9 +180,10 @@ def confine(plan: dict[str, Any]) -> None:
         with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
             file.write("1000")
     for path, options in plan["mounts"]:
-        mount(path, options)
+        mount("mounting", path, 0, b"tmpfs", options.encode())
     for path, writable in plan.get("noexec", ()):
-        forbid_execution(path, writable)
+        # Flags that are not repeated are cleared, as far as the kernel allows.
+        mount("remounting", path, _REMOUNT_BIND | (0 if writable else _READ_ONLY), None, None)
     os.chdir(plan["cwd"])
     for name in plan["unset"]:
         os.environ.pop(name, None)
@@ -219,7 +194,12 @@ def confine(plan: dict[str, Any]) -> None:
         limit(name, soft, hard)
     if plan["landlock"]:
         restrict_files(plan["landlock"])
-    filter_calls(plan["filters"])
+    # The list last, since it refuses further filters.
+    for text in plan["filters"]:
+        instructions = binascii.a2b_base64(text)
+        program = _Program(len(instructions) // 8, instructions)
+        done = prctl(_PR_SET_SECCOMP, _FILTER_MODE, _ctypes.byref(program))
+        check(done, "installing a system call filter")
 
 
 def examine(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -276,18 +256,7 @@ def close_others(*kept: int) -> None:
                 continue  # the listing's own
 
 
-def become(argv: list[str], file: str | None) -> NoReturn:
-    """Execute another program."""
-    import signal
-
-    # Python ignores these signals, and the executed program would inherit that.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    os.execvp(file or argv[0], argv)
-
-
 def main() -> NoReturn:
-    """Confine this process, then become the program."""
     read: Any = _json.make_scanner
     plan = read(_PlanReader)(sys.argv[1], 0)[0]
     status = int(plan["status"])
@@ -301,7 +270,12 @@ def main() -> NoReturn:
             await_permission(wanted, status)
         os.write(status, CONFINED)
         if plan["text"] is None:
-            become(argv, plan.get("file"))
+            import signal
+
+            # Python ignores these signals, and the executed program would inherit that.
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            os.execvp(plan.get("file") or argv[0], argv)
         code = compile(plan["text"], "<string>", "exec", dont_inherit=True)
     except BaseException as error:
         problem = str(error) or repr(error)

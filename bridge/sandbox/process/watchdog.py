@@ -1,11 +1,7 @@
-"""Kills the launches that are under way when the bridge is killed.
+"""Kills the launches in progress if the bridge is killed.
 
-Owns one small process beside the bridge, and its list of process groups being launched. bubblewrap
-ties its own life to the bridge's before it tells its child to go on; killed between the two, it
-leaves that child waiting forever, and nothing inside can end it. Once a sandbox is in force the
-kernel ends it with the bridge, and it is taken off the list.
-
-Verified: `tests/sandbox/process/test_watchdog.py` and `test_lifetime.py`.
+bubblewrap ties its life to the bridge's before it releases its child. Killed between the two, it
+leaves a child that waits forever. So a small process next to the bridge lists the current launches.
 """
 
 from __future__ import annotations
@@ -29,12 +25,12 @@ for group in $held; do
     kill -s KILL -- "-$group"
 done
 """
-"""A shell script, since a shell takes a tenth of an interpreter's memory. It reads which process
-groups are being launched; its input ends when the bridge does, for whatever reason."""
+"""A shell script, since a shell takes a tenth of an interpreter's memory. It reads the groups of
+launches; its input ends with the bridge."""
 
 
 class LaunchWatchdog:
-    """The process beside the bridge: started by `start`, ended by `close`."""
+    """The process next to the bridge, between `start` and `close`."""
 
     def __init__(self, shell: str = "/bin/sh") -> None:
         self._shell = shell
@@ -58,7 +54,7 @@ class LaunchWatchdog:
                 stderr=subprocess.DEVNULL,
                 env={},
                 cwd="/",
-                # What ends the bridge's group or session, such as Ctrl-C, must not end it first.
+                # A signal to the bridge's group, such as Ctrl-C, must not end it first.
                 start_new_session=True,
             )
         except OSError as error:
@@ -71,12 +67,12 @@ class LaunchWatchdog:
         self._input = writer
 
     def watch(self, group: int) -> None:
-        """Have a process group killed if the bridge is killed before `unwatch`."""
+        """Kill a process group if the bridge is killed before `unwatch`."""
         self._watched.add(group)
         self._send("+", group)
 
     def unwatch(self, group: int) -> None:
-        """Take a process group off the list. Idempotent."""
+        """Remove a process group from the list. Idempotent."""
         if group in self._watched:
             self._watched.discard(group)
             self._send("-", group)

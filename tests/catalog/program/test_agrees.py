@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program import guard
-from bridge.catalog.program.advice import explained
+from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.expected_calls import expected_calls
+from bridge.catalog.program.guard import MAX_FINDINGS
 from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.report import MAX_FINDINGS
-from bridge.catalog.program.server_references import references
+from bridge.catalog.program.references import references
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.program.tables import (
+from bridge.catalog.program.symbols import (
     BY_NAME,
     HELPERS,
     MODULE_NAMES,
@@ -66,7 +66,8 @@ def test_the_methods_of_a_server_are_those_of_the_guest() -> None:
 
 def test_the_names_of_a_run_are_there() -> None:
     source = inspect.getsource(inspect.getmodule(Runtime).build)  # type: ignore[union-attr]
-    assert all(f'"{name}"' in source for name in OWN_GLOBALS - GLOBAL_HELPERS)
+    own = OWN_GLOBALS - GLOBAL_HELPERS
+    assert [name for name in own if f'"{name}"' not in source and f"{name}=" not in source] == []
     module = inspect.getsource(ServerModule)
     assert all(name in module for name in MODULE_NAMES)
 
@@ -152,7 +153,7 @@ def test_any_text_has_a_verdict(code: str) -> None:
     server = ServerEntry(name="s", alias="s", tools=tool_entries([tool]), known=True)
     tree = parse(code)
     if isinstance(tree, Unread):
-        findings = explained(code, tree).findings
+        findings = explain_syntax(code, tree).findings
     else:
         survey = Survey(tree)
         expected_calls(survey, [server])

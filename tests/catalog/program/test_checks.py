@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.program.advice import explained
+from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
+from bridge.catalog.program.guard import Verdict
 from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.report import Verdict
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
+from tests.golden_texts import programs
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,74 +43,36 @@ HUB = ServerEntry(
 )
 
 
-def _verdict(code: str) -> Verdict:
+def _verdict(code: str, *servers: ServerEntry, more_names: bool = False, **aliases: str) -> Verdict:
     tree = parse(code)
     assert isinstance(tree, ast.Module), tree
-    return check_program(Survey(tree), [HUB], {"git-hub": "hub", "time": "time"})
+    return check_program(Survey(tree), servers, aliases, more_names)
 
 
-def _rules(code: str) -> list[str]:
-    return [found.rule for found in _verdict(code).certain]
-
-
-def _fine() -> list[str]:
-    text = (ROOT / "tests" / "testdata" / "preflight" / "fine_programs.txt").read_text("utf-8")
-    plain = "\n".join(line for line in text.splitlines() if not line.startswith("## "))
-    return plain.split("\n---\n")
-
-
-@pytest.mark.parametrize("code", _fine())
-def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
-    assert [str(found) for found in _verdict(code).certain] == []
+def _hub_verdict(code: str) -> Verdict:
+    return _verdict(code, HUB, hub="hub", time="time")
 
 
 @pytest.mark.parametrize(
-    ("code", "rules"),
-    [
-        ("try:\n    await mcp_hub.nope()\nexcept ValueError:\n    pass", ["unknown-tool"]),
-        ("try:\n    await mcp_hub.nope()\nexcept MCPError:\n    pass", ["unknown-tool"]),
-        ("try:\n    await mcp_hub.nope()\nexcept Exception:\n    raise", ["unknown-tool"]),
-        ("try:\n    print(1)\nexcept KeyError:\n    mcp_hub.nope", ["unknown-tool"]),
-        ("async def main():\n    await mcp_hub.nope()\nawait main()", ["unknown-tool"]),
-        ("async def main():\n    await mcp_hub.nope()\nmain()", ["unknown-tool"]),
-        (
-            "import asyncio\nasync def main():\n    await mcp_hub.nope()\nasyncio.run(main())",
-            ["unknown-tool"],
-        ),
-        (
-            "import asyncio\nr = await asyncio.gather(mcp_hub.search(), mcp_hub.search(q=1))",
-            ["missing-argument", "unknown-argument"],
-        ),
-        ("try:\n    mcp_hub.search(query='x')\nexcept Exception:\n    pass", ["missing-await"]),
-        ("class A:\n    x = await mcp_hub.search(query='x')", ["await-outside-async"]),
-        ("x = 1\nif x:\n    await mcp_hub.nope()", ["unknown-tool"]),
-        ("await runtime.call_tool('git-hub', 'nope')", ["unknown-tool"]),
-        ("await runtime.call_tool('hub', 'search', {})", ["missing-argument"]),
-        ("await runtime.call_tool_raw('hub', 'nope')", []),
-        ("try:\n    await runtime.call_tool('hub', 'nope')\nexcept MCPError:\n    pass", []),
-        ("try:\n    await mcp_hub.search()\nexcept MCPError:\n    pass", []),
-        ("try:\n    await mcp_hub.search()\nexcept RuntimeError:\n    pass", []),
-        ("try:\n    await mcp_hub.search()\nexcept KeyError:\n    pass", ["missing-argument"]),
-        ("if dir(mcp_hub):\n    await runtime.call_tool('hub', 'nope')", []),
-        ("await mcp_servers['git-hub'].nope()", ["unknown-tool"]),
-        ("await mcp_servers['git-hub']['nope']()", ["unknown-tool"]),
-        ("def f():\n    print(undefined_thing)\nf()", ["undefined-name"]),
-        ("for _ in [1]:\n    r = await mcp_hub.search(querry='x')", ["unknown-argument"]),
-    ],
+    "code", [code for section in programs("fine_programs.txt").values() for code in section]
 )
-def test_what_fails_however_it_is_run_is_certain(code: str, rules: list[str]) -> None:
-    assert _rules(code) == rules
+def test_what_may_well_be_meant_is_not_certain(code: str) -> None:
+    assert [str(found) for found in _hub_verdict(code).certain] == []
 
 
-def _modules() -> list[Path]:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    every = [*sorted(library.glob("*.py")), *sorted((library / "asyncio").glob("*.py"))]
-    return [path for path in every if path.stat().st_size < 40_000][::3]
+@pytest.mark.parametrize(
+    ("rules", "code"),
+    [(rules, code) for rules, codes in programs("wrong_programs.txt").items() for code in codes],
+)
+def test_what_fails_however_it_is_run_is_certain(rules: str, code: str) -> None:
+    found = ", ".join(one.rule for one in _hub_verdict(code).certain)
+    assert (found or "nothing") == rules
 
 
 def test_nothing_certain_is_found_in_modules_that_work() -> None:
-    found = []
-    for path in _modules():
+    library, found = Path(sysconfig.get_paths()["stdlib"]), []
+    every = [*sorted(library.glob("*.py")), *sorted((library / "asyncio").glob("*.py"))]
+    for path in [path for path in every if path.stat().st_size < 40_000][::3]:
         tree = parse(path.read_text(encoding="utf-8", errors="replace"))
         if isinstance(tree, ast.Module):
             found += [f"{path.name}: {one}" for one in check_program(Survey(tree), [], {}).certain]
@@ -133,9 +96,7 @@ def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -
 
 def test_the_demonstrations_program_is_fine() -> None:
     code = (ROOT / "examples" / "repository_report.py").read_text(encoding="utf-8")
-    tree = parse(f"REPOSITORY = '/repository'\n{code}")
-    assert isinstance(tree, ast.Module)
-    assert check_program(Survey(tree), [], {"git": "git", "time": "time"}).certain == ()
+    assert _verdict(f"REPOSITORY = '/repository'\n{code}", git="git", time="time").certain == ()
 
 
 @pytest.mark.parametrize(
@@ -149,9 +110,7 @@ def test_the_demonstrations_program_is_fine() -> None:
 def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
     code: str, part: str
 ) -> None:
-    tree = parse(code)
-    assert isinstance(tree, ast.Module)
-    (found,) = check_program(Survey(tree), [], {"git": "git", "git-forge": "git_forge"}).certain
+    (found,) = _verdict(code, git="git", git_forge="git_forge").certain
     assert part in found.message
 
 
@@ -182,7 +141,7 @@ def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
 def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str, part: str) -> None:
     tree = parse(code)
     if isinstance(tree, Unread):
-        (found,) = explained(code, tree).findings
+        (found,) = explain_syntax(code, tree).findings
         assert found.severity == "note"
         assert part in found.message
 
@@ -194,15 +153,13 @@ def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> Non
         for n in range(300)
     ]
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
-    tree = parse(f"await mcp_s.{huge}({huge}={huge!r})\nprint({huge}1)")
-    assert isinstance(tree, ast.Module)
-    verdict = check_program(Survey(tree), [server], {"s": "s"})
+    verdict = _verdict(f"await mcp_s.{huge}({huge}={huge!r})\nprint({huge}1)", server, s="s")
     assert verdict.certain
     assert len(json.dumps([found.message for found in verdict.findings])) < 5_000
 
 
 def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
-    verdict = _verdict("\n".join(f"await mcp_hub.nope_{n}()" for n in range(100)))
+    verdict = _hub_verdict("\n".join(f"await mcp_hub.nope_{n}()" for n in range(100)))
     assert len(verdict.findings) == 25
     assert verdict.omitted == 75
 
@@ -210,16 +167,14 @@ def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
 def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> None:
     tools = [Tool(server="s", name=f"tool_{n}") for n in range(1000)]
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
-    tree = parse("".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000)))
-    assert isinstance(tree, ast.Module)
-    verdict = check_program(Survey(tree), [server], {"s": "s"})
+    code = "".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000))
+    verdict = _verdict(code, server, s="s")
     assert len(verdict.certain) == 25
     assert verdict.omitted == 8000 - 25
     assert verdict.certain[0].line == 1
 
 
 def test_names_of_a_session_s_earlier_programs_are_no_matter_of_notes() -> None:
-    tree = parse("print(total, json.dumps(rows))")
-    assert isinstance(tree, ast.Module)
-    assert check_program(Survey(tree), [], {}).notes or check_program(Survey(tree), [], {}).certain
-    assert check_program(Survey(tree), [], {}, more_names=True).findings == ()
+    code = "print(total, json.dumps(rows))"
+    assert _verdict(code).findings
+    assert _verdict(code, more_names=True).findings == ()

@@ -36,7 +36,7 @@ SERVERS = (
 )
 
 
-def _foreseen(code: str) -> ExpectedCalls:
+def _expect(code: str) -> ExpectedCalls:
     return expected_calls(Survey(ast.parse(code)), SERVERS)
 
 
@@ -96,7 +96,7 @@ except runtime.MCPError:
 def test_a_call_is_found_with_what_can_be_seen_of_its_arguments() -> None:
     found = {}
     for code in CALLS.split("\n---\n"):
-        foreseen = _foreseen(code)
+        foreseen = _expect(code)
         [call] = foreseen.calls
         assert foreseen.open == ()
         name = f"{call.server}.{call.tool}"
@@ -122,24 +122,24 @@ def test_a_call_is_found_with_what_can_be_seen_of_its_arguments() -> None:
     ],
 )
 def test_where_anything_may_be_called_the_place_is_named(code: str, server: str | None) -> None:
-    assert server in {place.server for place in _foreseen(code).open}
+    assert server in {place.server for place in _expect(code).open}
 
 
 def test_a_call_may_follow_what_stands_before_it_or_shares_a_loop_or_is_in_a_function() -> None:
-    straight = _foreseen("await mcp_git_hub.search('a')\nawait mcp_git_hub.create_issue('b')").calls
+    straight = _expect("await mcp_git_hub.search('a')\nawait mcp_git_hub.create_issue('b')").calls
     assert straight[1].may_follow(straight[0])
     assert not straight[0].may_follow(straight[1])
-    looped = _foreseen(
+    looped = _expect(
         "for x in y:\n  await mcp_git_hub.search('a')\n  await mcp_git_hub.create_issue('b')"
     ).calls
     assert looped[0].may_follow(looped[1])
-    later = _foreseen(
+    later = _expect(
         "async def f():\n  await mcp_git_hub.search('a')\nawait mcp_git_hub.create_issue('b')"
     ).calls
     assert later[0].may_follow(later[1])
 
 
 def test_a_tool_that_is_not_known_is_named() -> None:
-    [place] = _foreseen("x = 1\nawait mcp_git_hub.serach('x')").open
+    [place] = _expect("x = 1\nawait mcp_git_hub.serach('x')").open
     assert (place.line, place.server) == (2, "git-hub")
     assert place.why == "it has no known tool 'serach'"

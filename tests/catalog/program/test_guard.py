@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from bridge.catalog.program.guard import check
-from bridge.catalog.program.guard_rules import DENIED as DENYING
-from bridge.catalog.program.guard_rules import NOTED as NOTING
+from bridge.catalog.program.guard import DENIED, MAX_FINDINGS, NOTED, Verdict, check
 from bridge.catalog.program.parsing import (
     MAX_BRACES,
     MAX_SCANNED_CHARS,
@@ -21,11 +20,11 @@ from bridge.catalog.program.parsing import (
     Unread,
     parse,
 )
-from bridge.catalog.program.report import MAX_FINDINGS, Verdict
 from bridge.catalog.program.survey import Survey
 from bridge.model import Finding
 from examples import demo
-from tests.contract import programs
+from tests.contract import programs as contract
+from tests.golden_texts import programs
 
 EXAMPLES = Path(demo.__file__).parent
 DOCS = EXAMPLES.parent / "docs"
@@ -36,104 +35,15 @@ def scan(code: str) -> Verdict:
     return Verdict(findings=(tree.finding,)) if isinstance(tree, Unread) else check(Survey(tree))
 
 
-def _found(code: str) -> list[tuple[int, str]]:
-    return [(finding.line, finding.rule) for finding in scan(code).findings]
+GUARDED = programs("guarded_programs.txt")
 
 
-DENIED = [
-    ("import ctypes", "native-code"),
-    ("import ctypes.util as u", "native-code"),
-    ("from ctypes import CDLL", "native-code"),
-    ("import _ctypes", "native-code"),
-    ("from cffi import FFI", "native-code"),
-    ("def f():\n import ctypes", "native-code"),
-    ("import importlib\nimportlib.import_module('cty' + 'pes')", "native-code"),
-    ("__import__('ctypes').CDLL(None)", "native-code"),
-    ("import sys\nsys.modules['_ctypes']", "native-code"),
-    ("import subprocess", "process"),
-    ("from subprocess import run as go", "process"),
-    ("import multiprocessing.pool", "process"),
-    ("import pty", "process"),
-    ("import os\nos.system('id')", "process"),
-    ("import os as o\no.system('id')", "process"),
-    ("import os.path as p, os as o\nx = o\nx.popen('id')", "process"),
-    ("from os import system as s\ns('id')", "process"),
-    ("from os import *\nsystem('id')", "process"),
-    ("import os\nrun = os.execvp", "process"),
-    ("import os\nlist(map(os.system, ['id']))", "process"),
-    ("import os\nos.fork()", "process"),
-    ("import os\ngetattr(os, 'sys' + 'tem')('id')", "process"),
-    ("import os\nname = 'system'\ngetattr(os, name)('id')", "process"),
-    ("import os\nos.__dict__['system']('id')", "process"),
-    ("import os\nvars(os)['system']('id')", "process"),
-    ("import sys\nsys.modules['os'].system('id')", "process"),
-    ("__import__('os').system('id')", "process"),
-    ("from importlib import import_module as load\nload('os').kill(1, 9)", "process"),
-    ("a, b = 1, __import__('os')\nb.system('id')", "process"),
-    ("def f():\n global o\n import os as o\no.system('id')", "process"),
-    ("[(o := __import__('os')) for _ in '1']\no.system('id')", "process"),
-    ("class A:\n import os\n os.system('id')", "process"),
-    ("import asyncio\nawait asyncio.create_subprocess_shell('id')", "process"),
-    ("from concurrent import futures\nfutures.ProcessPoolExecutor()", "process"),
-    ("import socket", "socket"),
-    ("from _socket import socket", "socket"),
-    ("import os\nos.setuid(0)", "kernel"),
-    ("import os\nos.unshare(0)", "kernel"),
-    ("import fcntl\nfcntl.ioctl(0, 0x5412, 'x')", "kernel"),
-    ("import posix", "kernel"),
-    ("eval('1')", "dynamic-code"),
-    ("exec(text)", "dynamic-code"),
-    ("compile(text, 'f', 'exec')", "dynamic-code"),
-    ("e = eval\ne('1')", "dynamic-code"),
-    ("import builtins as b\nb.exec('1')", "dynamic-code"),
-    ("list(map(eval, lines))", "dynamic-code"),
-    ("class A:\n eval = 1\n def f(self): return eval('1')", "dynamic-code"),
-    ("def f(eval): ...\neval('1')", "dynamic-code"),
-    ("import runpy", "dynamic-code"),
-    ("__import__(name)", "computed-import"),
-    ("import importlib\nimportlib.import_module(name)", "computed-import"),
-    ("import importlib.util\nimportlib.util.spec_from_file_location('a', 'b')", "computed-import"),
-    ("import pickle\npickle.loads(data)", "code-in-data"),
-    ("from pickle import load", "code-in-data"),
-    ("import marshal\nmarshal.loads(data)", "code-in-data"),
-    ("import pandas as pd\npd.read_pickle('a')", "code-in-data"),
-    ("().__class__.__base__", "internals"),
-    ("().__class__.__subclasses__()", "internals"),
-    ("f.__globals__", "internals"),
-    ("f.__code__ = g", "internals"),
-    ("f'{f.__globals__}'", "internals"),
-    ("type(x).__mro__", "internals"),
-    ("(i for i in ()).gi_frame", "internals"),
-    ("error.__traceback__.tb_frame", "internals"),
-    ("__builtins__", "internals"),
-    ("globals()['__builtins__']", "internals"),
-    ("getattr((), '__cl' + 'ass__').x\ngetattr(x, '__sub' + 'classes__')()", "internals"),
-    ("getattr(x, f\"__{'subclasses'}__\")", "internals"),
-    ("getattr(x, '__'.join(['', 'subclasses', '']))", "internals"),
-    ("import operator\noperator.attrgetter('a.__globals__')(f)", "internals"),
-    ("object.__getattribute__(f, '__globals__')", "internals"),
-    ("match f:\n case object(__globals__=g): pass", "internals"),
-    ("import gc\ngc.get_objects()", "internals"),
-    ("import sys\nsys._getframe(1)", "internals"),
-    ("from types import FunctionType as F\nF(c, {})", "internals"),
-    ("from bridge.guest import client", "internals"),
-    ("open('/proc/self/mem', 'wb')", "sensitive-path"),
-    ("open('/proc/1/environ')", "sensitive-path"),
-    ("open('/proc//self/../self/./mem')", "sensitive-path"),
-    ("open('//etc/shadow')", "sensitive-path"),
-    ("open(file='/etc/' + 'shadow')", "sensitive-path"),
-    ("open(b'/etc/shadow')", "sensitive-path"),
-    ("import os\nos.listdir(os.path.join('/root', '.ssh'))", "sensitive-path"),
-    ("import os\nos.path.expanduser('~/.aws/credentials')", "sensitive-path"),
-    ("from pathlib import Path\nPath('/var/run/docker.sock').exists()", "sensitive-path"),
-    ("from pathlib import Path\np = Path('/etc') / 'shadow'\np.read_text()", "sensitive-path"),
-    ("s.connect('/var/run/docker.sock')", "sensitive-path"),
-    ("P = '/proc/sysrq-trigger'\nopen(P, 'w')", "sensitive-path"),
-]
+def guard_cases(rules: Iterable[str]) -> list[tuple[str, str]]:
+    return [(rule, code) for rule in rules for code in GUARDED[rule]]
 
 
-@pytest.mark.parametrize(("code", "rule"), DENIED, ids=[code for code, _ in DENIED])
-def test_what_a_rule_names_is_found_in_whatever_form(code: str, rule: str) -> None:
+@pytest.mark.parametrize(("rule", "code"), guard_cases(sorted(DENIED.keys() - {"listed"})))
+def test_what_a_rule_names_is_found_in_whatever_form(rule: str, code: str) -> None:
     seen = scan(code)
     assert seen.certain
     assert {finding.rule for finding in seen.findings if finding.severity == "deny"} == {rule}
@@ -141,69 +51,22 @@ def test_what_a_rule_names_is_found_in_whatever_form(code: str, rule: str) -> No
     assert seen.certain[0].message.startswith("`")
 
 
-NOTED = [
-    ("import requests", "no-network"),
-    ("from urllib.request import urlopen", "no-network"),
-    ("from urllib import request", "no-network"),
-    ("import asyncio\nawait asyncio.open_connection('a', 1)", "no-network"),
-    ("name = input('Name? ')", "no-input"),
-]
-
-
-@pytest.mark.parametrize(("code", "rule"), NOTED, ids=[code for code, _ in NOTED])
-def test_what_only_cannot_work_is_noted_and_allowed(code: str, rule: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "code"), [(rule, code) for rule in NOTED for code in GUARDED[rule]]
+)
+def test_what_only_cannot_work_is_noted_and_allowed(rule: str, code: str) -> None:
     seen = scan(code)
     assert seen.certain == ()
     assert [(item.rule, item.severity) for item in seen.findings] == [(rule, "note")]
 
 
 ORDINARY = [
+    *GUARDED["ordinary"],
     (EXAMPLES / "repository_report.py").read_text("utf-8"),
     demo.FILES_PROGRAM,
-    programs.ECHO,
-    programs.FOREVER,
-    programs.BUSY,
-    "await mcp_github.exec(code='x')\nawait mcp_shell.system(command='id')",
-    "await mcp_filesystem.read_file(path='/etc/shadow')\nprint('/proc/self/mem')",
-    "df.eval('a + b')\nmodel.eval()\npandas.eval('1')\nre.compile('a')\nself.fork()",
-    "import pandas as pd\npd.eval('1')\npd.DataFrame().query('a')",
-    "def eval(text): return text\neval('1')",
-    "def f(exec, compile=None):\n return exec(compile)\nlambda eval: eval(1)",
-    "from sympy import exec as exec\nexec('1')",
-    "for eval in range(3): print(eval)\n[open for open in 'ab']",
-    (
-        "import json, re, csv, io, pathlib, statistics, collections, itertools, datetime, math\n"
-        "rows = list(csv.DictReader(io.StringIO('a,b\\n1,2')))\n"
-        "print(json.dumps(statistics.mean(float(row['a']) for row in rows)))\n"
-        "pathlib.Path('out.txt').write_text('x')\nopen('/workspace/out.txt').read()"
-    ),
-    (
-        "import asyncio\nasync def one(n):\n    return await mcp_time.now(n=n)\n"
-        "async with asyncio.TaskGroup() as g:\n    g.create_task(one(1))"
-    ),
-    "plt.savefig('out/a.png')\nimage.save('./out/d.png')\nopen('/mnt/reports/c.csv', 'w')",
-    "open('/tmp/b.txt', 'w').write('')",
-    "df.to_csv('a.csv')\npd.read_csv('a.csv')\nmodel.save('name')\nopen('d.csv')",
-    "import os, sys\nos.getcwd(); os.environ.get('HOME'); os.path.exists('/tmp'); sys.argv",
-    "open('/proc/cpuinfo'); open('/proc/self/status'); open('/proc/meminfo')",
-    (
-        "import importlib\nimportlib.import_module('mcp.servers.' + name)\n"
-        "importlib.import_module(f'mcp.servers.{name}')\nimportlib.import_module('json')\n"
-        "importlib.import_module('mcp.servers.{}'.format(name))"
-    ),
-    "import importlib.util\nimportlib.util.find_spec('numpy')",
-    "import pickle\npickle.dumps([1])\nimport urllib.parse, http\nfrom http import HTTPStatus",
-    "isinstance(f, types.FunctionType)\nimport types\nisinstance(f, types.FunctionType)",
-    "x.__class__.__name__; x.__dict__; x.__doc__; super().__init__(); f.__name__; x.__module__",
-    "getattr(row, column); setattr(row, 'a', 1); getattr(tool, '__name__'); row['__id__']",
-    "import ast\nast.literal_eval('[1]')",
-    "import concurrent.futures\nconcurrent.futures.ThreadPoolExecutor().map(len, [])",
-    "import traceback\ntry: 1/0\nexcept Exception as e: traceback.print_tb(e.__traceback__)",
-    "text = '/etc/shadow'\nprint(text in log, text.split('/'), {text: 1}['x'])",
-    "p = '/etc/shadow'\np = '/tmp/a'\nopen(p)",
-    "system = {'a': 1}\nsystem['a']\nfork = kill = 2",
-    "match command:\n case {'exec': x, **rest}: print(x, rest)\n case [eval, *_]: eval",
-    "class A:\n    def exec(self): return self.exec()\n    def eval(self): return A().eval()",
+    contract.ECHO,
+    contract.FOREVER,
+    contract.BUSY,
     "    import json\n    print(json.dumps(1))\n",
     "\ufeffprint(1)\n",
     "# -*- coding: no-such-codec -*-\nprint(1)\f\nprint('\\d')\r\nx = 1 if 2is 3 else 4\n",
@@ -238,7 +101,7 @@ def test_a_finding_is_one_short_line_whatever_the_program_holds() -> None:
 
 def test_findings_stand_in_the_order_of_the_lines_and_once_each() -> None:
     code = "eval(eval(eval('1')))\n@f.__globals__\ndef g(a=exec): import pty\nimport pty\n"
-    assert _found(code) == [
+    assert [(finding.line, finding.rule) for finding in scan(code).findings] == [
         (1, "dynamic-code"),
         (2, "internals"),
         (3, "dynamic-code"),
@@ -281,42 +144,30 @@ def test_a_syntax_error_is_a_finding_with_its_line(code: str, line: int) -> None
     found.message.encode()
 
 
-def test_a_null_byte_is_a_syntax_error() -> None:
-    assert [found.rule for found in scan("x = 1\nx\0y").findings] == ["syntax"]
-
-
 @pytest.mark.parametrize(
-    "code",
+    ("code", "rules"),
     [
-        "await x\nasync with y: pass\n[z async for z in w]\nasync for a in b: pass",
-        "return 1",
+        ("x = 1\nx\0y", ["syntax"]),
+        # The guest parses these, too.
+        ("await x\nasync with y: pass\n[z async for z in w]\nasync for a in b: pass", []),
+        ("return 1", []),
+        ("-" * 50_000 + "1", ["too-deep"]),
+        ("a" + ".a" * 50_000, ["too-deep"]),
+        ("a+" * 50_000 + "a", ["too-deep"]),
+        ("a if b else " * 9000 + "c", ["too-deep"]),
+        ("#" * MAX_SCANNED_CHARS, []),
+        ("#" * (MAX_SCANNED_CHARS + 1), ["too-long"]),
+        # Fields of f-strings count, and dictionaries do not.
+        ("a = 1\nf'" + "{a}" * MAX_BRACES + "'", []),
+        ("a = 1\nf'" + "{a}" * (MAX_BRACES + 1) + "'", ["too-long"]),
+        ("{}," * (MAX_BRACES + 1), []),
     ],
+    ids=range(12),
 )
-def test_what_the_guest_parses_is_read_the_same_way(code: str) -> None:
-    assert not isinstance(parse(code), Unread)
-    scan(code)
-
-
-@pytest.mark.parametrize(
-    "code",
-    ["-" * 50_000 + "1", "a" + ".a" * 50_000, "a+" * 50_000 + "a", "a if b else " * 9000 + "c"],
-)
-def test_a_program_nested_too_deeply_is_a_finding(code: str) -> None:
-    seen = scan(code)
-    assert [found.rule for found in seen.findings] == ["too-deep"]
-
-
-def test_a_program_too_long_to_be_read_is_not_parsed() -> None:
-    assert scan("#" * MAX_SCANNED_CHARS).findings == ()
-    seen = scan("#" * (MAX_SCANNED_CHARS + 1))
-    assert [(found.rule, found.line) for found in seen.findings] == [("too-long", 0)]
-
-
-def test_fields_of_texts_are_counted_and_dictionaries_are_not() -> None:
-    assert scan("a = 1\nf'" + "{a}" * MAX_BRACES + "'").findings == ()
-    seen = scan("a = 1\nf'" + "{a}" * (MAX_BRACES + 1) + "'")
-    assert [found.rule for found in seen.findings] == ["too-long"]
-    assert scan("{}," * (MAX_BRACES + 1)).findings == ()
+def test_a_program_too_long_or_too_deep_to_be_read_is_a_finding(
+    code: str, rules: list[str]
+) -> None:
+    assert [found.rule for found in scan(code).findings] == rules
 
 
 def test_warnings_about_the_program_do_not_become_the_bridge_s() -> None:
@@ -381,8 +232,8 @@ def test_settings_add_to_what_the_guard_denies(code: str, found: list[tuple[int,
 def test_the_page_about_the_guard_says_what_is_so() -> None:
     names = ("static-guard.md", "reference/static-guard.md")
     page = "".join((DOCS / name).read_text("utf-8") for name in names)
-    for rule in (*DENYING, *NOTING):
-        assert f"| `{rule}` | {'deny' if rule in DENYING else 'note'} |" in page
+    for rule in (*DENIED, *NOTED):
+        assert f"| `{rule}` | {'deny' if rule in DENIED else 'note'} |" in page
     for name in (SYNTAX, TOO_DEEP, TOO_LONG):
         assert f"`{name}`" in page
     assert f"{MAX_SCANNED_CHARS:,}" in page

@@ -14,17 +14,25 @@ import pytest
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.edits import apply_edits
-from bridge.catalog.program.f_strings import rewrite_f_strings
-from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.repairs import read_program
+from bridge.catalog.program.parsing import (
+    Unread,
+    apply_edits,
+    parse,
+    read_program,
+    rewrite_f_strings,
+)
+from bridge.catalog.program.references import NameTable
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError
+from tests.golden_texts import programs
 from tests.wrong_programs.test_wrong_programs import FORGE
 
-FENCE = "```"
+PROGRAMS = programs("repaired_programs.txt")
 VALID_PROGRAMS = 500
+
+
+def pairs(section: str) -> list[list[str]]:
+    return [program.split("\n==>\n") for program in PROGRAMS[section]]
 
 
 def valid_programs() -> Iterator[str]:
@@ -57,22 +65,7 @@ def test_a_program_that_parses_is_never_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "program",
-    [
-        'print("&lt;b&gt; “quoted” \\n >>> x")',
-        f'text = """\n{FENCE}python\nx = 1\n{FENCE}\n"""',
-        'def f():\n    """Do.\n\n    >>> f()\n    1\n    """\n    return 1',
-        '{"code": 1}',
-        '{"code": "print(1)", "x": 2}',
-        '{"name": "print(1)"}',
-        '"hello world"',
-        '"Done: 3 issues"',
-        "In = {}\nIn[1]: int = f(1)",
-        "x = {'code': 'print(1)'}",
-        "a &lt; b",
-        "\ufeffprint(1)",
-        "print(1)\r\nprint(2)\r\n",
-    ],
+    "program", [*PROGRAMS["left alone"], "\ufeffprint(1)", "print(1)\r\nprint(2)\r\n"]
 )
 def test_what_only_looks_like_a_slip_is_left_alone(program: str) -> None:
     read = read_program(program)
@@ -82,38 +75,11 @@ def test_what_only_looks_like_a_slip_is_left_alone(program: str) -> None:
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        (f"{FENCE}python\nx = 1\n{FENCE}", "x = 1"),
-        (f"Here it is:\n\n{FENCE}\nx = 1\n{FENCE}\n\nIt sets `x = 1` (an integer).", "x = 1"),
-        (f'{FENCE}\nr = """\n{FENCE}\n"""\n{FENCE}', f'r = """\n{FENCE}\n"""'),
-        (f"{FENCE}py\nx = 1", "x = 1"),
-        (f"x = 1\n{FENCE}", "x = 1"),
-        ("print(“it's”, ‘x’)", "print(\"it's\", 'x')"),
+        *pairs("repaired"),
         ("if x:\n\xa0\xa0\xa0\xa0y =\u200b 1 – 2 # “”", "if x:\n    y = 1 - 2 # “”"),
-        ("print(&quot;a&quot; &lt; &quot;b&quot;)", 'print("a" < "b")'),
-        (
-            ">>> x = 1\n>>> x\n1\n>>> for i in y:\n...     i\n...",
-            "x = 1\nx\n\nfor i in y:\n    i\n",
-        ),
-        ('x = "a\\nb"\\nprint(x)', 'x = "a\\nb"\nprint(x)'),
-        ('x = \\"a\\"\\nprint(x)', 'x = "a"\nprint(x)'),
-        ('{"code": "print(1)"}', "print(1)"),
-        ('{"name": "run_python", "arguments": {"code": "print(1)"}}', "print(1)"),
-        ('{"name": "x__run_python", "arguments": "{\\"code\\": \\"f(1)\\"}"}', "f(1)"),
-        ('"x = 1\\nprint(x)"', "x = 1\nprint(x)"),
-        (f"{FENCE}\nx = 1\n{FENCE}\n{FENCE}\ny = 2\n{FENCE}", "x = 1\ny = 2"),
-        (f"{FENCE}py\nx = 1\n{FENCE}\nThen\n{FENCE}py\nprint(x)\n{FENCE}", "x = 1\nprint(x)"),
-        (f"Do\n{FENCE}bash\npip install x\n{FENCE}\nThen\n{FENCE}py\ny\n{FENCE}", "y"),
-        (f"{FENCE}py\nf(1)\n{FENCE}\nOutput:\n{FENCE}\nIssue 4: wish\n{FENCE}", "f(1)"),
-        ("<code>\nx = 1\n</code>", "x = 1"),
-        ("x = 1\n<end_code>", "x = 1"),
+        (">>> x\n1\n>>> for i in y:\n...     i\n...", "x\n\nfor i in y:\n    i\n"),
         ("In [1]: x = 1\n\nIn [2]: x\nOut[2]: 1", "x = 1\n\nx\n"),
-        ("9 | if x:\n10 |     y", "if x:\n    y"),
-        ("f(&quot;/x?a=1&copy=2&quot;)", 'f("/x?a=1&copy=2")'),
-        (">>> f(1)", "f(1)"),
-        (f'{{"code": "{FENCE}\\nprint(1)\\n{FENCE}"}}', "print(1)"),
         ("if x:\n\ta\n    b", "if x:\n    a\n    b"),
-        ("%matplotlib inline\nx", "\nx"),
-        (f"{FENCE}\n>>> print(“a”)\n{FENCE}", 'print("a")'),
     ],
 )
 def test_a_slip_is_read_as_it_is_meant(given: str, meant: str) -> None:
@@ -123,46 +89,14 @@ def test_a_slip_is_read_as_it_is_meant(given: str, meant: str) -> None:
     assert isinstance(read.tree, ast.Module)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        f'def f():\n    """Do.\n\n    {FENCE}\n    x = 1\n    {FENCE}\n    """\n    return ((',
-        f'report = """\n{FENCE}\nx = 1\n{FENCE}\n"""\nprint(report',
-        f"import json\n{FENCE}\nx = 1\n{FENCE}",
-        f"{FENCE}\nx = 1\n{FENCE}\nand then\n{FENCE}\ny = 2\n{FENCE}",
-        f"A\n{FENCE}py\nx = 1\nf(x)\n{FENCE}\nB\n{FENCE}py\nx = 1\ng(x)\n{FENCE}",
-        f"{FENCE}py\nf(1)\n{FENCE}\nThen\n{FENCE}\ng(2)\n{FENCE}",
-        "1 | x = 1\n3 | y = 2",
-        'def f():\n    """\n    >>> 1\n    """\n  x',
-        ">>> ids = [1, 2]\nfor i in ids:\n    await close(i)\nprint('closed')",
-        ">>> ids = [1, 2]\n>>> x = 1\nfor i in ids:\n    await close(i)",
-        ">>> ids\nx",
-        f"{FENCE}python\nids = [1]\n{FENCE}\nawait close(\n    1,\n    'x')",
-        f"{FENCE}python\nids = [1]\n{FENCE}\nfor i in ids:\n    await close(i,",
-        'x = """\n%config y\n"""\nprint(x',
-        "print('it’s\\n",
-        "x = = 1",
-    ],
-)
+@pytest.mark.parametrize("given", PROGRAMS["ambiguous"])
 def test_what_may_mean_something_else_is_not_repaired(given: str) -> None:
     read = read_program(given)
     assert (read.code, read.read_as) == (given, "")
     assert isinstance(read.tree, Unread)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'f"{d["a"]} {", ".join(x)}"',
-        'f"{f"{"a"}"}"',
-        'f"{"\\n".join(x)}"',
-        'f"say \\"{d["a"]}\\" {{x}}"',
-        'f"{x:>{w["b"]}} {d["a"]!r:5} {y != "z"}"',
-        "f'''{d['a']}''' # it's",
-        'f"{s != "}"} {"q"}"',
-        'rf"\\d{d["a"]}"',
-    ],
-)
+@pytest.mark.parametrize("line", PROGRAMS["f-strings of Python 3.12"])
 def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
     read = read_program(line, lambda: "3.11")
     ast.parse(read.code, feature_version=(3, 11))
@@ -172,17 +106,7 @@ def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.13"])
-@pytest.mark.parametrize(
-    "line",
-    [
-        "f“{d[“a”]}”",
-        'f"{d[“a”]}"',
-        "f“{d[‘a’]}”",
-        "f'{d[‘a’]}'",
-        "f“{“, ”.join(d)}”",
-        "f“{d[“a”]:>{w[“n”]}}”",
-    ],
-)
+@pytest.mark.parametrize("line", PROGRAMS["typographic quotes in f-strings"])
 def test_typographic_quotes_nested_in_f_strings_mean_the_same_everywhere(
     line: str, python: str
 ) -> None:
@@ -253,49 +177,12 @@ def with_awaits(code: str, *, in_session: bool = False) -> str | None:
     return None if found is None else found[0]
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        (f"print({CALL}['login'])", f"print((await {CALL})['login'])"),
-        (f"x = {CALL}\nprint(x['login'])", f"x = (await {CALL})\nprint(x['login'])"),
-        (f"x = await {CALL}['login']", f"x = (await {CALL})['login']"),
-        (f"é = f'é {{{CALL}}} é'", f"é = f'é {{(await {CALL})}} é'"),
-        (f"async for i in {CALL}:\n    i", f"for i in (await {CALL}):\n    i"),
-        (f"x = await {CALL}\nreturn x", f"x = await {CALL}\nx"),
-        (f"x = await {CALL}\nawait print(x)", f"x = await {CALL}\nprint(x)"),
-        ("final_answer(2)", "(2)"),
-        (
-            f"import asyncio\nr = await asyncio.gather(await {CALL})",
-            f"import asyncio\nr = await asyncio.gather({CALL})",
-        ),
-        (
-            f"import asyncio\nr = await asyncio.gather([{CALL}])",
-            f"import asyncio\nr = await asyncio.gather(*[{CALL}])",
-        ),
-        (
-            f"def f():\n    return await {CALL}\nprint(f())",
-            f"async def f():\n    return await {CALL}\nprint((await f()))",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("given", "meant"), pairs("awaits inserted"))
 def test_a_missing_await_is_inserted_where_it_is_certain(given: str, meant: str) -> None:
     assert with_awaits(given) == meant
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        f"import asyncio\nr = await asyncio.gather({CALL}, {CALL})",
-        f"import asyncio\nt = asyncio.create_task({CALL})\nawait t",
-        f"import asyncio\nr = await asyncio.wait_for({CALL}, 5)",
-        f"import asyncio\ncalls = [{CALL} for _ in range(2)]\nr = await asyncio.gather(*calls)",
-        f"c = {CALL}\nprint(c)\nr = await c",
-        f"def f():\n    return {CALL}['login']\nprint(f())",
-        f"x = lambda: {CALL}['login']",
-        f"import asyncio\ndef f():\n    return await {CALL}\nprint(asyncio.run(f()))",
-        f"def f():\n    return await {CALL}\nx = [f() for _ in range(2)]",
-    ],
-)
+@pytest.mark.parametrize("given", PROGRAMS["awaited later"])
 def test_no_await_is_inserted_where_the_program_may_await_later(given: str) -> None:
     assert with_awaits(given) is None
 
@@ -352,21 +239,7 @@ def test_a_command_of_one_meaning_is_read_as_that(
     assert read.packages == expected
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "!ls -la",
-        "!pip install -r requirements.txt",
-        "!pip install git+https://example.org/x",
-        "!pip install ./wheel.whl",
-        "!pip install --index-url https://example.org a",
-        "!pip install a && rm b",
-        "!pip install",
-        "!pip uninstall a",
-        "%%bash",
-        "%run other.py",
-    ],
-)
+@pytest.mark.parametrize("command", PROGRAMS["commands of no single meaning"])
 def test_a_command_that_may_mean_more_is_not_understood(command: str) -> None:
     read = read_program(f"{command}\nx = 1")
     assert isinstance(read.tree, Unread)

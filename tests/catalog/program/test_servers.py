@@ -5,13 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.server_references import (
-    Reach,
-    References,
-    references,
-)
+from bridge.catalog.program.references import Reach, References, references
 from bridge.catalog.program.survey import Survey
+from tests.golden_texts import programs
 
+PROGRAMS = programs("server_programs.txt")
 ALIASES = {"git-hub": "git_hub", "time": "time", "file system": "file_system"}
 
 
@@ -20,37 +18,7 @@ def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
     return References() if isinstance(tree, Unread) else references(Survey(tree), aliases)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "await mcp_git_hub.create_issue(repo='a')",
-        "x = mcp_servers['git-hub']",
-        "x = mcp_servers['git_hub']",
-        "x = mcp_servers.get('git-hub')",
-        "from mcp.servers import git_hub",
-        "from mcp.servers import git_hub as g",
-        "import mcp.servers.git_hub",
-        "import mcp.servers.git_hub as g",
-        "from mcp.servers.git_hub import create_issue",
-        "from mcp.servers.git_hub import *",
-        "import mcp\nawait mcp.servers.git_hub.create_issue()",
-        "import mcp.servers as s\nawait s.git_hub.x()",
-        "from mcp import servers\nawait servers.git_hub.x()",
-        "from mcp import servers as s\nawait s.git_hub.x()",
-        "await runtime.call_tool('git-hub', 'x')",
-        "await runtime.call_tool('mcp_git_hub', 'x')",
-        "await runtime.call_tool_raw(server='git-hub', tool='x')",
-        "await mcp.runtime.list_tools('git-hub')",
-        "from mcp import runtime as r\nawait r.query_tool_docs('git-hub')",
-        "import mcp.runtime as r\nawait r.list_tools('git-hub')",
-        "from mcp.runtime import call_tool as c\nawait c('git-hub', 'x')",
-        "import importlib\nimportlib.import_module('mcp.servers.git_hub')",
-        "from importlib import import_module\nimport_module('mcp.servers.git_hub')",
-        "import mcp\ngetattr(mcp.servers, 'git_hub')",
-        "async def f():\n    return [await mcp_git_hub.x(i) async for i in y]",
-        "print(f'{await mcp_git_hub.x()}')",
-    ],
-)
+@pytest.mark.parametrize("code", PROGRAMS["names git-hub"])
 def test_each_way_to_name_a_server_is_found(code: str) -> None:
     assert referenced_servers(code, ALIASES) == References(servers=("git-hub",))
 
@@ -75,33 +43,14 @@ def test_servers_come_in_order_of_first_appearance() -> None:
     assert referenced_servers(code, ALIASES).servers == ("file system", "time", "git-hub")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "for name in mcp_servers: print(name)",
-        "mcp_servers.items()",
-        "from mcp.servers import *",
-        "for s in LOADED_MCP_SERVERS: print(s)",
-    ],
-)
+@pytest.mark.parametrize("code", PROGRAMS["uses all servers"])
 def test_a_program_that_uses_all_servers_is_noticed(code: str) -> None:
     found = referenced_servers(code, ALIASES)
     assert found.dynamic
     assert found.unknown == {}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "mcp_servers[name].x()",
-        "mcp_servers.get(name)",
-        "globals()['mcp_' + name]",
-        "import importlib; importlib.import_module('mcp.servers.' + name)",
-        "__import__(f'mcp.servers.{name}')",
-        "import mcp\ngetattr(mcp.servers, name)",
-        "from mcp import servers\ngetattr(servers, name)",
-    ],
-)
+@pytest.mark.parametrize("code", PROGRAMS["computes names"])
 def test_a_program_that_computes_names_gets_the_servers_that_its_texts_name(code: str) -> None:
     assert referenced_servers(code, ALIASES) == References()
     texts = "names = ['time', 'git_hub', 'mcp_file_system', 'the time', '', 'zzz']\n"
@@ -111,35 +60,7 @@ def test_a_program_that_computes_names_gets_the_servers_that_its_texts_name(code
     assert referenced_servers(texts, ALIASES) == References()
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "print('mcp_git_hub')  # mcp_time",
-        "x.mcp_git_hub",
-        "results = {}\nresults.get('git-hub')",
-        "mcp_servers = 1",
-        "runtime.call_tool",
-        "await runtime.call_tool()",
-        "await other.call_tool('git-hub')",
-        "await runtime.search_tool_docs('git-hub')",
-        "await runtime.call_tool(name, 'x')",
-        "await runtime.call_tool(server=name, tool='x')",
-        "await runtime.call_tool(**arguments)",
-        "vars(thing); locals(); eval('1'); exec(text); globals",
-        "import importlib; importlib.import_module('json'); importlib.import_module(name)",
-        "getattr(thing, name); getattr(mcp.servers, 'nothing')",
-        "from . import servers\nfrom .mcp.servers import git_hub",
-        "import os, mcp.servers, mcp.runtime, mcp",
-        "from mcp import runtime, client",
-        "from mcp.runtime import MCPError",
-        "servers.git_hub",
-        "mcp_servers.get()",
-        "mcp_servers.get('nothing')",
-        "import mcp\nprint(mcp.servers.__doc__)",
-        "call_tool('git-hub')",
-        "",
-    ],
-)
+@pytest.mark.parametrize("code", [*PROGRAMS["names no server"], ""])
 def test_what_names_no_server_is_left_alone(code: str) -> None:
     found = referenced_servers(code, ALIASES)
     assert found.servers == ()
@@ -172,20 +93,7 @@ def test_a_misspelt_server_is_reported_with_what_may_be_meant(code: str, unknown
     assert [*found.unknown.values()] == [unknown]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "mcp_results = []\nmcp_results.append(1)",
-        "def f(mcp_client): return mcp_client",
-        "def mcp_f(): ...\nmcp_f()",
-        "class mcp_c: ...\nmcp_c()",
-        "import mcp_tools\nmcp_tools.x()",
-        "from a import b as mcp_b\nmcp_b()",
-        "from a import *\nmcp_anything()",
-        "try: ...\nexcept E as mcp_e: print(mcp_e)",
-        "match x:\n    case [*mcp_rest] as mcp_all: print(mcp_rest, mcp_all)",
-    ],
-)
+@pytest.mark.parametrize("code", PROGRAMS["has names of its own"])
 def test_the_programs_own_names_are_not_taken_for_servers(code: str) -> None:
     assert referenced_servers(code, ALIASES).unknown == {}
 
@@ -216,10 +124,6 @@ await runtime.read_resource("books://emma")
     assert [*wrong.unknown.values()] == ["line 1: no server is called 'oen'. Did you mean 'one'?"]
 
 
-def of(code: str) -> Reach | None:
-    return referenced_servers(code, ALIASES).reach
-
-
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -245,37 +149,9 @@ def of(code: str) -> Reach | None:
     ],
 )
 def test_a_program_that_names_what_it_uses_reaches_that(code: str, expected: Reach) -> None:
-    assert of(code) == expected
+    assert referenced_servers(code, ALIASES).reach == expected
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "await mcp_servers['time'].now()",
-        "await runtime.call_tool('time', 'now')",
-        "print(runtime)",
-        "import mcp",
-        "from mcp.servers import time",
-        "from mcp.runtime import MCPError",
-        "import sys",
-        "import importlib",
-        "import helper_of_my_own",
-        "from . import x",
-        "from os import sys",
-        "import os\nos.sys.modules",
-        "eval('1')",
-        "exec(input())",
-        "globals()['x']",
-        "getattr(mcp_time, 'now')",
-        "x = lambda: 0\nx.__globals__",
-        "match x:\n    case object(__globals__=g): pass",
-        "'{0.__globals__}'.format(print)",
-        "name = 'mcp_time'",
-        "open('x.py', 'w').write('import mcp')",
-        "__builtins__",
-        "import pandas\npandas.DataFrame().query('a > 1')",
-        "mcp.servers",
-    ],
-)
+@pytest.mark.parametrize("code", PROGRAMS["may reach anything"])
 def test_a_program_that_can_look_around_may_reach_anything(code: str) -> None:
-    assert of(code) is None
+    assert referenced_servers(code, ALIASES).reach is None

@@ -1,6 +1,6 @@
 """A stdio MCP server that answers with what lies in files, byte for byte. Standard library only.
 
-Its argument is a directory: `tools-1`, `tools-2`, … hold the pages of its list of tools, likewise
+Its argument is a directory: `tools-1`, `tools-2`, … hold the pages of its list of tools, as do
 `resources` and `prompts`, `result` what every call returns, `before` what it writes ahead of that.
 A call whose argument `line` is a text is answered with that, with the request's number for ID.
 """

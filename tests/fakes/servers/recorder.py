@@ -95,7 +95,7 @@ TOOLS: dict[str, dict[str, Json]] = {
             DESTROYS,
             required=("to", "amount"),
         ),
-        tool("plain", "Do something that nobody says anything about.", {"value": ""}),
+        tool("plain", "Do something without a description of its effect.", {"value": ""}),
         tool("fail", "Fail, always.", _TEXT, WRITES, required=()),
         tool(
             "fail_times",

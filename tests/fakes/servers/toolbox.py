@@ -258,7 +258,7 @@ async def named(context: Context, params: Other) -> str | InputRequiredResult:
     if isinstance(answers, InputRequiredResult):
         return answers
     if not isinstance(answers, dict):
-        raise MCPError(-32000, "nobody was asked")
+        raise MCPError(-32000, "no user was asked")
     return f"for {answers['it'].content['name']}"
 
 

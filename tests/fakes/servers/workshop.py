@@ -63,7 +63,7 @@ def say(_: Json, arguments: Arguments) -> Json:
 
 
 def fail(_: Json, arguments: Arguments) -> Json:
-    return {**said("the shelf is empty"), "structuredContent": {"shelf": 7}, "isError": True}
+    return {**said("the store is empty"), "structuredContent": {"store": 7}, "isError": True}
 
 
 def big(_: Json, arguments: Arguments) -> Json:

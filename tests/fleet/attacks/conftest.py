@@ -16,7 +16,6 @@ from tests.security.targets import planted
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, object]]:
-    """Plant what a sandbox may not reach: the nodes are this machine."""
     with planted(tmp_path_factory.mktemp("host")) as found:
         yield found
 
@@ -28,7 +27,6 @@ async def arena(
     host: Mapping[str, object],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Arena]:
-    """Give an engine on the cluster, open for all of a module's tests."""
     home = tmp_path_factory.mktemp("kubernetes")
     settings = settings_in(home, kubeconfig, warm=1, memory=f"{MEMORY}m", pids=str(PIDS))
     listed = engine_on(cluster, kubeconfig).ours

@@ -1,19 +1,27 @@
-"""The audit log's files: each bridge its own, bounded, private, and never half a record."""
+"""The audit log's files: one for each bridge, limited, private, and a chain of hashes."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import random
+import shutil
 import stat
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.reading import BEGUN
+from bridge.gate.audit.log import before_first, lines, link_record, opened
+from bridge.gate.audit.reading import BEGUN, verify
 from tests.audit_rig import (
     ALLOWED,
     DAY,
@@ -36,7 +44,6 @@ MIDNIGHT = 1_790_035_200.0
 
 
 async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path: Path) -> None:
-    """Which no one else can read: arguments of calls are no one else's business."""
     directory = tmp_path / "state" / "audit"
     log = AuditLog(directory, now=FakeClock())
     found = await log.append(note("one"))
@@ -92,7 +99,6 @@ def _names(directory: Path) -> list[str]:
 
 
 async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_path: Path) -> None:
-    """Retention says what it took, so that what it left can be checked."""
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=3)
     for day in range(8):
@@ -105,7 +111,9 @@ async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_p
     # The same file taken away by somebody else is missed.
     log_paths(tmp_path)[0].unlink()
     (found,) = wrong(tmp_path)
-    assert "2026-09-25-000001.jsonl: 2026-09-26-000001.jsonl names it, and it is not there" in found
+    assert (
+        "2026-09-25-000001.jsonl: 2026-09-26-000001.jsonl names it, and it does not exist" in found
+    )
 
 
 async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: Path) -> None:
@@ -127,9 +135,7 @@ async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: 
 
 
 @pytest.mark.parametrize("torn", [b'{"kind":"call","ru\x00\x00', bytes(300_000)])
-async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
-    tmp_path: Path, torn: bytes
-) -> None:
+async def test_an_unfinished_line_is_no_tampering(tmp_path: Path, torn: bytes) -> None:
     """Only of that line nothing is known; what it was for was not done. Some file systems leave
     zeros where a machine lost its power."""
     log = AuditLog(tmp_path, now=FakeClock())
@@ -156,20 +162,17 @@ async def test_with_sync_records_are_written_to_the_disk(tmp_path: Path) -> None
     assert whole(tmp_path).records == 13
 
 
-async def test_with_sync_a_call_that_is_cancelled_is_recorded_whole_or_not_at_all(
-    tmp_path: Path,
-) -> None:
-    """Nothing is made then; and an outcome is recorded also if its run is cancelled."""
+async def test_sync_records_cancelled_calls_completely(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now=FakeClock(), sync=True)
     run = RunAudit(log, "r1")
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run.calling(1, a_call(), ALLOWED, None)
+        await run.record_call(1, a_call(), ALLOWED, None)
     assert kinds(tmp_path) == []
-    await run.calling(2, a_call(), ALLOWED, None)
+    await run.record_call(2, a_call(), ALLOWED, None)
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await run.called(2, "ok", size=1, ms=1)
+        await run.record_outcome(2, "ok", size=1, ms=1)
     assert kinds(tmp_path) == ["call", "outcome"]
     log.close()
 
@@ -182,7 +185,7 @@ async def test_with_sync_a_call_that_is_cancelled_is_recorded_whole_or_not_at_al
         "mkdir -m 700 audit; mkfifo -m 600 audit/2026-09-21-000001.jsonl",
         "mkdir other; ln -s other audit",
         "mkdir -m 770 audit",
-        "mkdir -m 700 audit; touch audit/2026-09-21-000001.jsonl; chmod 666 audit/*",
+        "mkdir -m 700 audit; touch audit/2026-09-21-000001.jsonl; chmod 602 audit/*",
     ],
 )
 async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare: str) -> None:
@@ -200,15 +203,6 @@ async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare:
     assert not elsewhere.exists() or not elsewhere.read_bytes()
 
 
-async def test_without_a_record_or_a_directory_there_is_no_file(tmp_path: Path) -> None:
-    AuditLog(tmp_path / "audit").close()
-    assert not (tmp_path / "audit").exists()
-    log = AuditLog(None)
-    assert await log.append(note("one")) == ""
-    log.later(note("two"))
-    log.close()
-
-
 async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now=FakeClock(NOON))
     log.later(note("one"))
@@ -221,13 +215,11 @@ async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> N
 
 
 @pytest.mark.guarantee("audit-floods")
-async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_nothing(
-    tmp_path: Path,
-) -> None:
-    """Whoever floods it must not get rid of what it knows; how things ended is still written."""
+async def test_a_full_log_refuses_calls_and_keeps_records(tmp_path: Path) -> None:
+    """A flood must not remove earlier records. The ends of calls and runs are still written."""
     log = AuditLog(tmp_path, now=FakeClock(), quota=5000)
     await log.append({"kind": "call", "run": "first"})
-    refused = await _flooded(log)
+    refused = await _flood(log)
     assert 10 < len(refused) < 40
     assert {error.code for error in refused} == {"audit_unavailable"}
     assert "MCP_BRIDGE_AUDIT_BYTES" in refused[0].remedy
@@ -237,7 +229,7 @@ async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_no
     assert sum(path.stat().st_size for path in log_paths(tmp_path)) < 6000
     log.close()
     # Nor has the next bridge room for it, or begins a file.
-    assert len(await _flooded(AuditLog(tmp_path, now=FakeClock(), quota=5000), 3)) == 3
+    assert len(await _flood(AuditLog(tmp_path, now=FakeClock(), quota=5000), 3)) == 3
     assert len(log_paths(tmp_path)) == 1
     whole(tmp_path)
 
@@ -273,20 +265,18 @@ async def test_a_caller_that_has_used_up_its_share_is_refused_alone(tmp_path: Pa
     whole(tmp_path)
 
 
-async def test_a_full_log_goes_on_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
-    """Without being started again, and with a record of what was removed."""
+async def test_a_full_log_continues_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=2, quota=5000)
-    assert await _flooded(log)
+    assert await _flood(log)
     clock.now += 4 * DAY
-    assert not await _flooded(log, 2)
+    assert not await _flood(log, 2)
     log.close()
     assert "retention" in kinds(tmp_path)
     whole(tmp_path)
 
 
-async def _flooded(log: AuditLog, records: int = 40) -> list[AuditError]:
-    """Append records to a log; return why it did not take some."""
+async def _flood(log: AuditLog, records: int = 40) -> list[AuditError]:
     refused = []
     for number in range(records):
         try:
@@ -294,3 +284,278 @@ async def _flooded(log: AuditLog, records: int = 40) -> list[AuditError]:
         except AuditError as error:
             refused.append(error)
     return refused
+
+
+Mutation = Callable[[dict[str, bytes], random.Random], None]
+
+
+async def _make(directory: Path) -> None:
+    clock = FakeClock()
+    log = AuditLog(directory, now=clock, days=2, largest=1200)
+    for day in range(5):
+        await write(log, *(f"{day}-{number}" for number in range(5)), text="ä" * day)
+        clock.now += DAY
+    log.close()
+    tear(directory, b'{"kind":"run","ru')
+    log = AuditLog(directory, now=clock, days=2, largest=1200)
+    await write(log, "after the crash", "and more")
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def log_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    directory = tmp_path_factory.mktemp("made") / "audit"
+    anyio.run(_make, directory)
+    report = whole(directory)
+    assert report.files >= 4
+    assert BEGUN in {note.what for note in report.notes}
+    assert "removed for their age" in str(report.notes)
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def _older_files(files: dict[str, bytes]) -> list[str]:
+    """Return all files but the newest, whose end nothing else knows."""
+    return sorted(files)[:-1]
+
+
+def _change_a_byte(files: dict[str, bytes], chance: random.Random) -> None:
+    name = chance.choice(_older_files(files))
+    data = bytearray(files[name])
+    # What is after the last newline was never a record.
+    data[chance.randrange(data.rindex(b"\n") + 1)] ^= chance.randrange(1, 256)
+    files[name] = bytes(data)
+
+
+def _add_a_byte(files: dict[str, bytes], chance: random.Random) -> None:
+    name = chance.choice(sorted(files))
+    data = files[name]
+    # At the very end it is a line begun, which is told and is no tampering.
+    at = chance.randrange(data.rindex(b"\n") + 1)
+    files[name] = data[:at] + bytes([chance.randrange(256)]) + data[at:]
+
+
+def _cut_the_end(files: dict[str, bytes], chance: random.Random) -> None:
+    name = chance.choice(_older_files(files))
+    # What is after the last newline was never a record.
+    files[name] = files[name][: chance.randrange(files[name].rindex(b"\n") + 1)]
+
+
+def _remove_a_file(files: dict[str, bytes], chance: random.Random) -> None:
+    del files[chance.choice(_older_files(files))]
+
+
+def _exchange_files(files: dict[str, bytes], chance: random.Random) -> None:
+    first, second = chance.sample(sorted(files), 2)
+    files[first], files[second] = files[second], files[first]
+
+
+def _rename_a_file(files: dict[str, bytes], chance: random.Random) -> None:
+    files["2026-10-01-000001.jsonl"] = files.pop(chance.choice(sorted(files)))
+
+
+def _change_lines(change: Callable[[list[bytes], random.Random], None], least: int = 1) -> Mutation:
+    """Return a mutation of the complete lines of a file that has at least so many."""
+
+    def mutate(files: dict[str, bytes], chance: random.Random) -> None:
+        names = [name for name in sorted(files) if files[name].count(b"\n") >= least]
+        name = chance.choice(names)
+        *lines, rest = files[name].split(b"\n")
+        change(lines, chance)
+        files[name] = b"\n".join([*lines, rest])
+
+    return mutate
+
+
+def _exchange_lines(lines: list[bytes], chance: random.Random) -> None:
+    first, second = chance.sample(range(len(lines)), 2)
+    lines[first], lines[second] = lines[second], lines[first]
+
+
+def _insert_a_line(lines: list[bytes], chance: random.Random) -> None:
+    forged, _ = link_record(note("forged"), before_first(FILE), "2026-09-21T00:00:00.000Z")
+    inserted = [forged.removesuffix(b"\n"), chance.choice(lines), b"{}", b""]
+    lines.insert(chance.randrange(len(lines) + 1), chance.choice(inserted))
+
+
+def _remove_a_line(files: dict[str, bytes], chance: random.Random) -> None:
+    name = chance.choice(_older_files(files))
+    lines = files[name].splitlines(keepends=True)
+    del lines[chance.randrange(files[name].count(b"\n"))]
+    files[name] = b"".join(lines)
+
+
+FILE = "2026-09-21-000001.jsonl"
+
+MUTATIONS: list[Mutation] = [
+    _change_a_byte,
+    _add_a_byte,
+    _cut_the_end,
+    _remove_a_file,
+    _exchange_files,
+    _rename_a_file,
+    _remove_a_line,
+    _change_lines(_exchange_lines, 2),
+    _change_lines(_insert_a_line),
+]
+
+
+@given(seed=st.integers(0, 2**32), which=st.sampled_from(MUTATIONS))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_done_to_any_file_is_found(
+    log_files: dict[str, bytes], tmp_path: Path, seed: int, which: Mutation
+) -> None:
+    changed = dict(log_files)
+    which(changed, random.Random(seed))
+    if changed == log_files:
+        return
+    directory = tmp_path / "audit"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    for name, data in changed.items():
+        (directory / name).write_bytes(data)
+    assert verify(directory).problems
+
+
+@pytest.fixture
+async def directory(tmp_path: Path) -> Path:
+    log = AuditLog(tmp_path / "audit", now=FakeClock())
+    await write(log, "one", "two", "three", "four")
+    log.close()
+    return tmp_path / "audit"
+
+
+def _rewrite(directory: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    path = directory / FILE
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+
+
+def _forge(lines: list[bytes], count: int) -> list[bytes]:
+    """Return records that are right in themselves in place of the first ones."""
+    made, last = [], before_first(FILE)
+    for number in range(count):
+        line, last = link_record(note(f"forged {number}"), last, "2026-09-21T00:00:00.000Z")
+        made.append(line)
+    return [*made, *lines[count:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (
+            lambda lines: [line.replace(b"two", b"2wo") for line in lines],
+            ["line 2: the line is not what a bridge wrote there"],
+        ),
+        (lambda lines: [lines[0], *lines[3:]], ["line 2: record 4 does not follow record 1"]),
+        (lambda lines: lines[2:], ["line 1: record 3 does not follow record 0"]),
+        (
+            lambda lines: [lines[0], lines[2], lines[1], lines[3]],
+            [
+                "line 2: record 3 does not follow record 1",
+                "line 3: record 2 does not follow record 3",
+                "line 4: record 4 does not follow record 2",
+            ],
+        ),
+        (lambda lines: _forge(lines, 1), ["line 2: record 2 does not follow record 1"]),
+        # The next file says how this one ended.
+        (
+            lambda lines: _forge(lines, 4),
+            ["line 4: record 4 is not the one that 2026-09-21-000002.jsonl names"],
+        ),
+        (lambda lines: lines[:2], [": record 4, which 2026-09-21-000002.jsonl names, is missing"]),
+    ],
+)
+async def test_what_was_changed_is_named(
+    directory: Path, change: Callable[[list[bytes]], list[bytes]], found: list[str]
+) -> None:
+    log = AuditLog(directory, now=FakeClock())
+    await write(log, "five")
+    log.close()
+    _rewrite(directory, change)
+    problems = wrong(directory)
+    assert len(problems) == len(found)
+    assert all(text in problem for text, problem in zip(found, problems, strict=True))
+
+
+async def test_findings_have_a_limit(directory: Path) -> None:
+    _rewrite(directory, lambda lines: [*lines, b"\n" * 200_000])
+    tracemalloc.start()
+    report = verify(directory)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (len(report.problems), report.omitted) == (100, 199_900)
+    assert peak < 4 * 1024 * 1024
+
+
+async def test_a_file_that_retention_removes_while_it_is_opened_is_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = os.open
+
+    def remove(path: Any, *rest: Any, **more: Any) -> int:
+        descriptor = opening(path, *rest, **more)
+        (directory / FILE).unlink()
+        return descriptor
+
+    with opened(directory) as (folder, _), monkeypatch.context() as patch:
+        patch.setattr(os, "open", remove)
+        assert len(list(lines(folder, FILE))) == 4
+
+
+async def test_forged_first_records_are_checked_safely(directory: Path) -> None:
+    name = "2026-09-21-000002.jsonl"
+    for previous in (7, [FILE], {FILE: 7}, {FILE: ["x", 1]}, {FILE: [4, {}]}, {"": [1, "a"]}):
+        record = {**note("forged"), "previous": previous}
+        line, _ = link_record(record, before_first(name), "2026-09-21T00:00:00.000Z")
+        (directory / name).write_bytes(line)
+        assert verify(directory).records == 5
+
+
+def _replace(path: Path) -> None:
+    data = path.read_bytes().replace(b"two", b"2wo")
+    path.unlink()
+    path.write_bytes(data)
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: os.truncate(path, path.read_bytes().index(b"\n") + 1),
+        lambda path: path.unlink(),
+        lambda path: path.rename(path.parents[1] / "elsewhere"),
+        _replace,
+        lambda path: shutil.rmtree(path.parent),
+    ],
+    ids=["shortened", "removed", "moved", "changed", "all removed"],
+)
+async def test_changes_under_a_running_bridge_show(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    directory, elsewhere = tmp_path / "audit", tmp_path / "elsewhere"
+    log = AuditLog(directory, now=FakeClock())
+    await write(log, "one", "two")
+    before = (directory / FILE).read_bytes()
+    change(directory / FILE)
+    await write(log, "three")
+    log.close()
+    assert wrong(directory)
+    # What is recorded is in the directory where it is looked for.
+    assert not elsewhere.exists() or elsewhere.read_bytes() == before
+    assert records(directory)[-1]["run"] == "three"
+
+
+async def test_a_hash_is_found_where_its_record_is_or_nowhere(directory: Path) -> None:
+    head = verify(directory).head
+    assert str(verify(directory, head).expected) == f"{FILE}, line 4: record 4."
+    assert str(verify(directory, head[:16]).expected).startswith(f"{FILE}, line 4")
+    assert verify(directory, "0" * 64).expected is None
+    _rewrite(directory, lambda lines: lines[:3])
+    assert verify(directory, head).expected is None
+
+
+async def test_hostile_texts_neither_end_a_line_nor_forge_one(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path / "audit", now=FakeClock())
+    for text in ('\n{"kind":"end"}\n', '","hash":"' + "0" * 64 + '"}', "\ud800\x00\u2028", "\r"):
+        await write(log, text, arguments=dict(a_call(text=text).arguments))
+    log.close()
+    assert whole(tmp_path / "audit").records == 4

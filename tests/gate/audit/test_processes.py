@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import Process
-from anyio.streams.text import TextReceiveStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.reading import BEGUN, EMPTY, count_calls, read
@@ -25,12 +25,11 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = ROOT / "tests" / "fakes" / "audited.py"
 
 
-def _command(directory: Path, *words: str) -> list[str]:
-    return [sys.executable, str(PROGRAM), str(directory), *words]
-
-
 @asynccontextmanager
-async def _started(command: Sequence[str]) -> AsyncIterator[Process]:
+async def _started(
+    directory: Path, *words: str, prefix: Sequence[str] = ()
+) -> AsyncIterator[Process]:
+    command = [*prefix, sys.executable, str(PROGRAM), str(directory), *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = await anyio.open_process(command, env=env, stderr=None)
     try:
@@ -44,12 +43,7 @@ async def _started(command: Sequence[str]) -> AsyncIterator[Process]:
 
 async def _line(process: Process) -> str:
     assert process.stdout is not None
-    text = ""
-    async for piece in TextReceiveStream(process.stdout):
-        text += piece
-        if "\n" in text:
-            return text.partition("\n")[0]
-    return text
+    return (await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 65_536)).decode()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +58,7 @@ async def test_a_bridge_killed_at_any_point_of_a_call_has_recorded_it_if_it_may_
     tmp_path: Path, what: str, recorded: list[str], done: str
 ) -> None:
     directory = tmp_path / "audit"
-    async with _started(_command(directory, what)) as process:
+    async with _started(directory, what) as process:
         assert await _line(process) == "ready"
         os.kill(process.pid, signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
@@ -83,9 +77,9 @@ async def test_many_bridges_write_at_once_though_one_of_them_is_killed(tmp_path:
     directory = tmp_path / "audit"
     count = 150
     async with (
-        _started(_command(directory, "append", str(count))) as one,
-        _started(_command(directory, "append", str(count))) as two,
-        _started(_command(directory, "append", "100000")) as third,
+        _started(directory, "append", str(count)) as one,
+        _started(directory, "append", str(count)) as two,
+        _started(directory, "append", "100000") as third,
     ):
         assert await _line(third) == "ready"
         assert await _line(one) == "ready"
@@ -126,8 +120,8 @@ async def test_a_full_disk_stops_calls_and_leaves_no_half_record(tmp_path: Path)
         f"mount -t tmpfs -o size=64k,mode=0700 none {disk} && "
         f'head -c 20000 /dev/zero > {disk}/other && exec "$@"'
     )
-    command = ["unshare", names, "--", "sh", "-c", script, "sh"]
-    async with _started([*command, *_command(disk / "audit", "fill")]) as process:
+    prefix = ["unshare", names, "--", "sh", "-c", script, "sh"]
+    async with _started(disk / "audit", "fill", prefix=prefix) as process:
         # The program's own view of its disk.
         seen = Path(f"/proc/{process.pid}/root{disk}")
         done = await _fill(process, seen / "audit")
@@ -139,8 +133,8 @@ async def test_a_full_disk_stops_calls_and_leaves_no_half_record(tmp_path: Path)
 
 async def test_a_write_that_succeeds_in_part_is_taken_back(tmp_path: Path) -> None:
     directory = tmp_path / "audit"
-    command = ["prlimit", "--fsize=20000:40000", "--", *_command(directory, "fill")]
-    async with _started(command) as process:
+    prefix = ["prlimit", "--fsize=20000:40000", "--"]
+    async with _started(directory, "fill", prefix=prefix) as process:
         done = await _fill(process, directory)
         assert done > 20
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (40_000, 40_000))

@@ -12,6 +12,7 @@ from bridge.guest.api.library import Library, conclude
 from bridge.guest.api.values import MCPError
 from bridge.guest.protocol.wire import Progress
 from tests.guest.conftest import Guest
+from tests.guest.finished import Case, programs
 
 KEPT = """
 import json
@@ -53,8 +54,6 @@ saved = runtime.save_skill(told, name="tell")
 
 
 class Host:
-    """Answers as the bridge would, without keeping anything."""
-
     def __init__(self) -> None:
         self.saved: list[Any] = []
         self.memories: dict[str, Any] = {}
@@ -86,10 +85,8 @@ def test_a_skill_has_all_that_its_function_uses(guest_on: Any) -> None:
     assert "Counter" not in saved["source"]
 
 
-def test_a_thread_waits_by_itself_beside_a_loop_and_other_threads(guest_on: Any) -> None:
-    host = Host()
-    finished = guest_on.run(
-        """
+PROGRAMS = """
+## threads and a loop: value=[0, 0, 0, 1, 1, 1, 2, 2, 2, ['beside', 2, 2], 1]
 import asyncio, threading
 found = []
 save_memory("before", 1)
@@ -107,18 +104,8 @@ async def main():
     await save_memory("inside", 2)  # the loop stands still, and its own answer comes first
     in_thread = asyncio.to_thread(load_memory, "inside") if hasattr(asyncio, "to_thread") else None
     return (await call).text, load_memory("inside"), await in_thread
-found.append(asyncio.run(main()))
-found.append(load_memory("before"))
-found
-""",
-        host,
-    )
-    assert sorted(finished.value[:9]) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert finished.value[9:] == [["beside", 2, 2], 1]
-
-
-def test_a_programs_own_function_of_such_a_name_is_awaited(guest_on: Any) -> None:
-    code = """
+[*sorted(found), asyncio.run(main()), load_memory("before")]
+## functions of the program with these names: value=['own', 'own', 3]
 async def save_memory(key):
     return key
 class Own:
@@ -126,66 +113,49 @@ class Own:
         return key
 (await save_memory("own"), await Own().load_memory("own"), await runtime.load_memory("k", 3))
 """
-    assert guest_on.run(code, Host()).value == ["own", "own", 3]
+
+
+@programs(PROGRAMS)
+def test_a_thread_waits_next_to_a_loop_and_other_threads(guest_on: Any, case: Case) -> None:
+    case.check(guest_on, Host())
 
 
 def test_a_channel_that_closes_ends_the_wait(make_guest: Any) -> None:
-    code = """
-try:
-    load_memory("k")
-except MCPError as error:
-    save = str(error)
-save
-"""
-
-    def hang_up(guest: Guest, call: Any) -> None:
+    def break_channel(guest: Guest, call: Any) -> None:
         guest.write(b"no reply at all\n")
 
-    finished = make_guest().run(code, hang_up)
-    assert "the connection to the bridge broke" in finished.value
+    code = "try:\n    load_memory('k')\nexcept MCPError as error:\n    save = str(error)\nsave"
+    assert "the connection to the bridge broke" in make_guest().run(code, break_channel).value
 
 
-class Line:
-    """Takes frames instead of the channel."""
+class Line(Library):
+    """Helpers that collect frames instead of sending them, and a clock that a test sets."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
-        self.gone = False
+        self.closed = False
+        self.now = 100.0
+        self._client = self  # type: ignore[assignment]
 
     def tell(self, frame: Any) -> None:
-        """Take one."""
-        if self.gone:
+        if self.closed:
             raise MCPError("the connection is closed", kind="channel")
         self.sent.append(frame)
 
 
-class Clock:
-    """Time as one sets it."""
-
-    now = 0.0
-
-
 @pytest.fixture
 def line(monkeypatch: pytest.MonkeyPatch) -> Line:
-    """A fresh one, with time standing still."""
-    Clock.now = 100.0
-    monkeypatch.setattr(library, "monotonic", lambda: Clock.now)
+    line = Line()
+    monkeypatch.setattr(library, "monotonic", lambda: line.now)
     monkeypatch.setattr(library._Pace, "due", 0.0)
     monkeypatch.setattr(library._Pace, "unsent", None)
-    return Line()
-
-
-def reporter(line: Line) -> Library:
-    helpers = Library()
-    helpers._client = line  # type: ignore[assignment]
-    return helpers
+    return line
 
 
 def test_of_a_million_reports_few_are_sent_and_the_last_is(line: Line) -> None:
-    helpers = reporter(line)
     for number in range(1000):
-        Clock.now = 100.0 + number / 1000
-        helpers.progress(number, 1000, f"turn {number}")
+        line.now = 100.0 + number / 1000
+        line.progress(number, 1000, f"turn {number}")
     conclude(line)  # type: ignore[arg-type]
     conclude(line)  # type: ignore[arg-type]
     assert [frame.done for frame in line.sent] == [*range(0, 1000, 100), 999]
@@ -193,8 +163,7 @@ def test_of_a_million_reports_few_are_sent_and_the_last_is(line: Line) -> None:
 
 
 def test_a_report_is_sent_as_the_host_takes_it(line: Line) -> None:
-    helpers = reporter(line)
-    helpers.progress(Decimal("1.5"), True, "m" * 1000)  # type: ignore[arg-type]
+    line.progress(Decimal("1.5"), True, "m" * 1000)  # type: ignore[arg-type]
     assert line.sent == [Progress(1.5, 1.0, "m" * 200)]
     assert type(line.sent[0].done) is float
 
@@ -202,24 +171,18 @@ def test_a_report_is_sent_as_the_host_takes_it(line: Line) -> None:
 @pytest.mark.parametrize("done", [float("nan"), float("inf"), "3", None, 10**400])
 def test_what_is_no_number_is_refused_at_once(line: Line, done: Any) -> None:
     with pytest.raises(TypeError, match="finite numbers") as refused:
-        reporter(line).progress(done, 10)
+        line.progress(done, 10)
     assert line.sent == []
     assert 'progress(3, 10, "loading")' in str(refused.value)
     assert len(str(refused.value)) < 200
 
 
-@pytest.mark.parametrize(
-    ("lines", "told"),
-    [((10, 3), "the first line comes first: (3, 10)"), ((-3, -1), "offset=-1000 is the end")],
-)
-async def test_lines_that_there_cannot_be_are_refused(
-    line: Line, lines: tuple[int, int], told: str
-) -> None:
-    with pytest.raises(ValueError, match="^lines ") as refused:
-        await reporter(line).read_output("4f2c", lines=lines)
-    assert told in str(refused.value)
+@pytest.mark.parametrize("lines", [(10, 3), (-3, -1), (0, 5)])
+async def test_lines_that_there_cannot_be_are_refused(line: Line, lines: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="^lines .*counted from 1.*offset=-1000 is the end"):
+        await line.read_output("4f2c", lines=lines)
 
 
-def test_a_report_that_nobody_takes_is_no_failure(line: Line) -> None:
-    line.gone = True
-    reporter(line).progress(1, 2)
+def test_a_report_that_no_one_takes_is_no_failure(line: Line) -> None:
+    line.closed = True
+    line.progress(1, 2)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 
 from bridge.guest.api import values
 from bridge.guest.api.client import ChannelClient
-from bridge.guest.api.help_text import show_help
 from bridge.guest.api.runtime import PUBLIC, Runtime, build
 from bridge.guest.api.values import ArgumentsError, MCPError
 from bridge.guest.protocol.wire import Call, Run
+from bridge.guest.worker.environment import show_help
 from bridge.tokens import count_tokens
+from tests.guest.finished import Case, programs
 
 
 class FakeClient:
-    """Answers calls with what it was asked."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any], str]] = []
         self.answers: dict[str, Any] = {}
@@ -71,7 +70,6 @@ DISCOVERED = [
 
 @pytest.fixture(autouse=True)
 def _modules_stay_as_they_were() -> Iterator[None]:
-    """What `build` makes importable is the run's alone."""
     before, finders = dict(sys.modules), list(sys.meta_path)
     own = [
         each for each in vars(values).values() if getattr(each, "__module__", "") == values.__name__
@@ -97,20 +95,15 @@ def runtime(client: FakeClient) -> Runtime:
 
 
 async def test_calls_name_server_tool_and_arguments(runtime: Runtime, client: FakeClient) -> None:
-    assert await runtime.call_tool("git_hub", "create_issue", {"title": "a"}) == {
-        "asked": "call_tool"
-    }
+    called = await runtime.call_tool("git_hub", "create_issue", {"title": "a"})
+    assert called == {"asked": "call_tool"}
     await runtime.call_tool_raw("mail_2", "send")
     await runtime.call_tool("unknown", "x")
-    assert [params for _, params, _ in client.calls] == [
-        {
-            "server": "git-hub",
-            "tool": "create-issue",
-            "arguments": {"title": "a"},
-            "raw": False,
-        },
-        {"server": "mail", "tool": "send", "arguments": {}, "raw": True},
-        {"server": "unknown", "tool": "x", "arguments": {}, "raw": False},
+    names = ("server", "tool", "arguments", "raw")
+    assert [tuple(params[name] for name in names) for _, params, _ in client.calls] == [
+        ("git-hub", "create-issue", {"title": "a"}, False),
+        ("mail", "send", {}, True),
+        ("unknown", "x", {}, False),
     ]
 
 
@@ -149,33 +142,29 @@ async def test_questions_go_to_the_host(runtime: Runtime, client: FakeClient) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "args", "kwargs", "error", "message"),
+    ("method", "args", "error", "message"),
     [
-        ("call_tool", (1, "t"), {}, TypeError, "server must be a string, not int"),
-        ("call_tool", ("s", ""), {}, ValueError, "tool is empty"),
-        ("call_tool", ("s", "t", [1]), {}, TypeError, "arguments must be a dict .* not a list"),
-        ("call_tool", ("s", "t", {"a": {1}}), {}, TypeError, r"arguments of s.t\['a'\] is a set"),
-        ("call_tool", ("s", "t", {1: 2}), {}, TypeError, r"use str\(key\)"),
-        ("list_tools", (None,), {}, TypeError, "server must be a string, not NoneType"),
-        ("query_tool_docs", ("s",), {"detail": "all"}, ValueError, "'summary', 'full', not 'all'"),
-        ("query_tool_docs", ("s",), {"tool": 3}, TypeError, "tool must be a string, not int"),
-        ("search_tool_docs", ("q",), {"limit": 0}, ValueError, "at least 1"),
-        ("search_tool_docs", ("q",), {"limit": True}, TypeError, "not bool"),
-        ("search_tool_docs", ("q",), {"limit": 1.5}, TypeError, "not float"),
-        ("search_tool_docs", (["q"],), {}, TypeError, "query must be a string"),
+        ("call_tool", (1, "t"), TypeError, "server must be a string, not int"),
+        ("call_tool", ("s", ""), ValueError, "tool is empty"),
+        ("call_tool", ("s", "t", [1]), TypeError, "arguments must be a dict .* not a list"),
+        ("call_tool", ("s", "t", {"a": {1}}), TypeError, r"arguments of s.t\['a'\] is a set"),
+        ("call_tool", ("s", "t", {1: 2}), TypeError, r"use str\(key\)"),
+        ("list_tools", (None,), TypeError, "server must be a string, not NoneType"),
+        ("query_tool_docs", ("s", {"detail": "all"}), ValueError, "'summary', 'full', not 'all'"),
+        ("query_tool_docs", ("s", {"tool": 3}), TypeError, "tool must be a string, not int"),
+        ("search_tool_docs", ("q", {"limit": 0}), ValueError, "at least 1"),
+        ("search_tool_docs", ("q", {"limit": True}), TypeError, "not bool"),
+        ("search_tool_docs", ("q", {"limit": 1.5}), TypeError, "not float"),
+        ("search_tool_docs", (["q"],), TypeError, "query must be a string"),
     ],
 )
 async def test_wrong_arguments_are_refused_before_anything_is_sent(
-    runtime: Runtime,
-    client: FakeClient,
-    method: str,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    error: type[Exception],
-    message: str,
+    runtime: Runtime, client: FakeClient, method: str, args: Any, error: Any, message: str
 ) -> None:
+    *args, last = args
+    kwargs = last if isinstance(last, dict) and method != "call_tool" else {}
     with pytest.raises(error, match=message):
-        await getattr(runtime, method)(*args, **kwargs)
+        await getattr(runtime, method)(*args, *(() if kwargs else (last,)), **kwargs)
     assert client.calls == []
 
 
@@ -183,23 +172,14 @@ def test_the_runs_own_data_answers_at_once(runtime: Runtime) -> None:
     assert runtime.list_servers_sync() == ("git-hub", "files")
     assert runtime.discovered_servers() == ("git-hub", "mail", "files")
     detailed = runtime.discovered_servers(detailed=True)
-    assert detailed[1] == {
-        "name": "mail",
-        "alias": "mail_2",
-        "description": "Letters",
-        "loaded": False,
-    }
-    assert [entry["name"] for entry in runtime.list_tools_sync("git_hub")] == [
-        "create-issue",
-        "list-commits",
-    ]
+    assert detailed[1] == {**DISCOVERED[1], "loaded": False}
+    tools = runtime.list_tools_sync("git_hub")
+    assert [entry["name"] for entry in tools] == ["create-issue", "list-commits"]
     assert runtime.capability_summary() == "the guide"
     described = runtime.describe_server("mail")
     assert (described["loaded"], described["tools"]) == (False, [])
-    assert [entry["name"] for entry in runtime.list_loaded_server_metadata()] == [
-        "git-hub",
-        "files",
-    ]
+    loaded = runtime.list_loaded_server_metadata()
+    assert [entry["name"] for entry in loaded] == ["git-hub", "files"]
 
 
 def test_documentation_is_asked_of_the_host(runtime: Runtime, client: FakeClient) -> None:
@@ -213,28 +193,17 @@ def test_documentation_is_asked_of_the_host(runtime: Runtime, client: FakeClient
     assert runtime.search_tool_docs_sync("x", limit=1) == found[:1]
 
 
-@pytest.mark.parametrize(
-    ("method", "args", "message"),
-    [
-        ("list_tools_sync", ("mail",), "'mail' is loaded.*Loaded: git-hub, files"),
-        ("describe_server", ("git-hup",), "Did you mean 'git-hub'"),
-    ],
-)
-def test_names_that_are_not_there_name_those_that_are(
-    runtime: Runtime, method: str, args: tuple[Any, ...], message: str
-) -> None:
-    with pytest.raises(KeyError, match=message):
-        getattr(runtime, method)(*args)
-
-
-def test_list_tools_sync_wants_a_server(runtime: Runtime) -> None:
+def test_names_that_are_not_there_name_those_that_are(runtime: Runtime) -> None:
+    with pytest.raises(KeyError, match=r"'mail' is loaded.*Loaded: git-hub, files"):
+        runtime.list_tools_sync("mail")
+    with pytest.raises(KeyError, match="Did you mean 'git-hub'"):
+        runtime.describe_server("git-hup")
     with pytest.raises(TypeError, match="needs a server: git-hub, files"):
         runtime.list_tools_sync()
 
 
-def test_modules_are_importable_in_every_documented_way(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
+PROGRAMS = """
+## every documented import: value=['x', 'y']
 import mcp
 import mcp.runtime
 import mcp.servers.git_hub as module
@@ -253,9 +222,16 @@ assert [tool["name"] for tool in TOOLS] == ["echo", "create-issue"]
 assert LOADED_MCP_SERVERS == ("git-hub",)
 assert "echo" in dir(git_hub) and "call_tool" in dir(r)
 [(await call_tool("git-hub", "echo", {"text": "x"})).text, (await echo("y")).text]
+## a module of the same name in the working directory: value=['runtime', 'servers']
+import mcp, subprocess
+mcp.__all__
 """
-    )
-    assert finished.value == ["x", "y"]
+
+
+@programs(PROGRAMS)
+def test_modules_are_importable_in_every_documented_way(guest_on: Any, case: Case) -> None:
+    (guest_on.cwd / "mcp.py").write_text("raise SystemExit('the wrong one')")
+    case.check(guest_on)
 
 
 @pytest.mark.parametrize(
@@ -277,29 +253,22 @@ def test_what_is_not_there_is_said_so(make_guest: Any, statement: str, message: 
     assert "guest" not in finished.outcome.error
 
 
-def test_our_mcp_wins_over_one_in_the_working_directory(guest_on: Any) -> None:
-    (guest_on.cwd / "mcp.py").write_text("raise SystemExit('the wrong one')")
-    assert guest_on.run("import mcp, subprocess\nmcp.__all__").value == ["runtime", "servers"]
-
-
 def test_results_errors_and_blobs_show_an_importable_home(guest_on: Any) -> None:
     def answer(guest: Any, call: Call) -> None:
         picture = {"type": "image", "mimeType": "a/b", "data": "aGk="}
         guest.reply(call.id, {"parts": {"content": [picture]}})
 
-    finished = guest_on.run(
-        """
+    code = """
 import pickle
 blob = await mcp_git_hub.echo("x")
 assert pickle.loads(pickle.dumps(blob)) == blob
 blob.save("out.bin")
 print(open("out.bin").read(), blob)
 print(runtime.describe_server("git-hub").nope)
-""",
-        answer,
-    )
+"""
+    finished = guest_on.run(code, answer)
     assert finished.stdout == "hi <Blob a/b, 2 bytes>\n"
-    assert "no key 'nope' in this result" in finished.outcome.error
+    assert "no key 'nope' in this result" in finished.error
 
 
 def test_hundreds_of_tools_with_long_descriptions_are_no_burden(guest_on: Any) -> None:
@@ -339,14 +308,27 @@ async def test_a_prompt_s_arguments_are_sent_as_texts(runtime: Runtime, client: 
         await runtime.get_prompt("git-hub", "review", ["a"])  # type: ignore[arg-type]
 
 
-def test_help_on_a_server_lists_its_tools(
-    capsys: pytest.CaptureFixture[str], client: FakeClient
-) -> None:
-    run = Run(code="", servers=SERVERS, discovered=DISCOVERED)
-    given = build(run, cast("ChannelClient", client))
-    for thing in (given["mcp_git_hub"], sys.modules["mcp.servers.git_hub"]):
+Help = Callable[[Any], list[str]]
+
+
+@pytest.fixture
+def help_lines(capsys: pytest.CaptureFixture[str]) -> Help:
+    def show(thing: Any) -> list[str]:
         show_help(thing)
-        assert capsys.readouterr().out.splitlines() == [
+        return capsys.readouterr().out.splitlines()
+
+    return show
+
+
+@pytest.fixture
+def given(client: FakeClient) -> dict[str, Any]:
+    run = Run(code="", servers=SERVERS, discovered=DISCOVERED)
+    return build(run, cast("ChannelClient", client))
+
+
+def test_help_on_a_server_lists_its_tools(help_lines: Help, given: dict[str, Any]) -> None:
+    for thing in (given["mcp_git_hub"], sys.modules["mcp.servers.git_hub"]):
+        assert help_lines(thing) == [
             "mcp_git_hub: Repositories and issues",
             "  .create_issue(title: str = ...)  # Open an issue in a repository.",
             "  .list_commits(branch: str = ...)  # Return the commits of a branch.",
@@ -354,9 +336,7 @@ def test_help_on_a_server_lists_its_tools(
         ]
 
 
-def test_help_on_a_server_writes_objects_out(
-    capsys: pytest.CaptureFixture[str], client: FakeClient
-) -> None:
+def test_help_on_a_server_writes_objects_out(help_lines: Help, client: FakeClient) -> None:
     properties: dict[str, Any] = {"name": {"type": "string"}, "size": {}}
     item = {"type": "object", "properties": properties, "required": ["name"]}
     long = {"type": "object", "properties": {f"field_{n}": {} for n in range(40)}}
@@ -365,29 +345,21 @@ def test_help_on_a_server_writes_objects_out(
     made = tool("put", "", items={"type": "array", "items": item}, long=long)
     made["outputSchema"] = nested
     server = {"name": "s", "alias": "s", "description": "", "tools": [made]}
-    show_help(build(Run(code="", servers=[server]), cast("ChannelClient", client))["mcp_s"])
-    assert capsys.readouterr().out.splitlines()[1] == (
+    given = build(Run(code="", servers=[server]), cast("ChannelClient", client))
+    assert help_lines(given["mcp_s"])[1] == (
         "  .put(items: list[{'name': str, 'size'?: Any}] = ..., long: dict = ...)"
         " -> {'inner'?: Any}"
     )
 
 
-def test_help_on_runtime_is_a_line_for_each_helper(
-    capsys: pytest.CaptureFixture[str], client: FakeClient
-) -> None:
-    runtime = build(Run(code="", servers=SERVERS), cast("ChannelClient", client))["runtime"]
-    show_help(runtime)
-    told = capsys.readouterr().out
-    assert "\nawait list_tools(server)\n" in told
-    assert "\nsave_memory(key, value, metadata=None)\n" in told
-    assert all(name in told for name in PUBLIC)
-    assert "__" not in told
-    assert count_tokens(told) <= 410
-
-
-def test_help_on_anything_else_is_what_it_always_was(capsys: pytest.CaptureFixture[str]) -> None:
-    show_help(len)
-    assert "Return the number of items in a container." in capsys.readouterr().out
+def test_help_on_runtime_is_a_line_for_each_helper(help_lines: Help, given: dict[str, Any]) -> None:
+    lines = help_lines(given["runtime"])
+    assert {"await list_tools(server)", "save_memory(key, value, metadata=None)"} <= set(lines)
+    text = "\n".join(lines)
+    assert all(name in text for name in PUBLIC)
+    assert "__" not in text
+    assert count_tokens(text) <= 410
+    assert "Return the number of items in a container." in "\n".join(help_lines(len))
 
 
 def test_a_host_that_reads_no_more_until_its_answers_are_taken_is_no_deadlock(
@@ -397,17 +369,14 @@ def test_a_host_that_reads_no_more_until_its_answers_are_taken_is_no_deadlock(
 
     def answer(guest: Any, call: Any) -> None:
         guest.reply(call.id, {"json": {"text": text}})
-        guest.written()
+        guest.flush()
 
-    finished = guest_on.run(
-        f"""
+    code = """
 import asyncio, threading
 async def main():
-    calls = [mcp_git_hub.echo("x" * {len(text)}) for _ in range(40)]
+    calls = [mcp_git_hub.echo("x" * 100_000) for _ in range(40)]
     return [len(answer.text) for answer in await asyncio.gather(*calls)]
 (asyncio.run(main()), threading.active_count())
-""",
-        answer,
-        limits={"timeout": 20.0},
-    )
-    assert finished.value == [[len(text)] * 40, 2]
+"""
+    finished = guest_on.run(code, answer, limits={"timeout": 20.0})
+    assert finished.value == [[100_000] * 40, 2]

@@ -39,14 +39,16 @@ def test_a_result_reads_like_a_dict_and_like_an_object() -> None:
 
 
 def test_a_missing_key_names_the_keys_there_are() -> None:
+    with pytest.raises(KeyError, match="and 60 more"):
+        Result({f"k{n}": n for n in range(100)})["zzzzzz"]
     result = Result(title="t", number=1)
     with pytest.raises(KeyError, match=r"no key 'titel' .* Did you mean 'title'\? Keys: title, n"):
         result["titel"]
     with pytest.raises(AttributeError, match="Did you mean 'title'"):
         _ = result.titel
-    with pytest.raises(AttributeError):
-        _ = result.__html__
-    assert not hasattr(result, "nothing")
+    assert not hasattr(result, "__html__")
+    assert str(MissingKeyError("no such thing")) == "no such thing"
+    assert str(MissingKeyError()) == ""
 
 
 def test_a_result_can_be_changed_copied_and_pickled() -> None:
@@ -61,20 +63,10 @@ def test_a_result_can_be_changed_copied_and_pickled() -> None:
         del result.zzz
 
 
-def test_a_result_with_many_keys_lists_some() -> None:
-    with pytest.raises(KeyError, match="and 60 more"):
-        Result({f"k{n}": n for n in range(100)})["zzzzzz"]
-
-
 def test_binary_content_becomes_a_blob(tmp_path: Path) -> None:
     resource = {"mimeType": "image/png", "blob": "aGk=", "uri": "file:///x.png"}
     blob = from_wire({"parts": {"content": [{"type": "resource", "resource": resource}]}})
-    assert (blob.mime_type, blob.data, blob.uri, blob.name) == (
-        "image/png",
-        b"hi",
-        "file:///x.png",
-        "",
-    )
+    assert (blob.mime_type, blob.data, blob.name) == ("image/png", b"hi", "")
     assert repr(blob) == "<Blob image/png, 2 bytes, file:///x.png>"
     path = blob.save(tmp_path / "x.png")
     assert Path(path).read_bytes() == b"hi" == bytes(blob)
@@ -90,27 +82,15 @@ def test_values_that_are_no_shape_are_left_alone(value: Any) -> None:
 
 
 def test_an_error_says_where_it_comes_from() -> None:
-    error = error_from_wire(
-        {"kind": "tool", "message": "no", "server": "s", "tool": "t", "data": [1], "code": 7}
-    )
+    fields = {"kind": "tool", "server": "s", "tool": "t", "data": [1], "code": 7}
+    error = error_from_wire({"message": "no", **fields})
     assert isinstance(error, RuntimeError)
     assert str(error) == "s.t: no"
-    assert (error.server, error.tool, error.kind, error.data, error.code) == (
-        "s",
-        "t",
-        "tool",
-        [1],
-        7,
-    )
+    assert {name: getattr(error, name) for name in fields} == fields
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.data) == ("s.t: no", [1])
     assert str(error_from_wire({})) == "the call failed"
     assert str(MCPError("s: no", server="s")) == "s: no"
-
-
-def test_a_missing_key_error_reads_as_a_sentence() -> None:
-    assert str(MissingKeyError("no such thing")) == "no such thing"
-    assert str(MissingKeyError()) == ""
 
 
 class Colour(enum.Enum):
@@ -148,11 +128,7 @@ def test_what_loses_nothing_is_converted(value: Any, plain: Any) -> None:
     assert json.loads(json.dumps(to_json(value))) == plain
 
 
-class Frame:
-    """Named like pandas' data frame, which is not needed to test the advice."""
-
-
-Frame.__name__ = "DataFrame"
+DataFrame = type("DataFrame", (), {})
 
 
 class Scalar:
@@ -173,7 +149,7 @@ def generator() -> Any:
         (bytearray(b"x"), "b64encode"),
         (Path("x"), r"str\(x\)"),
         (decimal.Decimal(1), r"str\(x\) or float\(x\)"),
-        (Frame(), r'x.to_dict\("records"\)'),
+        (DataFrame(), r'x.to_dict\("records"\)'),
         (Scalar(), r"x.item\(\)"),
         (Blob("a/b", b""), r"x\.data"),
         ({1: 2}, r"use str\(key\)"),
@@ -186,11 +162,8 @@ def generator() -> Any:
 def test_what_json_cannot_hold_is_refused_with_advice(value: Any, advice: str) -> None:
     with pytest.raises(ArgumentsError, match=advice):
         to_json(value)
-
-
-def test_the_message_says_where_the_value_is() -> None:
-    with pytest.raises(TypeError, match=r"argument 'rows'\['a'\]\[1\] is a set"):
-        to_json({"a": [1, {2}]}, "argument 'rows'")
+    with pytest.raises(TypeError, match=r"^argument 'rows'\['a'\]\[1\]"):
+        to_json({"a": [1, value]}, "argument 'rows'")
 
 
 def test_cycles_and_bottomless_values_are_refused() -> None:

@@ -1,25 +1,21 @@
-"""The wire format: what encodes decodes, and nothing else does."""
+"""The wire format, and JSON without the `json` module."""
 
 from __future__ import annotations
 
 import json
+import math
+import subprocess
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.guest.protocol import json_text, wire
 from bridge.guest.protocol.wire import (
-    Call,
-    Exited,
-    GuestFrame,
     LineDecoder,
-    Output,
-    Ping,
     Reply,
-    Run,
-    Stop,
-    WireError,
     decode_guest_frame,
     decode_host_frame,
     encode,
@@ -36,30 +32,32 @@ json_values = st.recursive(
 ).filter(lambda value: "Infinity" not in json.dumps(value))
 
 
-@pytest.mark.parametrize("frame", [Stop(late=False), Stop(late=True), Ping()], ids=repr)
-def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Stop | Ping) -> None:
+HOST_FRAMES = [
+    wire.Stop(late=False),
+    wire.Stop(late=True),
+    wire.Ping(),
+    wire.Run(code="print('\n')", argv=["a"], servers=[{"name": "x"}], limits={"timeout": 1.5}),
+]
+
+
+@pytest.mark.parametrize("frame", HOST_FRAMES, ids=repr)
+def test_host_frames_survive_the_channel(frame: wire.HostFrame) -> None:
     [line] = LineDecoder().feed(encode(frame))
     assert decode_host_frame(line) == frame
 
 
 @given(json_values)
 def test_any_json_value_survives_a_reply(value: object) -> None:
-    """Whatever a tool may answer reaches the program unchanged, on one line."""
     data = encode(Reply(id=1, value=value))
     assert data.count(b"\n") == 1
     assert decode_host_frame(data[:-1]) == Reply(id=1, value=value)
 
 
-def test_a_run_frame_survives_the_channel() -> None:
-    frame = Run(code="print('\n')", argv=["a"], servers=[{"name": "x"}], limits={"timeout": 1.5})
-    assert decode_host_frame(encode(frame)[:-1]) == frame
-
-
 def test_raw_bytes_are_part_of_the_frame_however_they_arrive() -> None:
-    frames: list[GuestFrame] = [
-        Output("stdout", b'\n\n+3\n{"type":"exited"}\n'),
-        Output("stderr"),
-        Exited(code=0),
+    frames: list[wire.GuestFrame] = [
+        wire.Output("stdout", b'\n\n+3\n{"type":"exited"}\n'),
+        wire.Output("stderr"),
+        wire.Exited(code=0),
     ]
     text = b"".join(encode(frame) for frame in frames)
     for size in range(1, len(text) + 1):
@@ -100,6 +98,7 @@ def test_a_supervisor_drops_a_long_or_forgotten_frame_and_no_other(long: bytes) 
         (b"{}", "unknown frame type"),
         (b'{"type":["call"]}', "unknown frame type"),
         (b'{"type":"run","code":""}', "unknown frame type"),
+        (b'{"type":"stop","late":true}', "unknown frame type 'stop'"),
         (b'{"type":"call","id":1,"method":"m"}', "'params' is missing"),
         (b'{"type":"call","id":1,"type":"exited","code":0}', "does not come first"),
         (b'{"id":1,"type":"call","method":"m","params":{}}', "does not come first"),
@@ -118,32 +117,92 @@ def test_a_supervisor_drops_a_long_or_forgotten_frame_and_no_other(long: bytes) 
     ],
 )
 def test_a_malformed_guest_frame_is_refused(line: bytes, complaint: str) -> None:
-    """The guest is hostile: shapes are checked before anything acts on them."""
-    with pytest.raises(WireError, match=complaint):
+    with pytest.raises(wire.WireError, match=complaint):
         decode_guest_frame(line)
 
 
-def test_a_guest_cannot_stop_a_program() -> None:
-    with pytest.raises(WireError, match="unknown frame type 'stop'"):
-        decode_guest_frame(encode(Stop(late=True))[:-1])
-
-
 def test_a_host_frame_with_unknown_fields_is_refused() -> None:
-    with pytest.raises(WireError, match="malformed reply"):
+    with pytest.raises(wire.WireError, match="malformed reply"):
         decode_host_frame(b'{"type":"reply","id":1,"colour":"red"}')
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_value_outside_json_is_a_value_error(value: float) -> None:
-    """NaN must be caught by the sender, where the culprit can be named."""
     with pytest.raises(ValueError, match="JSON"):
-        encode(Call(id=1, method="m", params={"x": value}))
+        encode(wire.Call(id=1, method="m", params={"x": value}))
 
 
 def test_a_value_nested_beyond_the_stack_is_a_value_error() -> None:
-    """Depth is the one JSON property that the encoder cannot represent."""
     value: list[object] = []
     for _ in range(sys.getrecursionlimit() * 20):
         value = [value]
     with pytest.raises(ValueError, match="too deeply"):
         encode(Reply(id=1, value=value))
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+LEAN = (
+    "import sys; sys.path.insert(0, sys.argv[1])\n"
+    "from bridge.guest.protocol import json_text\n"
+    "read = json_text.decoder()\n"
+    "assert read('[1, {\"a\": 2.5}]') == [1, {'a': 2.5}]\n"
+    "assert not {'json', 're'} & set(sys.modules)\n"
+    "for text in sys.argv[2:]:\n"
+    "    try:\n"
+    "        read(text)\n"
+    "    except ValueError:\n"
+    "        continue\n"
+    "    raise SystemExit('it reads ' + text)\n"
+)
+BROKEN = ("", " ", "{", '{"a"', '{"a": 1,}', "[1 2]", '"\\x"', '"\n"', "1 1", "tru", "[" * 5 + "]")
+
+
+@given(VALUES)
+def test_it_writes_what_json_writes_and_reads_it_again(value: Any) -> None:
+    text = json_text.encoder(ascii_only=True)(value)
+    assert text == json.dumps(value, separators=(",", ":"))
+    assert json_text.decoder()(f" {text}\n") == json.loads(text)
+    plain = json_text.encoder()(value)
+    assert plain == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    ordered = json_text.encoder(sort_keys=True, allow_nan=True)([value, math.inf])
+    assert ordered == json.dumps(
+        [value, math.inf], separators=(",", ":"), ensure_ascii=False, sort_keys=True
+    )
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_what_json_refuses_is_refused_with_a_value_error(text: str) -> None:
+    for read in (json.loads, json_text.decoder()):
+        with pytest.raises(ValueError, match="char"):
+            read(text)
+
+
+def test_it_does_not_import_json_and_refuses_the_same_without_it() -> None:
+    source = json_text.__file__.partition("/bridge/")[0]
+    command = [sys.executable, "-I", "-S", "-c", LEAN, source, *BROKEN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(float("nan"), ValueError), (object(), TypeError), ({1j: 1}, TypeError)]
+)
+def test_what_json_does_not_have_is_not_written(value: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        json_text.encoder()(value)
+
+
+def test_a_cycle_is_not_written() -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    with pytest.raises(RecursionError):
+        json_text.encoder()(cycle)

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.entries import ServerEntry, ToolEntry, tool_entries
+from bridge.catalog.entries import ServerEntry, ToolEntry, call_signature, tool_entries, tool_stub
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.stubs import call_signature, tool_stub
 from bridge.guest.api.arguments import BoundParameters
 from bridge.model import Json, Tool
 

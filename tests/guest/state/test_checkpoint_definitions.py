@@ -197,30 +197,20 @@ def test_definitions_and_data_come_back_with_what_they_share(
     second = session(tmp_path / "b", CHECKS, state=first.data, python=every_python, first=2)
     assert second.restored == {}
     # Once more: what was restored can be saved as well.
-    third = session(
-        tmp_path / "c",
-        "assert add(1) == 4 and p.norm() == 5 and ch.go() == 5 and inc() == 4",
-        state=second.data,
-        python=every_python,
-        first=3,
-    )
+    check = "assert add(1) == 4 and p.norm() == 5 and ch.go() == 5 and inc() == 4"
+    third = session(tmp_path / "c", check, state=second.data, python=every_python, first=3)
     assert (second.lost, third.restored) == ({}, {})
 
 
 def test_another_python_has_the_data_and_says_which_definitions_are_not_its_own(
     every_python: str, tmp_path: Path
 ) -> None:
-    first = session(
-        tmp_path / "a",
-        "def f(): return 1\nclass C:\n    def m(self): return 2\nc, x = C(), [1]\ny = {'x': x}\n",
-    )
+    defines = "def f(): return 1\nclass C:\n    def m(self): return 2\n"
+    defines += "c, x = C(), [1]\ny = {'x': x}"
+    first = session(tmp_path / "a", defines)
     checks = "import sys; assert y['x'] is x; same = 'f' in globals() and f() == 1 and c.m() == 2"
-    second = session(
-        tmp_path / "b",
-        f"{checks}\nassert same == (sys.version_info[:2] == {sys.version_info[:2]})",
-        state=first.data,
-        python=every_python,
-    )
+    checks += f"\nassert same == (sys.version_info[:2] == {sys.version_info[:2]})"
+    second = session(tmp_path / "b", checks, state=first.data, python=every_python)
     if second.restored:
         reason = "functions come back in the same version of Python only: Python "
         assert second.restored.pop("f").startswith(reason)

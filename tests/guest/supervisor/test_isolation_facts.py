@@ -1,7 +1,10 @@
-"""What the guest reads of its isolation, from files as kernels and engines really lay them out."""
+"""The guest's own view of its isolation, and its harmless probes of the sandbox."""
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,84 +12,68 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.supervisor.isolation_facts import (
-    OomKills,
-    cgroup_limits,
-    interfaces,
-    isolation_facts,
-    masks,
-    mount_options,
-    namespaces,
-    status_facts,
-)
+from bridge.guest.supervisor import denial_probes as denials
+from bridge.guest.supervisor import isolation_facts
+from bridge.guest.supervisor.denial_probes import ALLOWED, ATTEMPTS
 
-# Each is what one kind of host shows: path to text.
-UNIFIED_OWN_NAMESPACE = {
-    "/proc/self/cgroup": "0::/\n",
-    "/sys/fs/cgroup/memory.max": "536870912\n",
-    "/sys/fs/cgroup/pids.max": "128\n",
-    "/sys/fs/cgroup/cpu.max": "50000 100000\n",
-    "/sys/fs/cgroup/memory.events": "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n",
-}
-UNIFIED_LIMIT_ABOVE = {
-    "/proc/self/cgroup": "0::/machine/libpod-1/container\n",
-    "/sys/fs/cgroup/machine/libpod-1/container/memory.max": "max\n",
-    "/sys/fs/cgroup/machine/libpod-1/memory.max": "1000000\n",
-    "/sys/fs/cgroup/machine/memory.max": "max\n",
-    "/sys/fs/cgroup/machine/libpod-1/container/pids.max": "max\n",
-    "/sys/fs/cgroup/machine/libpod-1/container/cpu.max": "max 100000\n",
-}
-LEGACY_HOST_PATHS = {
-    "/proc/self/cgroup": "9:pids:/docker/1\n4:memory:/docker/1\n1:cpu,cpuacct:/docker/1\n0::/\n",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "134217728\n",
-    "/sys/fs/cgroup/pids/pids.max": "64\n",
-    "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-    "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-    "/sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
-}
-LEGACY_UNLIMITED = {
-    "/proc/self/cgroup": "4:memory:/\n",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+HOSTS: dict[str, tuple[Mapping[str, str], dict[str, Any], int]] = {
+    "unified, own namespace": (
+        {
+            "/proc/self/cgroup": "0::/\n",
+            "/sys/fs/cgroup/memory.max": "536870912\n",
+            "/sys/fs/cgroup/pids.max": "128\n",
+            "/sys/fs/cgroup/cpu.max": "50000 100000\n",
+            "/sys/fs/cgroup/memory.events": "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\n",
+        },
+        {"memory_limit_bytes": 536870912, "pids_limit": 128, "cpu_limit": 0.5},
+        1,
+    ),
+    "unified, a limit above": (
+        {
+            "/proc/self/cgroup": "0::/machine/libpod-1/container\n",
+            "/sys/fs/cgroup/machine/libpod-1/container/memory.max": "max\n",
+            "/sys/fs/cgroup/machine/libpod-1/memory.max": "1000000\n",
+            "/sys/fs/cgroup/machine/memory.max": "max\n",
+            "/sys/fs/cgroup/machine/libpod-1/container/pids.max": "max\n",
+            "/sys/fs/cgroup/machine/libpod-1/container/cpu.max": "max 100000\n",
+        },
+        {"memory_limit_bytes": 1000000, "pids_limit": None, "cpu_limit": None},
+        0,
+    ),
+    "legacy, the host's paths": (
+        {
+            "/proc/self/cgroup": "9:pids:/docker/1\n4:memory:/docker/1\n1:cpu,cpuacct:/docker/1\n",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes": "134217728\n",
+            "/sys/fs/cgroup/pids/pids.max": "64\n",
+            "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            "/sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 3\n",
+        },
+        {"memory_limit_bytes": 134217728, "pids_limit": 64, "cpu_limit": None},
+        3,
+    ),
+    "legacy, unlimited": (
+        {
+            "/proc/self/cgroup": "4:memory:/\n",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+        },
+        {"memory_limit_bytes": None},
+        0,
+    ),
+    "no files": ({}, {}, 0),
+    "nonsense": ({"/proc/self/cgroup": "nonsense\n::::\n"}, {}, 0),
 }
 
 
-@pytest.mark.parametrize(
-    ("files", "limits", "kills"),
-    [
-        (
-            UNIFIED_OWN_NAMESPACE,
-            {"memory_limit_bytes": 536870912, "pids_limit": 128, "cpu_limit": 0.5},
-            1,
-        ),
-        (
-            UNIFIED_LIMIT_ABOVE,
-            {"memory_limit_bytes": 1000000, "pids_limit": None, "cpu_limit": None},
-            0,
-        ),
-        (
-            LEGACY_HOST_PATHS,
-            {"memory_limit_bytes": 134217728, "pids_limit": 64, "cpu_limit": None},
-            3,
-        ),
-        (LEGACY_UNLIMITED, {"memory_limit_bytes": None}, 0),
-        ({}, {}, 0),
-        ({"/proc/self/cgroup": "nonsense\n::::\n"}, {}, 0),
-    ],
-)
+@pytest.mark.parametrize(("files", "limits", "kills"), HOSTS.values(), ids=HOSTS)
 def test_limits_are_found_wherever_the_system_keeps_them(
     files: Mapping[str, str], limits: dict[str, Any], kills: int
 ) -> None:
     def read(path: str) -> str:
         return files.get(path, "")
 
-    assert cgroup_limits(read) == limits
-    assert OomKills(read).count() == kills
-
-
-def test_facts_of_this_very_process_are_plain_data() -> None:
-    facts = isolation_facts()
-    assert isinstance(facts["root_read_only"], bool)
-    assert facts["interfaces"] == sorted(facts["interfaces"])
+    assert isolation_facts.cgroup_limits(read) == limits
+    assert isolation_facts.OomKills(read).count() == kills
 
 
 NET_DEV = """Inter-|   Receive                |  Transmit
@@ -96,47 +83,49 @@ eth0:12345 1 0 0 99 1 0 0
 """
 
 
-def test_interfaces_are_read_from_a_file_where_netlink_is_refused() -> None:
-    def refuse() -> list[tuple[int, str]]:
-        raise PermissionError
-
-    assert interfaces(lambda _: NET_DEV, refuse) == ["eth0", "lo"]
+def refuse() -> list[tuple[int, str]]:
+    raise PermissionError
 
 
-def test_interfaces_are_asked_for_where_there_is_no_such_file() -> None:
-    assert interfaces(lambda _: "", lambda: [(2, "eth0"), (1, "lo")]) == ["eth0", "lo"]
-
-
-def test_interfaces_are_left_out_where_nothing_tells() -> None:
-    def refuse() -> list[tuple[int, str]]:
-        raise PermissionError
-
-    assert interfaces(lambda _: "", refuse) is None
+@pytest.mark.parametrize(
+    ("text", "listed", "names"),
+    [
+        (NET_DEV, refuse, ["eth0", "lo"]),
+        ("", lambda: [(2, "eth0"), (1, "lo")], ["eth0", "lo"]),
+        ("", refuse, None),
+    ],
+)
+def test_interfaces_come_from_a_file_or_from_netlink(
+    text: str, listed: Any, names: list[str] | None
+) -> None:
+    assert isolation_facts.interfaces(lambda _: text, listed) == names
 
 
 def test_the_number_of_seccomp_filters_is_told_where_the_kernel_tells_it() -> None:
     text = "Name:\tpython3\nSeccomp:\t2\nSeccomp_filters:\t3\n"
-    assert status_facts(text) == {"seccomp": 2, "seccomp_filters": 3}
-    assert status_facts("Seccomp:\t0\n") == {"seccomp": 0}
+    assert isolation_facts.status_facts(text) == {"seccomp": 2, "seccomp_filters": 3}
+    assert isolation_facts.status_facts("Seccomp:\t0\n") == {"seccomp": 0}
 
 
 def test_what_engines_hide_is_hidden_behind_nothing(tmp_path: Path) -> None:
-    """The null device or an empty directory; what is not there shows nothing either."""
     empty, full, file = tmp_path / "empty", tmp_path / "full", tmp_path / "full/kcore"
     empty.mkdir()
     full.mkdir()
     file.write_text("secret")
     hidden = (str(empty), "/dev/null", str(tmp_path / "absent"))
-    assert masks(hidden, str(tmp_path)) == {"unmasked": [], "settings_read_only": False}
-    shown = (str(full), str(file))
-    assert masks((*hidden, *shown), str(tmp_path / "absent")) == {"unmasked": list(shown)}
+    masked = {"unmasked": [], "settings_read_only": False}
+    assert isolation_facts.masks(hidden, str(tmp_path)) == masked
+    paths = (*hidden, str(full), str(file))
+    assert isolation_facts.masks(paths, str(tmp_path / "absent")) == {"unmasked": [*paths[3:]]}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
-def test_this_process_and_its_namespaces_are_told_apart_by_number() -> None:
-    assert namespaces()["ipc"].startswith("ipc:[")
-    facts = isolation_facts()
+def test_facts_of_this_process_are_plain_data() -> None:
+    assert isolation_facts.namespaces()["ipc"].startswith("ipc:[")
+    facts = isolation_facts.isolation_facts()
     assert facts["boot_id"]
+    assert isinstance(facts["root_read_only"], bool)
+    assert facts["interfaces"] == sorted(facts["interfaces"])
 
 
 GVISOR_MOUNTS = """8 8 0:8 / / ro  - 9p none ro,trans=fd
@@ -158,4 +147,65 @@ GVISOR_MOUNTS = """8 8 0:8 / / ro  - 9p none ro,trans=fd
     ],
 )
 def test_a_mount_has_the_options_of_what_was_mounted_last(path: str, options: set[str]) -> None:
-    assert mount_options(path, lambda _: GVISOR_MOUNTS) == options
+    assert isolation_facts.mount_options(path, lambda _: GVISOR_MOUNTS) == options
+
+
+def traces() -> object:
+    return (
+        os.getresuid(),
+        os.getgroups(),
+        sorted(Path("/dev/fd").iterdir()),
+        sorted(Path("/tmp").glob(".denied*")),
+        sorted(Path("/").iterdir()),
+    )
+
+
+def test_attempts_leave_nothing_behind() -> None:
+    before = traces()
+    found = denials.denials()
+    assert traces() == before
+    assert set(found) <= set(ATTEMPTS)
+    assert set(found.values()) <= {ALLOWED, *errno.errorcode.values()}
+
+
+def test_without_a_sandbox_attempts_are_let_through() -> None:
+    found = denials.denials()
+    assert found["no-network"] in (ALLOWED, "ENETUNREACH")
+    assert found["own-seccomp"] == ALLOWED
+    assert found["landlock"] == ALLOWED
+    if os.getuid() == 0:
+        assert found["no-capabilities"] == found["unprivileged-user"] == ALLOWED
+        assert found["read-only-root"] == ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (OSError(errno.EROFS, "read-only"), "EROFS"),
+        (OSError(12345, "unheard of"), "12345"),
+        (AttributeError("memfd_create"), None),
+        (OSError("no number"), None),
+    ],
+)
+def test_an_answer_is_an_errors_name_or_left_out(error: Exception, answer: str | None) -> None:
+    def attempt() -> None:
+        raise error
+
+    found = denials.denials({"layer": attempt})
+    assert found == ({} if answer is None else {"layer": answer})
+
+
+FORMER_ROOT = """
+import os
+from bridge.guest.supervisor.denial_probes import unprivileged_user
+os.setresuid(65534, 65534, 0)
+unprivileged_user()
+print(*os.getresuid())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can leave itself a way back")
+def test_who_can_become_root_does_not_stay_it() -> None:
+    argv = [sys.executable, "-c", FORMER_ROOT]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert said.stdout == "65534 65534 0\n"

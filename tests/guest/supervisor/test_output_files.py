@@ -7,10 +7,11 @@ import socket
 import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bridge.guest.descriptors import file_version
+from bridge.guest.processes import file_version
 from bridge.guest.protocol.wire import File, decode_guest_frame, encode
 from bridge.guest.supervisor import output_files as collecting
 from bridge.guest.supervisor.output_files import MAX_DEPTH, FileCollector
@@ -19,14 +20,14 @@ from bridge.runs.program import COLLECT_SECONDS
 pytestmark = pytest.mark.guarantee("files-out")
 
 LIMITS = {"out_bytes": 1024 * 1024, "out_files": 100}
+LINK = "it is a symbolic link; only regular files are read"
+PIPE = "it is a named pipe, not a regular file"
 
 
 class Taken:
-    """What was sent."""
-
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[File], None]) -> None:
         self.frames: list[File] = []
-        self.before: Callable[[File], None] = lambda frame: None
+        self.before = before
 
     def send(self, frame: File) -> None:
         self.before(frame)
@@ -60,14 +61,18 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def collect(out: Path, limits: Mapping[str, int] = LIMITS) -> Taken:
-    taken = Taken()
-    FileCollector().collect(taken.send, limits, root=str(out.parent))
+def collect(
+    out: Path,
+    limits: Mapping[str, int] = LIMITS,
+    before: Callable[[File], None] = lambda frame: None,
+    **options: Any,
+) -> Taken:
+    taken = Taken(before)
+    FileCollector().collect(taken.send, limits, root=str(out.parent), **options)
     return taken
 
 
 def test_regular_files_come_whole_in_order_by_their_names_below_it(out: Path) -> None:
-    """In pieces where they are large; an empty one is a file, too, and so is one of two names."""
     large = os.urandom(2 * collecting.PIECE_BYTES + 1)
     (out / "b").write_bytes(large)
     (out / "a" / "x").mkdir(parents=True)
@@ -87,7 +92,6 @@ def test_nothing_is_sent_for_nothing(out: Path) -> None:
 
 
 def test_links_devices_pipes_and_sockets_are_named_and_not_opened(out: Path) -> None:
-    """To open a pipe would wait, and a link leads to what the program did not write there."""
     (out.parent / ".secret").write_text("not in out")
     (out / "absolute").symlink_to("/etc/passwd")
     (out / "relative").symlink_to("../.secret")
@@ -98,13 +102,9 @@ def test_links_devices_pipes_and_sockets_are_named_and_not_opened(out: Path) -> 
         listener.bind(str(out / "socket"))
         taken = collect(out)
     assert taken.files == {}
-    link = "it is a symbolic link; only regular files are read"
     assert taken.problems == {
-        "above": link,
-        "absolute": link,
-        "circle": link,
-        "relative": link,
-        "pipe": "it is a named pipe, not a regular file",
+        **dict.fromkeys(("above", "absolute", "circle", "relative"), LINK),
+        "pipe": PIPE,
         "socket": "it is a socket, not a regular file",
     }
 
@@ -124,8 +124,13 @@ def test_something_else_in_place_of_it_is_not_followed(out: Path, kind: str) -> 
     assert taken.problems["out"].startswith("it is ")
 
 
+def test_a_mount_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "OUT", "proc")
+    taken = collect(Path("/proc"), placed={path.name: None for path in Path("/").iterdir()})
+    assert taken.problems == {"proc": "something else is mounted there"}
+
+
 def test_too_much_is_left_out_before_it_is_read(out: Path) -> None:
-    """By the size that a file says to have; a smaller one after it still fits."""
     with (out / "1-sparse").open("wb") as file:
         file.truncate(1 << 40)
     (out / "2-first").write_bytes(b"x" * (LIMITS["out_bytes"] - 10))
@@ -147,11 +152,8 @@ def test_memory_stays_small_whatever_the_size(out: Path) -> None:
     sizes: list[int] = []
     tracemalloc.start()
     try:
-        FileCollector().collect(
-            lambda frame: sizes.append(len(frame.data)),
-            {"out_bytes": 1 << 30},
-            root=str(out.parent),
-        )
+        send = lambda frame: sizes.append(len(frame.data))  # noqa: E731
+        FileCollector().collect(send, {"out_bytes": 1 << 30}, root=str(out.parent))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -163,7 +165,6 @@ def test_memory_stays_small_whatever_the_size(out: Path) -> None:
 def test_a_file_that_changes_while_it_is_read_does_not_come_torn(out: Path, change: str) -> None:
     path = out / "log"
     path.write_bytes(b"x" * (collecting.PIECE_BYTES + 1))
-    taken = Taken()
 
     def disturb(frame: File) -> None:
         if not frame.more:
@@ -177,16 +178,13 @@ def test_a_file_that_changes_while_it_is_read_does_not_come_torn(out: Path, chan
             # A clock that stood still must not hide it here.
             os.utime(path, ns=(1, 1))
 
-    taken.before = disturb
-    FileCollector().collect(taken.send, LIMITS, root=str(out.parent))
-    assert taken.files == {}
-    assert taken.problems == {"log": "it changed while it was read"}
+    taken = collect(out, before=disturb)
+    assert (taken.files, taken.problems) == ({}, {"log": "it changed while it was read"})
 
 
 def test_a_name_that_comes_to_be_a_link_is_not_followed(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look at it and its opening: nothing is opened through a link, or waits."""
     (out / "a").write_text("x")
     (out / "b").write_text("x")
     (out / "c").mkdir()
@@ -203,32 +201,23 @@ def test_a_name_that_comes_to_be_a_link_is_not_followed(
     monkeypatch.setattr(collecting, "open_below", switch)
     taken = collect(out)
     assert taken.files == {}
-    assert taken.problems == {
-        "a": "it is a symbolic link; only regular files are read",
-        "b": "it is a named pipe, not a regular file",
-        "c": "it is a symbolic link; only regular files are read",
-    }
+    assert taken.problems == {"a": LINK, "b": PIPE, "c": LINK}
 
 
 def test_a_directory_that_is_moved_away_leads_nowhere_else(out: Path) -> None:
-    """What was opened is read on, wherever it is by then; no name is looked up from the top."""
     (out / "a").mkdir()
     (out / "a" / "1").write_text("x")
     (out / "a" / "2").write_text("y")
-    taken = Taken()
 
     def move(frame: File) -> None:
         if frame.name == "a/1":
             (out / "a").rename(out.parent / "b")
             (out / "a").symlink_to("/etc")
 
-    taken.before = move
-    FileCollector().collect(taken.send, LIMITS, root=str(out.parent))
-    assert taken.files == {"a/1": b"x", "a/2": b"y"}
+    assert collect(out, before=move).files == {"a/1": b"x", "a/2": b"y"}
 
 
 def test_deep_and_many_and_odd_names_end_in_a_few_words(out: Path) -> None:
-    """Names of any bytes pass as they are: what they may be is for the host to say."""
     names = [b"new\nline", b"\xff\xfe", b"x" * 255, b"-rf", b"..."]
     for name in names:
         (Path(os.fsdecode(bytes(out) + b"/" + name))).write_bytes(b"1")
@@ -248,7 +237,6 @@ def test_deep_and_many_and_odd_names_end_in_a_few_words(out: Path) -> None:
 def test_of_very_many_names_the_first_are_looked_at(
     out: Path, make: Callable[[Path], None]
 ) -> None:
-    """As many as a run may leave files, whether they can be read or not."""
     (out / "a").mkdir()
     for number in range(12):
         make(out / "a" / f"{number:02}")
@@ -261,25 +249,24 @@ def test_of_very_many_names_the_first_are_looked_at(
     )
 
 
-def test_time_is_bounded_and_less_than_the_host_s(out: Path) -> None:
-    """A file in the middle of which it runs out is not sent as a whole."""
+def test_time_is_bounded_and_less_than_the_host_s(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (out / "a").write_bytes(b"x" * (collecting.PIECE_BYTES + 1))
     (out / "b").write_text("x")
     times = iter((0.0, 1.0))
-    taken = Taken()
-    collector = FileCollector(now=lambda: next(times, COLLECT_SECONDS - 1))
-    collector.collect(taken.send, LIMITS, root=str(out.parent))
+    monkeypatch.setattr(collecting, "monotonic", lambda: next(times, COLLECT_SECONDS - 1))
+    taken = collect(out)
     assert taken.files == {}
     assert taken.problems["a"] == "reading took too long"
     assert "the rest was left out" in taken.problems[""]
 
 
 def test_in_a_session_only_what_is_new_or_changed_comes_again(out: Path) -> None:
-    """Even a file that changed in the very moment after it was read, and one of the same size."""
     collector = FileCollector()
 
     def again(limits: Mapping[str, int] = LIMITS) -> Mapping[str, bytes]:
-        taken = Taken()
+        taken = Taken(lambda frame: None)
         collector.collect(taken.send, limits, more_runs=True, root=str(out.parent))
         assert not taken.problems or limits is not LIMITS
         return taken.files
@@ -299,7 +286,6 @@ def test_in_a_session_only_what_is_new_or_changed_comes_again(out: Path) -> None
 
 
 def test_new_and_changed_files_beside_out_come_too(out: Path) -> None:
-    """What was put there does not; caches do not; a new directory is named with how to get it."""
     top = out.parent
     for name in ("given.csv", "changed.csv", "old/a.txt"):
         (top / name).parent.mkdir(exist_ok=True)
@@ -312,14 +298,10 @@ def test_new_and_changed_files_beside_out_come_too(out: Path) -> None:
     (top / "empty/c").unlink()
     (top / "link.txt").symlink_to("/etc/passwd")
     (out / "o.txt").write_text("out")
-    taken = Taken()
-    FileCollector().collect(taken.send, LIMITS, root=str(top), placed=placed)
-    assert taken.files == {
-        "o.txt": b"out",
-        "../changed.csv": b"by the program",
-        "../plot.png": b"made",
-    }
+    taken = collect(out, placed=placed)
+    made = {"../changed.csv": b"by the program", "../plot.png": b"made"}
+    assert taken.files == {"o.txt": b"out", **made}
     assert taken.problems == {
-        "../link.txt": "it is a symbolic link; only regular files are read",
+        "../link.txt": LINK,
         "../new": "a directory with 1 names; write it below out/ to get it back",
     }

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from bridge.guest.protocol.wire import Call
-from tests.guest.worker.test_session import Session, session  # noqa: F401 - a fixture
-
-pytestmark = pytest.mark.usefixtures("tmp_path")
+from tests.guest.conftest import Session
+from tests.guest.finished import Case, programs
 
 SAVE = "import asyncio\nasync def save(n): await mcp_git_hub.echo(text=str(n))\n"
 MAIN = "async def main():\n    for n in range(3): asyncio.create_task(save(n))\n"
@@ -40,13 +39,12 @@ def test_what_was_started_is_sent_before_the_result(guest_on: Any, program: str)
     sent = {call.params["arguments"]["text"] for call in finished.calls}
     assert {"0", "1", "2"} <= sent
     assert finished.exit.code == 0
-    assert (finished.stderr, finished.outcome.unsent) == ("", [])
+    assert (finished.stderr, finished.unsent) == ("", [])
 
 
 @pytest.mark.parametrize("program", THREE_WRITES.values(), ids=THREE_WRITES)
 def test_what_was_started_in_a_session_is_sent_before_the_result(
-    session: Session,  # noqa: F811
-    program: str,
+    session: Session, program: str
 ) -> None:
     first = session.run(SAVE + program)
     assert {"0", "1", "2"} <= {call.params["arguments"]["text"] for call in first.calls}
@@ -68,14 +66,44 @@ def test_calls_that_take_long_are_waited_for(guest_on: Any) -> None:
     assert (len(held), finished.value) == (3, "all 3 saved")
 
 
-@pytest.mark.parametrize("wait", ["asyncio.sleep(60)", "asyncio.Event().wait()"])
-def test_a_task_that_makes_no_calls_is_cancelled_and_named(guest_on: Any, wait: str) -> None:
-    finished = guest_on.run(
-        f"import asyncio\nasync def beat():\n    while True: await {wait}\n"
-        "task = asyncio.create_task(beat())\nawait asyncio.sleep(0)\n'done'"
-    )
-    assert (finished.value, finished.stderr) == ("done", "")
-    assert finished.outcome.unsent == ["beat (line 3)"]
+PROGRAMS = r"""
+## a task that sleeps: value='done', unsent=['beat (line 3)']
+import asyncio
+async def beat():
+    await asyncio.sleep(60)
+asyncio.create_task(beat())
+'done'
+## a task that waits: value='done', unsent=['beat (line 3)']
+import asyncio
+async def beat():
+    await asyncio.Event().wait()
+asyncio.create_task(beat())
+'done'
+## many tasks: value='done', unsent=('beat (line 3)', '30 more')
+import asyncio
+async def beat():
+    await asyncio.sleep(60)
+for n in range(50): asyncio.create_task(beat())
+'done'
+## a coroutine: value='done', unsent=['mcp_git_hub.echo (not awaited)'], stderr=('`await`',)
+x = mcp_git_hub.echo('a')
+'done'
+## a task that outlives sys.exit: code=1, stderr='stop\n', unsent=('save (line 2)',)
+import asyncio
+async def save(n): await mcp_git_hub.echo(text=str(n))
+asyncio.create_task(save(1))
+import sys
+await asyncio.sleep(0)
+asyncio.create_task(save(2))
+sys.exit('stop')
+"""
+
+
+@programs(PROGRAMS)
+def test_a_task_without_calls_is_ended_and_named(guest_on: Any, case: Case) -> None:
+    finished = case.check(guest_on)
+    assert len(finished.unsent) <= 21
+    assert "2" not in [call.params["arguments"]["text"] for call in finished.calls]
 
 
 @pytest.mark.slow
@@ -85,16 +113,7 @@ def test_what_calls_again_and_again_does_not_hold_a_run_open(guest_on: Any) -> N
         "        await mcp_git_hub.echo(text='x')\n        await asyncio.sleep(0.9)\n"
         "asyncio.create_task(beat())\nawait asyncio.sleep(0)\n'done'"
     )
-    assert (finished.value, finished.outcome.unsent) == ("done", ["beat (line 5)"])
-
-
-def test_a_program_that_ends_itself_starts_nothing_more(guest_on: Any) -> None:
-    finished = guest_on.run(
-        SAVE + "asyncio.create_task(save(1))\nimport sys\nawait asyncio.sleep(0)\n"
-        "asyncio.create_task(save(2))\nsys.exit('stop')"
-    )
-    assert [call.params["arguments"]["text"] for call in finished.calls] == ["1"]
-    assert "save (line 2)" in finished.outcome.unsent
+    assert (finished.value, finished.unsent) == ("done", ["beat (line 5)"])
 
 
 LIVING = {
@@ -107,22 +126,19 @@ LIVING = {
 
 
 @pytest.mark.parametrize("program", LIVING.values(), ids=LIVING)
-def test_a_session_goes_on_beside_what_lives_on(
-    session: Session,  # noqa: F811
-    program: str,
-) -> None:
+def test_a_session_continues_beside_what_lives_on(session: Session, program: str) -> None:
     assert session.run(program + "\n1").value == 1
     # Outside of a sandbox, a pool's processes would outlive the session.
     assert session.run("if 'pool' in globals(): pool.shutdown()\n2").value == 2
 
 
-def test_a_thread_that_computes_is_waited_for(session: Session) -> None:  # noqa: F811
+def test_a_thread_that_computes_is_waited_for(session: Session) -> None:
     computed = session.run(
         "import threading, time\ndone = []\ndef work():\n"
         "    end = time.thread_time() + 1.5\n    while time.thread_time() < end: pass\n"
         "    print('computed')\nthreading.Thread(target=work).start()"
     )
-    assert (computed.stdout, computed.outcome.unsent) == ("computed\n", [])
+    assert (computed.stdout, computed.unsent) == ("computed\n", [])
 
 
 @pytest.mark.parametrize(
@@ -138,34 +154,18 @@ def test_a_thread_that_computes_is_waited_for(session: Session) -> None:  # noqa
     ids=["timers", "call_later"],
 )
 def test_what_an_earlier_run_scheduled_does_nothing_in_a_later_one(
-    session: Session,  # noqa: F811
-    late: str,
+    session: Session, late: str
 ) -> None:
     session.run("import asyncio, threading, time\n" + late)
     after = session.run("time.sleep(0.3)\nawait asyncio.sleep(0.3)\n1")
     assert (after.value, after.calls, after.stdout) == (1, [], "")
 
 
-def test_many_names_are_counted(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "import asyncio\nasync def beat(): await asyncio.sleep(60)\n"
-        "for n in range(50): asyncio.create_task(beat())\n1"
-    )
-    assert finished.outcome.unsent == ["beat (line 2)"] * 20 + ["30 more"]
-
-
-def test_a_coroutine_that_nothing_awaits_is_named(guest_on: Any) -> None:
-    finished = guest_on.run("x = mcp_git_hub.echo('a')\nprint(1)")
-    assert finished.outcome.unsent == ["mcp_git_hub.echo (not awaited)"]
-
-
-def test_a_session_names_a_coroutine_once_and_can_await_it_later(
-    session: Session,  # noqa: F811
-) -> None:
+def test_a_session_names_a_coroutine_once_and_can_await_it_later(session: Session) -> None:
     unsent = session.run("later = mcp_git_hub.echo(text='a')\nother = mcp_git_hub.echo(text='b')")
-    assert unsent.outcome.unsent == ["mcp_git_hub.echo (not awaited)"] * 2
+    assert unsent.unsent == ["mcp_git_hub.echo (not awaited)"] * 2
     after = session.run("other = None\n(await later)['text']")
-    assert (after.value, after.stderr, after.outcome.unsent) == ("a", "", [])
+    assert (after.value, after.stderr, after.unsent) == ("a", "", [])
 
 
 FAILING = {
@@ -176,24 +176,19 @@ FAILING = {
 
 
 @pytest.mark.parametrize("program", FAILING.values(), ids=FAILING)
-def test_an_error_comes_with_the_run_that_caused_it(
-    session: Session,  # noqa: F811
-    program: str,
-) -> None:
+def test_an_error_comes_with_the_run_that_caused_it(session: Session, program: str) -> None:
     first = session.run("import asyncio\n" + program)
     assert "ZeroDivisionError" in first.stderr or "KeyError" in first.stderr
     after = session.run("import gc\ntask = None\ngc.collect()\n1")
     assert (after.value, after.stderr) == (1, "")
 
 
-def test_an_interrupted_session_leaves_no_task_to_the_next_run(
-    session: Session,  # noqa: F811
-) -> None:
+def test_an_interrupted_session_leaves_no_task_to_the_next_run(session: Session) -> None:
     cut = session.run(
         SAVE + "async def late():\n    await asyncio.sleep(30)\n    await save(1)\n"
         "asyncio.create_task(late())\nawait asyncio.sleep(60)",
         limits={"timeout": 2.0},
     )
-    assert cut.outcome.unsent == ["late (line 4)"]
+    assert cut.unsent == ["late (line 4)"]
     after = session.run("await asyncio.sleep(0)\nlen(asyncio.all_tasks())")
     assert (after.value, after.calls) == (1, [])

@@ -40,10 +40,10 @@ async def taken(
     """Take frames; return what is left, each file's content, and why others are missing."""
     collector = Collector(limits, artifacts=kept.of_run("me", RUN), clear=clear)
     for frame in frames:
-        await collector.take(frame)
+        await collector.add(frame)
     left = await collector.finish()
     files = {one.name: kept.read("me", one.uri) for one in left.artifacts}
-    listed = {one.uri for one in kept.listed("me")}
+    listed = {one.uri for one in kept.find_all("me")}
     assert listed == {one.uri for one in left.artifacts}
     # Nothing that was begun and not finished stays on the disk.
     assert not list((kept.blobs.root.parent / "blobs" / "writing").glob("*"))
@@ -71,7 +71,6 @@ async def test_no_name_leads_out_of_a_directory_or_deceives_a_reader(tmp_path: P
 
 
 async def test_what_is_kept_is_told_from_the_bytes_that_came(tmp_path: Path) -> None:
-    """Not from what the sandbox says of their number, which may be anything."""
     png = b"\x89PNG\r\n\x1a\n" + bytes(16)
     left, files, missing = await taken(
         store(tmp_path),
@@ -92,7 +91,6 @@ async def test_what_is_kept_is_told_from_the_bytes_that_came(tmp_path: Path) -> 
 
 
 async def test_parts_out_of_order_cost_their_own_file_alone(tmp_path: Path) -> None:
-    """Two at once, one that never ends, one that came before, and a part that is too large."""
     _, files, missing = await taken(
         store(tmp_path),
         [
@@ -139,7 +137,7 @@ async def test_quotas_hold_whatever_comes(tmp_path: Path) -> None:
     _, files, missing = await taken(store(tmp_path / "3"), huge, Limits())
     assert missing == {"huge": "a part of it is too large"}
 
-    # Where all that a run leaves is bounded more narrowly, by what it left besides.
+    # Other outputs of the run count towards the same limit.
     narrow = store(tmp_path / "4", run_bytes=10)
     _, files, missing = await taken(narrow, [part("a", bytes(11)), part("b", bytes(9))])
     assert list(files) == ["b"]
@@ -165,19 +163,19 @@ async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> Non
 async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("in the way")
     collector = Collector(LIMITS, artifacts=store(tmp_path).of_run("me", RUN))
-    await collector.take(part("a"))
+    await collector.add(part("a"))
     left = await collector.finish()
     assert left.artifacts == ()
     assert [loss.name for loss in left.missing] == ["a"]
 
 
-async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) -> None:
+async def test_what_was_begun_is_gone_when_no_one_asks_for_it(tmp_path: Path) -> None:
     kept = store(tmp_path)
     collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
-    await collector.take(part("a", more=True))
+    await collector.add(part("a", more=True))
     collector.discard()
     assert [path for path in kept.blobs.root.parent.rglob("*") if path.stat().st_size == 1] == []
-    assert kept.listed("me") == ()
+    assert kept.find_all("me") == ()
 
 
 def files_carried_out(
@@ -193,7 +191,6 @@ def files_carried_out(
 def test_files_have_a_time_of_their_own_which_is_bounded(
     tmp_path: Path, done: bool, asked: bool
 ) -> None:
-    """From the first on, also after the deadline; and a guest that never ends gets no more."""
     first = [(0.0, Done("ok"))] if done else []
     endless = [(1.0, part("a", more=True)) for _ in range(100)]
     facts, seconds = files_carried_out(store(tmp_path), *first, *endless, asked=asked)
@@ -205,7 +202,6 @@ def test_files_have_a_time_of_their_own_which_is_bounded(
 
 
 def test_files_may_come_after_the_deadline(tmp_path: Path) -> None:
-    """What a program that ran out of time wrote by then is read at its end."""
     late = [(LIMITS.timeout + GRACE_SECONDS - 0.1, part("a", more=True))]
     late += [(3.0, part("a", more=True))] * 3
     facts, _ = files_carried_out(store(tmp_path), *late, (3.0, Exited(timed_out=True)))

@@ -12,7 +12,7 @@ from bridge.runs.collect.picture_formats import (
     MAX_SIDE,
     Picture,
     examine,
-    mended,
+    repair_png,
 )
 from tests.png import chunk, write_png
 
@@ -119,18 +119,17 @@ def test_what_is_broken_too_large_or_something_else_is_no_picture(data: bytes) -
 
 
 def test_a_part_that_the_picture_can_do_without_goes_if_its_checksum_is_wrong() -> None:
-    """A colour profile, say; nothing else goes, and what is sound stays as it is."""
     packed, profile = zlib.compress(bytes(4 * 16)), chunk(b"iCCP", b"sRGB\0\0x")
     broken = profile[:-1] + bytes([profile[-1] ^ 1])
     data = png(5, 4, packed, extra=broken + chunk(b"tEXt", b"a\0b") + broken)
     assert examine(data) is None
-    assert mended(data) == png(5, 4, packed, extra=chunk(b"tEXt", b"a\0b"))
-    assert examine(mended(data)) == Picture(mime_type="image/png", width=5, height=4)
+    assert repair_png(data) == png(5, 4, packed, extra=chunk(b"tEXt", b"a\0b"))
+    assert examine(repair_png(data)) == Picture(mime_type="image/png", width=5, height=4)
     for whole in (png(5, 4, packed, extra=profile), jpeg(7, 3), b"", SIGNATURE, PNG[:-3]):
-        assert mended(whole) is whole
+        assert repair_png(whole) is whole
     palette = chunk(b"PLTE", bytes(6))
     critical = png(2, 1, zlib.compress(bytes(3)), colours=3, extra=palette[:-1] + b"?")
-    assert mended(critical) is critical
+    assert repair_png(critical) is critical
     assert examine(critical) is None
 
 

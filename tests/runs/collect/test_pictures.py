@@ -1,4 +1,4 @@
-"""What becomes of frames about what was shown, whoever made them."""
+"""Frames of displayed contents from any program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Rig:
 
     async def left(self, *frames: Shown) -> Collected:
         for frame in frames:
-            await self.items.take(frame)
+            await self.items.add(frame)
         return await self.items.finish()
 
 
@@ -105,11 +105,11 @@ async def test_of_a_large_one_the_small_is_handed_on_and_the_original_linked(rig
         picture(PNG, small="*"),
     ],
 )
-async def test_what_is_not_the_picture_that_it_says_reaches_nobody(rig: Rig, frame: Shown) -> None:
+async def test_what_is_not_the_picture_that_it_says_reaches_no_one(rig: Rig, frame: Shown) -> None:
     left = await rig.left(frame)
     assert [item for item in left.shown if item.data] == []
     assert [loss.name for loss in left.missing] == ["shown 1"]
-    assert rig.store.listed("me") == ()
+    assert rig.store.find_all("me") == ()
 
 
 async def test_the_budget_is_the_host_s_own(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ async def test_a_flood_is_counted(rig: Rig) -> None:
     (loss,) = left.missing
     assert loss.why.startswith("29,981 more, beyond the 20 things")
     # It was the last of this run.
-    await rig.items.take(picture())
-    assert rig.store.listed("me") == ()
+    await rig.items.add(picture())
+    assert rig.store.find_all("me") == ()
 
 
 async def test_sixteen_megabytes_of_something_are_neither_shown_nor_kept(rig: Rig) -> None:

@@ -15,8 +15,7 @@ from bridge.artifacts import ArtifactStore
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
-from bridge.rpc.output import MEMORY_BYTES
-from bridge.rpc.terminal_view import terminal_view
+from bridge.rpc.output import MEMORY_BYTES, terminal_view
 from bridge.runs.collect import Collected
 from bridge.runs.collect.streams import AT_ONCE_BYTES, Streams
 from bridge.store import Store
@@ -36,7 +35,7 @@ async def written(
     artifacts = None if store is None else store.of_run("", RUN)
     streams = Streams(limits, artifacts=artifacts, clear=Redactor({SECRET: "TOKEN of x"}))
     for frame in frames:
-        await streams.take(frame)
+        await streams.add(frame)
     return await streams.finish()
 
 
@@ -77,7 +76,6 @@ async def test_head_and_tail_and_what_is_kept_are_what_was_written(
 
 
 async def test_bars_and_repeated_lines_take_a_line_and_are_kept_raw(tmp_path: Path) -> None:
-    """What does not fit is kept as the program wrote it; a longer stream's ends are drawn too."""
     store = store_in(tmp_path)
     bars = b"".join(b"\r%d%%|%s|" % (n, b"#" * n) for n in range(101))
     left = await written(store, Output("stderr", bars + b"\n" + b"findfont: none\n" * 81))
@@ -116,7 +114,6 @@ async def test_a_stream_of_any_length_is_kept_whole(tmp_path: Path, size: int) -
 
 
 async def test_a_secret_in_two_pieces_is_neither_shown_nor_kept(tmp_path: Path) -> None:
-    """Wherever the pieces meet, and where memory ends and the file begins."""
     store = store_in(tmp_path)
     unit = f"{'x' * 50}{SECRET}\n"
     text = unit * 5000
@@ -129,7 +126,7 @@ async def test_a_secret_in_two_pieces_is_neither_shown_nor_kept(tmp_path: Path) 
         assert SECRET[:12] not in kept + left.stdout
 
 
-async def test_a_gap_of_the_guests_is_told_of_and_counted(tmp_path: Path) -> None:
+async def test_a_gap_of_the_guests_is_told_about_and_counted(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     half = "x" * 200_000
     left = await written(
@@ -154,7 +151,6 @@ async def test_a_guest_that_sends_more_than_it_may_loses_the_rest(tmp_path: Path
 
 
 async def test_without_room_the_beginning_is_kept_and_the_result_says_so(tmp_path: Path) -> None:
-    """Half an output is better than none, if it is not taken for the whole."""
     store = store_in(tmp_path, run_bytes=200_000)
     left = await written(store, *[Output("stdout", b"x" * 65_536)] * 10)
     kept = len(all_of(store))
@@ -189,14 +185,13 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     streams = Streams(LIMITS, artifacts=store.of_run("", RUN))
     for _ in range(10):
-        await streams.take(Output("stdout", b"x" * 65_536))
+        await streams.add(Output("stdout", b"x" * 65_536))
     streams.discard()
-    assert store.listed(None) == ()
+    assert store.find_all(None) == ()
     assert [path for path in (tmp_path / "kept").rglob("*") if path.stat().st_size > 60_000] == []
 
 
 async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
-    """It is searched for secrets part by part, and those that two parts share are found."""
     streams = Streams(LIMITS, clear=Redactor({SECRET: "TOKEN of x"}))
     before = "x" * (AT_ONCE_BYTES - len(SECRET) // 2)
     turns = 0
@@ -209,7 +204,7 @@ async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(other)
-        await streams.take(
+        await streams.add(
             Output("stdout", f"{before}{SECRET}{'y' * 3 * AT_ONCE_BYTES}end".encode())
         )
         tasks.cancel_scope.cancel()

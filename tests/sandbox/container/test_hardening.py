@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from bridge.model import HostKernel, Limits
 from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.container.facts import EngineFacts, docker_facts, podman_facts
 from bridge.sandbox.container.hardening import (
     GVISOR_TASKS,
     Placement,
@@ -15,8 +19,66 @@ from bridge.sandbox.container.hardening import (
     container_name,
     isolation,
 )
-from tests.sandbox.container.test_facts import ROOT
 from tests.sandbox.golden import is_golden
+
+TESTDATA = Path(__file__).parent / "testdata"
+
+
+def read_recording(name: str) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads((TESTDATA / name).read_text(encoding="utf-8")))
+
+
+ROOT = EngineFacts(
+    kind="docker",
+    version="20.10.24+dfsg1",
+    rootless=False,
+    oci_runtime="runc",
+    cgroup_version="1",
+    cpus=2,
+    limits_memory=True,
+    limits_pids=True,
+    limits_cpu=True,
+    obeys_ulimits=True,
+    seccomp=True,
+    mandatory_access="",
+)
+"""An engine as root, which applies every limit."""
+
+
+def test_facts_of_real_engines() -> None:
+    assert docker_facts(read_recording("docker-20.10-info.json")) == ROOT
+    facts = podman_facts(read_recording("podman-4.3-root-info.json"))
+    assert facts == replace(ROOT, kind="podman", version="4.3.1")
+    facts = podman_facts(read_recording("podman-4.3-rootless-info.json"))
+    assert facts.rootless
+    assert (facts.limits_memory, facts.limits_pids, facts.limits_cpu) == (False, False, False)
+    assert not facts.obeys_ulimits
+
+
+def test_engines_say_what_is_under_them_and_whom_they_spare_limits() -> None:
+    options = ["name=apparmor", "name=seccomp,profile=unconfined", "name=rootless"]
+    facts = docker_facts({"SecurityOptions": options})
+    assert (facts.rootless, facts.mandatory_access, facts.seccomp) == (True, "apparmor", False)
+    info = {
+        "SecurityOptions": ["name=seccomp,profile=default", "name=userns"],
+        "KernelVersion": "6.1.0",
+        "Driver": "overlay2",
+        "Runtimes": {
+            "runc": {"path": "runc"},
+            "runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ["--ignore-cgroups"]},
+        },
+    }
+    facts = docker_facts(info)
+    assert facts.remaps_ids
+    assert (facts.kernel, facts.storage, facts.unlimited) == ("6.1.0", "overlay2", ("runsc",))
+    host = {"kernel": "6.1.0", "ociRuntime": {"name": "/usr/bin/runsc"}}
+    facts = podman_facts({"host": host, "store": {"graphDriverName": "overlay"}})
+    assert (facts.kernel, facts.storage, facts.remaps_ids) == ("6.1.0", "overlay", False)
+    assert facts.oci_runtime == "runsc"
+    for facts in (docker_facts({}), podman_facts({})):
+        assert not facts.limits_memory
+        assert not facts.seccomp
+
 
 DOCKER = replace(ROOT, version="20.10.24", mandatory_access="apparmor")
 PODMAN = replace(DOCKER, kind="podman", version="4.3.1", cgroup_version="2", mandatory_access="")
@@ -66,7 +128,6 @@ CREATED = {
 
 @pytest.mark.parametrize("name", CREATED)
 def test_the_create_call_is_this(name: str) -> None:
-    """Limits that would be refused or ignored are not asked for; only docker takes a runtime."""
     assert is_golden(name, container_config(*CREATED[name]))
 
 
@@ -91,7 +152,6 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_is_claimed_and_called_weaker_is_this(name: str) -> None:
-    """A kernel of its own is claimed with the host's to tell it from, and without a filter."""
     facts, placement, runtime = LAYERS[name]
     lacking = ["own-seccomp: declined"] if facts is ROOTLESS else []
     host = HostKernel(release="6.1")
@@ -103,7 +163,7 @@ def test_what_is_claimed_and_called_weaker_is_this(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("user", "owner"),
-    [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("nobody", ""), ("", "")],
+    [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("daemon", ""), ("", "")],
 )
 def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
     config = container_config(SPEC, DOCKER, replace(PLACEMENT, user=user))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.errors import ImageMissingError
+from bridge.errors import SandboxError
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image import (
     DEFAULT_FALLBACK,
@@ -14,16 +15,14 @@ from bridge.sandbox.container.image import (
     LABEL_GUEST,
     LABEL_VERSION,
     REPOSITORY,
+    ImageEngine,
+    ImageFacts,
+    Progress,
     choose,
     describe,
     ensure_present,
     local_name,
     status,
-)
-from bridge.sandbox.container.image_engine import (
-    ImageEngine,
-    ImageFacts,
-    Progress,
 )
 from tests.raised import raises_code
 
@@ -32,8 +31,6 @@ OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
 
 @dataclass
 class FakeImages(ImageEngine):
-    """An engine's images in a dictionary."""
-
     kind: EngineKind = "podman"
     images: dict[str, ImageFacts] = field(default_factory=dict)
     pulled: list[str] = field(default_factory=list)
@@ -47,7 +44,7 @@ class FakeImages(ImageEngine):
 
     async def pull(self, name: str, *, progress: Progress) -> None:
         if not self.reachable:
-            raise ImageMissingError(f"podman could not pull {name}.", code="image_pull_failed")
+            raise SandboxError(f"podman could not pull {name}.", code="image_pull_failed")
         self.pulled.append(name)
         self.images[name] = ImageFacts(id="pulled")
 
@@ -70,43 +67,34 @@ async def test_the_set_image_comes_first_then_a_built_one_then_the_public_one(
     assert await choose(setting, engine) == chosen
 
 
-async def test_a_present_image_is_not_fetched() -> None:
-    engine = FakeImages(images={DEFAULT_FALLBACK: ImageFacts(id="1")})
-    await ensure_present(DEFAULT_FALLBACK, engine, progress=lambda _: None)
+@pytest.mark.parametrize(
+    ("name", "progress", "error"),
+    [
+        ("there:1", print, ""),
+        ("there:1", None, ""),
+        # A model's call does not wait for an image.
+        (DEFAULT_FALLBACK, None, r"no runtime image yet.*image build"),
+        ("own:2", None, r"no image own:2 yet.*podman pull own:2"),
+        (local_name("slim"), print, "image build"),
+    ],
+)
+async def test_what_is_there_or_must_not_be_pulled_is_never_asked_of_a_registry(
+    name: str, progress: Progress | None, error: str
+) -> None:
+    engine = FakeImages(images={"there:1": ImageFacts(id="1")})
+    with pytest.raises(SandboxError, match=error) if error else nullcontext():
+        await ensure_present(name, engine, progress=progress)
     assert engine.pulled == []
 
 
-async def test_a_models_call_does_not_wait_for_an_image() -> None:
-    engine = FakeImages(images={"there:1": ImageFacts(id="1")})
-    await ensure_present("there:1", engine, progress=None)
-    with pytest.raises(ImageMissingError, match=r"no runtime image yet.*image build"):
-        await ensure_present(DEFAULT_FALLBACK, engine, progress=None)
-    with pytest.raises(ImageMissingError, match=r"no image own:2 yet.*podman pull own:2"):
-        await ensure_present("own:2", engine, progress=None)
-    assert DEFAULT_FALLBACK not in engine.images
-
-
-async def test_a_missing_public_image_is_fetched_and_says_so() -> None:
+async def test_a_missing_public_image_is_fetched_or_points_to_the_offline_build() -> None:
     engine, lines = FakeImages(), list[str]()
     await ensure_present(DEFAULT_FALLBACK, engine, progress=lines.append)
     assert engine.pulled == [DEFAULT_FALLBACK]
-    assert lines == [
-        f"podman: pulling {DEFAULT_FALLBACK}, once (about 45 MB; a minute on most lines)"
-    ]
-
-
-async def test_a_missing_local_image_is_never_asked_of_a_registry() -> None:
-    engine = FakeImages()
-    with pytest.raises(ImageMissingError) as caught:
-        await ensure_present(local_name("slim"), engine, progress=lambda _: None)
-    assert engine.pulled == []
-    assert "image build" in caught.value.remedy
-
-
-async def test_an_image_that_cannot_be_fetched_points_to_the_offline_build() -> None:
-    with raises_code("image_pull_failed") as caught:
+    said = f"podman: pulling {DEFAULT_FALLBACK}, once (about 45 MB; a minute on most lines)"
+    assert lines == [said]
+    with raises_code("image_pull_failed", match="image build --offline"):
         await ensure_present(DEFAULT_FALLBACK, FakeImages(reachable=False), progress=print)
-    assert "image build --offline" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

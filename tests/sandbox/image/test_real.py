@@ -1,9 +1,7 @@
 """The offline image built and imported for real, and what a program finds in it.
 
-Docker gets the image under a name of this test's own, since other tests run in the real one at the
-same time; all else is as `image build` does it. podman gets it in a storage of its own below a
-temporary directory. The root filesystem is kept in the repository's `.state` between runs, as for
-a user.
+Other tests run in the real image at the same time, so Docker's has another name and podman's
+another storage. The root filesystem stays in the repository's `.state` between runs.
 """
 
 from __future__ import annotations
@@ -23,20 +21,26 @@ import anyio
 import docker
 import pytest
 
-from bridge.errors import ImageMissingError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.image import (
     REPOSITORY,
+    ImageEngine,
+    ImageFacts,
     ImageStatus,
+    Progress,
     choose,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
-from bridge.sandbox.image.build import BuildRequest, assemble, build
-from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir
+from bridge.sandbox.image.build import (
+    BuildRequest,
+    RootfsContext,
+    assemble,
+    build,
+    recipe_dir,
+)
 from tests.contract.rig import listens
 from tests.raised import raises_code
 
@@ -80,9 +84,8 @@ class OwnImages(ImageEngine):
         return await super().inspect(own(name))
 
     async def names(self, repository: str) -> frozenset[str]:
-        return frozenset(
-            name.replace(OWN, REPOSITORY) for name in await super().names(own(repository))
-        )
+        names = await super().names(own(repository))
+        return frozenset(name.replace(OWN, REPOSITORY) for name in names)
 
     async def build(
         self,
@@ -108,7 +111,6 @@ def own(name: str) -> str:
 
 @contextmanager
 def podman_service() -> Iterator[str]:
-    """Run podman's API on a storage of its own for the duration."""
     with tempfile.TemporaryDirectory(prefix="mcb-", ignore_cleanup_errors=True) as name:
         where, root = Path(name) / "s", ["--root", f"{name}/root", "--runroot", f"{name}/run"]
         process = subprocess.Popen(
@@ -125,28 +127,25 @@ def podman_service() -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait(SERVICE_SECONDS)
             # Unmounts what overlay storage has mounted below the directory.
-            subprocess.run(["podman", *root, "rm", "-af"], capture_output=True, check=False)
-            subprocess.run(["podman", *root, "rmi", "-af"], capture_output=True, check=False)
+            for word in ("rm", "rmi"):
+                subprocess.run(["podman", *root, word, "-af"], capture_output=True, check=False)
 
 
-async def listening(url: str) -> None:
+async def wait_for(url: str) -> None:
     with anyio.fail_after(SERVICE_SECONDS):
         while not listens(Path(url.removeprefix("unix://"))):  # noqa: ASYNC110 - another's process
             await anyio.sleep(0.05)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("podman", marks=pytest.mark.podman),
-    ],
-)
+ENGINES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("docker", "podman")]
+
+
+@pytest.fixture(scope="module", params=ENGINES)
 async def engine(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[tuple[ImageEngine, docker.APIClient]]:
     with contextmanager(_endpoint)(request.param) as url:
-        await listening(url)
+        await wait_for(url)
         api = await connect(EngineEndpoint(url=url, origin="a test"), asked=request.param)
         try:
             option = "--host" if request.param == "docker" else "--url"
@@ -159,7 +158,6 @@ async def engine(
 
 @pytest.fixture(scope="module")
 async def built(engine: tuple[ImageEngine, docker.APIClient]) -> ImageStatus:
-    """Build the image, once for all tests that only need one: it takes seconds."""
     return await build(engine[0], BuildRequest(offline=True), context(), progress=print)
 
 
@@ -176,14 +174,8 @@ def context() -> RootfsContext:
 
 
 def run(client: docker.APIClient, image: str, *argv: str) -> Any:
-    """Run a program in a read-only container without network and return the JSON it printed."""
-    host = client.create_host_config(
-        network_mode="none",
-        read_only=True,
-        ulimits=[
-            docker.types.Ulimit(name=name, soft=1024, hard=1024) for name in ("nofile", "nproc")
-        ],
-    )
+    limits = [docker.types.Ulimit(name=name, soft=1024, hard=1024) for name in ("nofile", "nproc")]
+    host = client.create_host_config(network_mode="none", read_only=True, ulimits=limits)
     made = client.create_container(image, command=list(argv), host_config=host)
     try:
         client.start(made["Id"])
@@ -199,7 +191,6 @@ def run(client: docker.APIClient, image: str, *argv: str) -> Any:
 async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compiled(
     engine: tuple[ImageEngine, docker.APIClient], built: ImageStatus
 ) -> None:
-    """Issue 2, item 7: no registry is asked, and no module is compiled at a run."""
     images, client = engine
     assert (built.flavour, built.guest_matches, built.stale) == ("slim", True, "")
     assert await choose(None, images) == SLIM
@@ -278,7 +269,7 @@ async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down
 ) -> None:
     images, _ = engine
     assert await images.inspect("localhost/mcb-none:x") is None
-    with pytest.raises(ImageMissingError):
+    with raises_code("image_missing"):
         await images.tag("localhost/mcb-none:x", "localhost/mcb-none:y")
     # No one listens on port 9, so this fails the same with and without a network.
     with raises_code("image_pull_failed") as caught:

@@ -14,7 +14,6 @@ from tests.sandbox.kubernetes.rig import backend_on
 
 @pytest.fixture
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
-    """Give a cluster; and see that no pod is left in it."""
     async with ApiServer(protocols=(getattr(request, "param", V5),)).serving() as made:
         yield made
         assert made.pods == []

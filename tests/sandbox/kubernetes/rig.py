@@ -14,9 +14,6 @@ from bridge.settings.kubernetes import Kubernetes
 from tests.contract.programs import ECHO, read_exactly, spec
 from tests.fakes.api_server import ApiServer
 
-PATIENCE = 60.0
-"""For a test, on a machine that does other things too."""
-
 
 def kubeconfig(server: ApiServer, directory: Path, **user: Any) -> Path:
     path = directory / "kubeconfig"
@@ -36,7 +33,6 @@ async def backend_on(
 
 
 async def echo(backend: KubernetesBackend) -> str:
-    """Launch a program and talk to it; return its pod's name."""
     async with backend.launch(spec(ECHO)) as sandbox:
         await sandbox.send(b"hello")
         assert await read_exactly(sandbox, 5) == b"hello"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 import pytest
 
 from bridge.model import Json, RunRequest
@@ -15,14 +14,13 @@ from bridge.settings import load
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.api_server import V4, V5, ApiServer
 from tests.fakes.client import FakeClient
-from tests.sandbox.kubernetes.rig import PATIENCE, kubeconfig
+from tests.sandbox.kubernetes.rig import kubeconfig
 
 pytestmark = pytest.mark.parametrize("server", [V5, V4], indirect=True)
 
 
 @pytest.fixture
 async def engine(server: ApiServer, tmp_path: Path) -> AsyncIterator[Engine]:
-    """Give an engine that the settings alone lead to the cluster."""
     config = tmp_path / "config.toml"
     config.write_text(f'[kubernetes]\nkubeconfig = "{kubeconfig(server, tmp_path)}"\n')
     config.chmod(0o600)
@@ -42,20 +40,18 @@ async def engine(server: ApiServer, tmp_path: Path) -> AsyncIterator[Engine]:
 
 async def test_a_program_in_a_pod_calls_tools(engine: Engine) -> None:
     code = "got = await mcp_work_shop.big(size=200_000)\nprint(len(got))"
-    with anyio.fail_after(PATIENCE):
-        result = await engine.run(RunRequest(code=code))
+    result = await engine.run(RunRequest(code=code))
     assert (result.status, result.stdout) == ("success", "200000\n"), result.error
     assert result.isolation is not None
     assert "network-calls-refused" in result.isolation.verified
 
 
 async def test_a_session_keeps_its_pod(engine: Engine, server: ApiServer) -> None:
-    with anyio.fail_after(PATIENCE):
-        await engine.run(RunRequest(code="kept = 41", session="s"))
-        [name] = server.pods
-        result = await engine.run(RunRequest(code="kept + 1", session="s"))
-        assert result.result == 42
-        assert server.pods == [name]
+    await engine.run(RunRequest(code="kept = 41", session="s"))
+    [name] = server.pods
+    result = await engine.run(RunRequest(code="kept + 1", session="s"))
+    assert result.result == 42
+    assert server.pods == [name]
 
 
 class Evicting(FakeClient):
@@ -73,13 +69,11 @@ class Evicting(FakeClient):
 async def test_a_run_whose_pod_is_evicted_is_not_repeated_once_it_made_a_call(
     engine: Engine, server: ApiServer
 ) -> None:
-    """Its call may have done something: the result says what was lost, and keeps the output."""
     code = (
         "print((await mcp_work_shop.add(a=1, b=2)), flush=True)\n"
         "import asyncio\nawait asyncio.sleep(3600)"
     )
-    with anyio.fail_after(PATIENCE):
-        result = await engine.run(RunRequest(code=code), Evicting(server))
+    result = await engine.run(RunRequest(code=code), Evicting(server))
     assert (result.status, result.reason, result.stdout) == ("error", "engine", "{'sum': 3}\n")
     assert "(Evicted)" in result.error
     assert result.usage.tool_calls == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +16,21 @@ from tests.sandbox.process.rig import left_groups
 
 
 @pytest.fixture
+def room() -> Iterator[Path]:
+    """A directory whose `runs` holds run directories, open to every user; `runs` ends empty."""
+    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    (made / "runs").mkdir()
+    for path in (made, made / "runs"):
+        path.chmod(0o1777)
+    try:
+        yield made
+        assert list((made / "runs").iterdir()) == []
+    finally:
+        shutil.rmtree(made)
+
+
+@pytest.fixture
 async def backend() -> AsyncIterator[BubblewrapBackend]:
-    """Open a backend, and see that it leaves nothing."""
     if sys.platform != "linux":
         pytest.skip("bubblewrap is for Linux")
     environ = {**os.environ, "CANARY_TOKEN": "canary-in-the-environment"}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import anyio
 
 from bridge.model import Limits
 from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[3]
 
 LOOKS = 6000
 LOOK_SECONDS = 0.01
@@ -36,13 +43,53 @@ DAEMON = (
 )
 
 
+BRIDGE = """
+import os, sys, anyio
+from tests.sandbox.process.rig import DAEMON, FOREVER, spec, wait_ready
+{imports}
+async def main():
+    async with {backend} as backend:
+        async with backend.launch(spec({program})) as sandbox:
+            await wait_ready(sandbox)
+            print(sandbox.id, flush=True)
+            await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+async def kill_bridge(code: str, word: str, directory: Path, mark: str = "") -> int:
+    """Kill a bridge that runs a program; return its id once the program's processes are gone."""
+    environ = {**os.environ, "TMPDIR": str(directory)}
+    argv = [sys.executable, "-c", code, word]
+    async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
+        assert bridge.stdout is not None
+        child = int(await bridge.stdout.receive())
+        await until(lambda: not mark or bool(with_argument(mark)))
+        bridge.kill()
+        await bridge.wait()
+        await until(lambda: not exists(child) and not (mark and with_argument(mark)))
+    return bridge.pid
+
+
+def json_by(become: list[str], python: list[str], code: str, environ: dict[str, str]) -> Any:
+    done = subprocess.run(
+        [*become, *python, "-c", code],
+        env=environ,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What became of a program."""
-
     out: str
     err: str
-    report: ExitReport = field(default_factory=ExitReport)
+    report: ExitReport
 
 
 def spec(
@@ -91,7 +138,6 @@ def exists(pid: int) -> bool:
 
 
 def groups_of(bridge: int | None = None) -> list[Path]:
-    """Return the control groups that a process has made, this one unless told otherwise."""
     owner = os.getpid() if bridge is None else bridge
     # One that is just going away may be found, and be gone when it is looked into.
     while True:
@@ -101,7 +147,6 @@ def groups_of(bridge: int | None = None) -> list[Path]:
 
 
 def left_groups(bridge: int | None = None) -> list[Path]:
-    """Return the control groups that a process left, once those that are going have gone."""
     for _ in range(LOOKS):
         if not groups_of(bridge):
             break
@@ -110,7 +155,6 @@ def left_groups(bridge: int | None = None) -> list[Path]:
 
 
 def with_argument(mark: str) -> list[int]:
-    """Return the processes of this machine that have `mark` on their command line."""
     found = []
     for place in Path("/proc").iterdir():
         try:
@@ -122,7 +166,6 @@ def with_argument(mark: str) -> list[int]:
 
 
 def processes_below() -> list[int]:
-    """Return this process's children, those included that no one has collected."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         # A thread may end while its entry is looked at.

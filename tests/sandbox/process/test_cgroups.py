@@ -7,8 +7,6 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.ownership import Owner, current_owner, process_start
 from bridge.sandbox.process.cgroups import (
@@ -21,8 +19,8 @@ from bridge.sandbox.process.cgroups import (
     missing_controllers,
     oom_kills,
     reap,
+    scope_cgroups,
     scope_command,
-    scope_group,
     settings,
 )
 from tests.raised import raises_code
@@ -45,11 +43,8 @@ UNIFIED_MOUNTS = (
 
 
 def test_version_one_has_a_place_for_each_controller() -> None:
-    found = {
-        place.directory: set(place.controllers)
-        for place in candidate_parents(HYBRID_OWN, HYBRID_MOUNTS)
-        if not place.unified
-    }
+    parents = candidate_parents(HYBRID_OWN, HYBRID_MOUNTS)
+    found = {parent.directory: {*parent.controllers} for parent in parents if not parent.unified}
     assert found == {
         "/sys/fs/cgroup/pids": {"pids"},
         "/sys/fs/cgroup/memory/some/where": {"memory"},
@@ -65,15 +60,11 @@ def test_version_two_is_tried_upwards() -> None:
     assert found[-1] == root
 
 
-def test_a_group_that_is_mounted_from_further_down_is_found() -> None:
+def test_a_group_that_is_mounted_from_further_down_is_found_and_nonsense_is_not() -> None:
     own = "4:memory:/docker/abc/inner\n"
     mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-    assert [place.directory for place in candidate_parents(own, mounts)] == [
-        "/sys/fs/cgroup/memory/inner"
-    ]
-
-
-def test_nonsense_has_no_places() -> None:
+    [inner] = candidate_parents(own, mounts)
+    assert inner.directory == "/sys/fs/cgroup/memory/inner"
     assert candidate_parents("", "") == ()
     assert candidate_parents("garbage\n4:memory:/x\n", "garbage\n") == ()
 
@@ -81,15 +72,11 @@ def test_nonsense_has_no_places() -> None:
 def test_a_name_says_whose_the_group_is() -> None:
     name = group_name(OWNER, "abcd")
     assert group_owner(name) == OWNER
-    assert group_owner(group_name(replace(OWNER, namespace=""), "x")) == replace(
-        OWNER, namespace=""
-    )
+    outside = replace(OWNER, namespace="")
+    assert group_owner(group_name(outside, "x")) == outside
     assert len(name) < 255
-
-
-@pytest.mark.parametrize("name", ["user.slice", "mcp-code-bridge", "mcp-code-bridge_x_1_2_3_4_5"])
-def test_other_groups_are_nobodys(name: str) -> None:
-    assert group_owner(name) is None
+    for other in ("user.slice", "mcp-code-bridge", "mcp-code-bridge_x_1_2_3_4_5"):
+        assert group_owner(other) is None
 
 
 def test_both_versions_and_systemd_are_told_the_same_limits() -> None:
@@ -99,24 +86,22 @@ def test_both_versions_and_systemd_are_told_the_same_limits() -> None:
         assert is_golden(f"control groups of version {1 + unified}", told)
     assert settings(Limits(), "cpu", unified=True) == []
     assert is_golden("a scope of systemd's", scope_command("systemd-run", limits, "unit"))
-    group = scope_group("0::/user.slice/x.scope\n", UNIFIED_MOUNTS)
-    assert group == "/sys/fs/cgroup/user.slice/x.scope"
+    group = scope_cgroups("0::/user.slice/x.scope\n", UNIFIED_MOUNTS)
+    assert group is not None
+    assert group.counter == Path("/sys/fs/cgroup/user.slice/x.scope/memory.events")
 
 
-def test_kills_are_counted_in_both_versions() -> None:
+def test_kills_are_counted_in_both_versions_and_missing_controllers_are_named() -> None:
     assert oom_kills("low 0\nhigh 0\noom 3\noom_kill 2\noom_group_kill 0\n") == 2
     assert oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n") == 1
     assert oom_kills("oom_kill_disable 0\nunder_oom 0\n") is None
 
-
-def test_what_is_lacking_is_told_to_whom_it_concerns() -> None:
     assert missing_controllers(["memory", "pids", "cpu"], root=True) == ""
     assert "cpu" in missing_controllers(["memory", "pids"], root=True)
     assert "delegated" in missing_controllers([], root=False)
 
 
 def test_a_limit_that_cannot_be_set_leaves_no_group(tmp_path: Path) -> None:
-    """Law 4: no sandbox without the limits that were promised, and law 3: nothing left."""
     # An ordinary directory has no `memory.max` to write to.
     parent = CgroupParent(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True)
     with raises_code("cgroup"):
@@ -142,10 +127,10 @@ def test_a_process_enters_its_groups_before_it_becomes_the_command_or_does_not(
     entries = tmp_path / "tasks", tmp_path / "procs"
     for file in entries:
         file.touch()
-    words = [*SandboxCgroups(entries=entries).entering(), "/bin/echo", "a  b"]
+    words = [*SandboxCgroups(entries=entries).entry_command(), "/bin/echo", "a  b"]
     assert subprocess.run(words, capture_output=True, check=True).stdout == b"a  b\n"
     assert [file.read_text() for file in entries] == ["0\n", "0\n"]
     none = tmp_path / "none" / "tasks"
-    words = [*SandboxCgroups(entries=(*entries, none)).entering(), "/bin/echo"]
+    words = [*SandboxCgroups(entries=(*entries, none)).entry_command(), "/bin/echo"]
     done = subprocess.run(words, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (71, b"")

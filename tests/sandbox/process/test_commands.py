@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import marshal
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from bridge.errors import SettingsError
-from bridge.model import Limits
+from bridge.errors import LaunchError, SandboxError, SettingsError
+from bridge.model import Isolation, Limits
 from bridge.sandbox import syscalls
 from bridge.sandbox.backend import Bind, CommandSpec, Executable, HostFile, LaunchSpec
-from bridge.sandbox.process import command
-from bridge.sandbox.process.command import Descriptors, ProcessSurroundings
+from bridge.sandbox.process import command, stage
+from bridge.sandbox.process.command import unexpected_mounts, verify_command
 from bridge.sandbox.process.executables import find_executables, shebang
 from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process.sandbox import receive_examination
+from bridge.sandbox.process.stage_loader import compiled_examination
+from tests.raised import raises_code
+from tests.waiting import PATIENCE_SECONDS
 
 INTERPRETER = Interpreter(
     executable="/opt/py/bin/python3",
@@ -26,10 +34,10 @@ INTERPRETER = Interpreter(
     links=(),
     hidden=("/opt/py/lib/site-packages",),
 )
-AROUND = ProcessSurroundings(
+AROUND = command.ProcessSurroundings(
     landlock_abi=7, cpus=2, controllers=frozenset({"memory", "pids"}), processes_per_namespace=True
 )
-DESCRIPTORS = Descriptors(info=10, status=11, files=(12, 13, 14))
+DESCRIPTORS = command.Descriptors(info=10, status=11, files=(12, 13, 14))
 COMMAND = CommandSpec(
     file="/opt/t/bin/tool",
     cwd="/workspace/sub",
@@ -60,10 +68,6 @@ SPEC = LaunchSpec(
 )
 
 
-def _plan(spec: LaunchSpec = SPEC) -> dict[str, Any]:
-    return command.stage_plan(spec, INTERPRETER, AROUND, [b"filter"])
-
-
 def test_the_filter_for_a_network_refuses_every_other_family() -> None:
     """Whatever the number: the kernel reads the lower half of the register."""
     refusals = [rule for rule in syscalls.NETWORKED_COMMAND if rule.call == "socket"]
@@ -76,21 +80,15 @@ def test_the_filter_for_a_network_refuses_every_other_family() -> None:
 
 
 def test_the_stage_is_told_limits_and_what_to_become() -> None:
-    plan = _plan()
-    limits = {name: (soft, hard) for name, soft, hard in plan["rlimits"]}
-    assert limits["RLIMIT_CPU"] == (60, 65)
-    assert limits["RLIMIT_FSIZE"] == (1000, 1000)
-    assert limits["RLIMIT_NPROC"] == (33, 33)
-    assert (plan["argv"], plan["file"], plan["cwd"]) == (
-        ["tool", "x"],
-        "/opt/t/bin/tool",
-        "/workspace/sub",
-    )
+    plan = command.stage_plan(SPEC, INTERPRETER, AROUND, [b"filter"])
+    for limit in (("CPU", 60, 65), ("FSIZE", 1000, 1000), ("NPROC", 33, 33)):
+        assert (f"RLIMIT_{limit[0]}", *limit[1:]) in map(tuple, plan["rlimits"])
+    assert (plan["argv"], plan["file"]) == (["tool", "x"], "/opt/t/bin/tool")
+    assert plan["cwd"] == "/workspace/sub"
 
 
 @pytest.mark.parametrize("abi", [7, 0])
 def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed(abi: int) -> None:
-    """Executing what is not named would start it, where nothing forbids that."""
     around = replace(AROUND, landlock_abi=abi)
     given = command.stage_input(SPEC, INTERPRETER, around, DESCRIPTORS, (), b"stage", "code")
     wanted = json.loads(marshal.loads(given)[1])["examine"]
@@ -126,3 +124,113 @@ def test_what_is_no_script_has_no_interpreter() -> None:
     assert shebang(b"#!/usr/bin/env -S python3 -I\nx") == ["/usr/bin/env", "-S", "python3", "-I"]
     assert shebang(b"\x7fELF") == []
     assert shebang(b"") == []
+
+
+PLACES = {"/": False, "/usr/lib": False, "/workspace": False, "/workspace/out": True, "/proc": True}
+ISOLATION = Isolation(
+    backend="bubblewrap",
+    layers=("granted-paths-only", "named-executables-only", "sized-tmpfs-noexec", "memory-limit"),
+)
+FACTS: dict[str, Any] = {
+    "mounts": {"/tmp": {"noexec": True}, "/workspace": {"noexec": False}},
+    "mount_table": [["/", True], ["/workspace", True]],
+    "denials": {"named-executables-only": "EACCES", "sized-tmpfs-noexec": "allowed"},
+}
+
+
+def test_a_mount_that_was_not_asked_for_or_can_be_written_to_is_a_stray() -> None:
+    below = "/usr/lib/mounted\\040here"
+    for place in ("/", "/workspace", below):
+        assert not unexpected_mounts([[place, True]], PLACES)
+    for place in ("/workspace/out", "/workspace/out/below", "/proc/acpi"):
+        assert not unexpected_mounts([[place, False]], PLACES)
+    for place in ("/", "/workspace", "/workspace/outer", below):
+        assert unexpected_mounts([[place, False]], PLACES)
+    assert unexpected_mounts([["/srv", True]], PLACES)
+    assert unexpected_mounts([], PLACES) is None
+
+
+def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
+    seen = {**FACTS, "denials": {"named-executables-only": "EACCES"}}
+    made = verify_command(ISOLATION, PLACES, seen)
+    assert made.layers == ISOLATION.layers
+    assert made.verified == ISOLATION.layers[:3]
+
+
+@pytest.mark.parametrize(
+    ("seen", "layer"),
+    [
+        ({"mount_table": [["/", True], ["/srv", True]]}, "granted-paths-only"),
+        ({"mount_table": [["/workspace", False]]}, "granted-paths-only"),
+        ({"denials": {"named-executables-only": "allowed"}}, "named-executables-only"),
+    ],
+)
+def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
+    with raises_code("isolation_broken", match=layer):
+        verify_command(ISOLATION, PLACES, {**FACTS, **seen})
+
+
+@pytest.fixture
+def pipes() -> Iterator[tuple[int, int, int, int]]:
+    ends = (*os.pipe(), *os.pipe())
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+async def test_leave_is_given_after_the_judgement_only(pipes: tuple[int, int, int, int]) -> None:
+    status, told, waits, permission = pipes
+    os.set_blocking(waits, False)
+    os.write(told, json.dumps({"pid": 2}).encode() + b"\nok")
+
+    def judge(facts: Mapping[str, Any]) -> Isolation:
+        assert facts == {"pid": 2}
+        with pytest.raises(BlockingIOError):
+            os.read(waits, 2)
+        return ISOLATION
+
+    with anyio.fail_after(PATIENCE_SECONDS):
+        assert await receive_examination(status, permission, judge) == (ISOLATION, b"ok")
+    assert os.read(waits, 10) == b"go"
+
+
+@pytest.mark.parametrize("said", [b"no object\n", b"[1]\n", b"x" * 60_000 + b"\n"])
+async def test_an_answer_that_is_none_gets_no_leave(
+    pipes: tuple[int, int, int, int], said: bytes
+) -> None:
+    status, told, waits, permission = pipes
+    os.set_blocking(waits, False)
+    os.write(told, said)
+
+    def refuse(facts: Mapping[str, Any]) -> Isolation:
+        raise SandboxError("no", code="isolation_broken")
+
+    with anyio.fail_after(PATIENCE_SECONDS):
+        with pytest.raises(LaunchError):
+            await receive_examination(status, permission, refuse)
+        os.write(told, b"{}\n")
+        with raises_code("isolation_broken"):
+            await receive_examination(status, permission, refuse)
+    with pytest.raises(BlockingIOError):
+        os.read(waits, 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is a mount table")
+@pytest.mark.parametrize("answer", [b"go", b"g", b""])
+def test_the_stage_continues_with_leave_only(
+    pipes: tuple[int, int, int, int], answer: bytes
+) -> None:
+    status, told, waits, permission = pipes
+    wanted = {"code": compiled_examination(sys.executable), "attempts": [], "unnamed": ""}
+    os.write(permission, answer)
+    os.close(permission)
+    os.dup2(status, permission)  # for the fixture to close
+    ours = {**wanted, "permission": os.dup(waits)}
+    if answer == stage.PERMISSION:
+        stage.await_permission(ours, told)
+    else:
+        with pytest.raises(OSError, match="no permission"):
+            stage.await_permission(ours, told)
+    facts = json.loads(os.read(status, 1 << 20))
+    assert "/" in [place for place, _ in facts["mount_table"]]
+    assert facts["denials"] == {}

@@ -2,48 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from bridge.model import RunRequest
-from bridge.runs import Engine
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.settings import Settings, load
+from bridge.settings import Settings
+from tests import engine_rig
 from tests.contract.programs import STANDARD_LIBRARY
 from tests.engine_rig import ListFinder, engine_on, workshop
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
-TIME_ZONES = """
-import zoneinfo
-zoneinfo.ZoneInfo("Europe/Paris")
-"""
+TIME_ZONES = "import zoneinfo\nzoneinfo.ZoneInfo('Europe/Paris')\n"
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Settings that touch nothing outside the test's directory."""
-    environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
-    return load({"warm": "0"}, environ)
+settings = engine_rig.settings
 
 
-@pytest.fixture
-async def engine(settings: Settings, backend: BubblewrapBackend) -> AsyncIterator[Engine]:
-    async with engine_on(backend, settings, finder=ListFinder(workshop())) as opened:
-        yield opened
-
-
-async def test_the_standard_library_works(engine: Engine) -> None:
-    result = await engine.run(RunRequest(code=TIME_ZONES + STANDARD_LIBRARY))
-    assert (result.status, result.result) == (
-        "success",
-        ["a", "c", "out", "run_python.py", "x.db"],
-    ), result.error
+async def test_the_standard_library_works(settings: Settings, backend: BubblewrapBackend) -> None:
+    async with engine_on(backend, settings, finder=ListFinder(workshop())) as engine:
+        result = await engine.run(RunRequest(code=TIME_ZONES + STANDARD_LIBRARY))
+    assert result.status == "success", result.error
+    assert result.result == ["a", "c", "out", "run_python.py", "x.db"]
 
 
 @pytest.mark.parametrize(("zone", "offset"), [("Asia/Tokyo", 9), ("America/Phoenix", -7)])

@@ -23,9 +23,17 @@ from tests.sandbox.process.rig import run
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
 
-def test_the_systems_python_comes_first() -> None:
-    assert candidates("/opt/python") == (SYSTEM_PYTHON, "/opt/python/bin/python3")
-    assert candidates("/usr") == (SYSTEM_PYTHON,)
+def test_the_systems_python_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = candidates("/opt/python")
+    assert usual[:2] == [SYSTEM_PYTHON, "/opt/python/bin/python3"]
+    found = candidates("/usr")
+    assert found[0] == SYSTEM_PYTHON
+    assert len(set(map(os.path.realpath, found))) == len(found)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    mac = candidates("/opt/python")
+    assert SYSTEM_PYTHON not in mac
+    assert {*map(os.path.realpath, usual[2:])} <= {*map(os.path.realpath, mac)}
+    assert mac[1:] or not Path(os.path.realpath(SYSTEM_PYTHON)).name.startswith("python3.")
 
 
 def test_what_is_bound_is_the_interpreter_and_nothing_above_it() -> None:
@@ -77,26 +85,19 @@ def test_a_broken_python_does_not_hide_one_that_works(
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     places = (str(broken), str(Path(sys.base_prefix) / "bin" / "python3"))
-    monkeypatch.setattr("bridge.sandbox.process.interpreter._all_candidates", lambda: places)
+    monkeypatch.setattr("bridge.sandbox.process.interpreter.candidates", lambda _: places)
     assert find(as_nobody=False).executable == os.path.realpath(places[1])
-    monkeypatch.setattr("bridge.sandbox.process.interpreter._all_candidates", lambda: places[:1])
+    monkeypatch.setattr("bridge.sandbox.process.interpreter.candidates", lambda _: places[:1])
     with raises_code("engine_not_found", match="could not list the files"):
         find(as_nobody=False)
 
 
-def test_a_python_whose_files_only_root_may_read_is_not_offered_to_nobody(
-    tmp_path: Path,
-) -> None:
+def test_a_python_whose_files_only_root_may_read_is_not_offered(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     library = tmp_path / "libpython.so"
     library.touch(mode=0o644)
-    facts = {
-        "version": [3, 13, 0],
-        "executable": "/usr/bin/env",
-        "stdlib": "/usr/lib",
-        "path": [],
-        "libraries": [str(library)],
-    }
+    facts = {"version": [3, 13, 0], "executable": "/usr/bin/env", "stdlib": "/usr/lib"}
+    facts |= {"path": [], "libraries": [str(library)]}
     assert closed_file(describe(facts)) == str(library)
     own = tmp_path / "python3"
     own.write_text("#!/bin/sh\n")

@@ -30,9 +30,12 @@ from bridge.settings import load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.sandbox.process.rig import (
+    BRIDGE,
     DAEMON,
     PATIENCE,
     exists,
+    json_by,
+    kill_bridge,
     left_groups,
     read_all,
     run,
@@ -44,34 +47,24 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's")
 
-ROOT = Path(__file__).parents[3]
 PYTHON = "/usr/bin/python3"
 
 
 @pytest.fixture
-def room() -> Iterator[Path]:
-    """Where runs' directories go, open to everybody as /tmp is; empty again afterwards."""
-    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    made.chmod(0o1777)
-    try:
-        yield made
-        assert list(made.iterdir()) == []
-    finally:
-        shutil.rmtree(made)
-
-
-@pytest.fixture
 async def backend(room: Path) -> AsyncIterator[LandlockBackend]:
-    """Open the backend, and see that it leaves nothing."""
-    environ = {**os.environ, "TMPDIR": str(room), "CANARY_TOKEN": "canary-in-the-environment"}
+    environ = {
+        **os.environ,
+        "TMPDIR": str(room / "runs"),
+        "CANARY_TOKEN": "canary-in-the-environment",
+    }
     async with LandlockBackend(environ=environ) as opened:
         yield opened
     assert left_groups() == []
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Target:
-    """What is there to be reached outside."""
+    """What a program could reach outside."""
 
     directory: Path
     port: int
@@ -80,18 +73,15 @@ class Target:
     private: Path
 
     def mark(self) -> None:
-        """Give the private file, which is of the user that programs run as, what may be taken."""
         self.private.chmod(0o600)
         os.setxattr(self.private, "user.before", b"1")
 
     def is_private(self) -> bool:
-        found = (self.private.stat().st_mode & 0o777, self.private.read_text())
-        return found == (0o600, "private")
+        return (self.private.stat().st_mode & 0o777, self.private.read_text()) == (0o600, "private")
 
 
 @pytest.fixture
 def target() -> Iterator[Target]:
-    """Plant what any user may reach: a file, a directory, listeners, and a process of its own."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(dir="/var/tmp"))
         stack.callback(shutil.rmtree, directory)
@@ -120,23 +110,14 @@ def target() -> Iterator[Target]:
             )
         )
         stack.callback(victim.kill)
-        made = Target(
-            directory=directory,
-            port=tcp.getsockname()[1],
-            abstract=abstract,
-            victim=victim.pid,
-            private=private,
-        )
+        port = tcp.getsockname()[1]
+        made = Target(directory, port, abstract, victim.pid, private)
         made.mark()
         yield made
 
 
 AS_PROGRAMS_RUN = UID if os.getuid() == 0 else None
 """Whom programs run as, so that nothing but the sandbox stands in the way."""
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 ATTACKS = """
@@ -158,7 +139,7 @@ def pair_to(address):
     except ConnectionRefusedError:  # a stream listener is there, and was found
         return
     except OSError as error:
-        if error.errno != 91:  # EPROTOTYPE, likewise
+        if error.errno != 91:  # EPROTOTYPE: it was found, too
             raise
 def copied():
     path = MINE + '/python'
@@ -271,9 +252,7 @@ async def test_what_any_user_may_do_outside_is_refused_inside(
 
 
 @pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
-async def test_before_its_third_version_nothing_is_emptied_either(
-    target: Target,
-) -> None:
+async def test_before_its_third_version_nothing_is_emptied_either(target: Target) -> None:
     program = (
         "import json, os\n"
         "open('own', 'w').write('text'); open('own', 'w').close()\n"
@@ -289,10 +268,8 @@ async def test_before_its_third_version_nothing_is_emptied_either(
     async with LandlockBackend(environ=dict(os.environ)) as backend:
         backend.version = lambda: 2
         ran = await run(backend, f"FILE, OWN = {(str(target.private), 'own')!r}\n{program}")
-    assert json.loads(ran.out) == {
-        "truncate": "Operation not permitted",
-        "open": "Operation not permitted",
-    }, ran.err
+    refused = dict.fromkeys(("truncate", "open"), "Operation not permitted")
+    assert json.loads(ran.out) == refused, ran.err
     assert target.is_private()
 
 
@@ -329,16 +306,15 @@ async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path)
     ) as engine:
         result = await engine.run(RunRequest(code=code))
     assert result.status == "success", result.error
-    assert str(result.result[1]).startswith(str(room))
+    assert str(result.result[1]).startswith(str(room / "runs"))
     assert str(result.result[2]).endswith("/tmp")
     assert result.isolation is not None
     assert result.isolation.backend == "landlock"
     assert result.isolation.weaker[0] == TIER
     assert "weaker tier" in TIER
-    assert {"landlock", "own-seccomp", "network-calls-refused", "no-capabilities"} <= set(
-        result.isolation.layers
-    )
-    assert not {"no-network", "read-only-root", "user-namespace"} & set(result.isolation.layers)
+    layers = set(result.isolation.layers)
+    assert {"landlock", "own-seccomp", "network-calls-refused", "no-capabilities"} <= layers
+    assert not {"no-network", "read-only-root", "user-namespace"} & layers
     assert not [text for text in result.isolation.weaker if "seen from inside" in text]
 
 
@@ -378,38 +354,20 @@ async def test_bombs_are_bounded_and_ended(backend: LandlockBackend) -> None:
     assert (await run(backend, "import os; print(os.listdir('.'))")).out == "[]\n"
 
 
-BRIDGE = """
-import os, sys, anyio
-from bridge.sandbox.process.landlock_backend import LandlockBackend
-from tests.sandbox.process.rig import DAEMON, spec, wait_ready
-async def main():
-    async with LandlockBackend(environ=os.environ) as backend:
-        async with backend.launch(spec(DAEMON.format(mark=sys.argv[1]) + "sys.stdin.read()")) as s:
-            await wait_ready(s)
-            print(s.id, flush=True)
-            await anyio.sleep_forever()
-anyio.run(main)
-"""
-
-
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: LandlockBackend, room: Path
 ) -> None:
-    mark = f"landlock-orphan-{os.getpid()}-"
-    environ = {**os.environ, "TMPDIR": str(room)}
-    async with await anyio.open_process(
-        [sys.executable, "-c", BRIDGE, mark], stderr=None, cwd=ROOT, env=environ
-    ) as bridge:
-        assert bridge.stdout is not None
-        child = int(await bridge.stdout.receive())
-        await until(lambda: bool(with_argument(mark)))
-        bridge.kill()
-        await bridge.wait()
-        await until(lambda: not exists(child) and not with_argument(mark))
-    assert len(names(room)) == 1
+    mark, runs = f"landlock-orphan-{os.getpid()}-", room / "runs"
+    code = BRIDGE.format(
+        imports="from bridge.sandbox.process.landlock_backend import LandlockBackend",
+        backend="LandlockBackend(environ=os.environ)",
+        program='DAEMON.format(mark=sys.argv[1]) + "sys.stdin.read()"',
+    )
+    bridge = await kill_bridge(code, mark, runs, mark)
+    assert len(list(runs.iterdir())) == 1
     assert await backend.reap() >= 1
-    assert names(room) == []
-    assert left_groups(bridge.pid) == []
+    assert list(runs.iterdir()) == []
+    assert left_groups(bridge) == []
 
 
 def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
@@ -418,34 +376,30 @@ def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
     assert old.weaker[0] == TIER
     assert any("no network rights or scopes" in text for text in old.weaker)
     assert any("bridge's own user id" in text for text in old.weaker)
-    assert (
-        "unprivileged-user"
-        not in isolation(
-            asked, ProcessSurroundings(landlock_abi=7, cpus=1), as_nobody=False, root=True
-        ).layers
-    )
+    new = isolation(asked, ProcessSurroundings(landlock_abi=7, cpus=1), as_nobody=False, root=True)
+    assert "unprivileged-user" not in new.layers
 
 
 def test_packages_within_the_library_are_left_out_one_by_one() -> None:
+    library = "/opt/lib/python3.12"
     python = Interpreter(
         executable="/opt/bin/python3",
         version="3.12.1",
         binds=(
-            Bind(source="/opt/bin/python3", inside="/opt/bin/python3"),
-            Bind(source="/opt/lib/python3.12", inside="/opt/lib/python3.12"),
+            *(Bind(source=path, inside=path) for path in ("/opt/bin/python3", library)),
             Bind(source="/lib/ld-2.so", inside="/lib64/ld-linux-x86-64.so.2"),
             Bind(source="/lib/libc.so.6", inside="/lib/libc.so.6"),
         ),
         links=(),
-        hidden=("/opt/lib/python3.12/site-packages",),
+        hidden=(f"{library}/site-packages",),
     )
     place = RunDirectory(path=Path("/var/tmp/run"))
     entries = [("os.py", True), ("json", False), ("site-packages", False)]
     made = {rule.path: rule for rule in rules(python, place, lambda directory: entries)}
-    assert made["/opt/lib/python3.12"].rights == landlock.READ_DIR
-    assert made["/opt/lib/python3.12/os.py"].is_file
-    assert made["/opt/lib/python3.12/json"].rights == landlock.READ
-    assert "/opt/lib/python3.12/site-packages" not in made
+    assert made[library].rights == landlock.READ_DIR
+    assert made[f"{library}/os.py"].is_file
+    assert made[f"{library}/json"].rights == landlock.READ
+    assert f"{library}/site-packages" not in made
     executable = {path for path, rule in made.items() if rule.rights & landlock.EXECUTE}
     assert executable == {"/opt/bin/python3", "/lib/ld-2.so"}
     writable = {path for path, rule in made.items() if rule.rights & landlock.TRUNCATE}
@@ -478,29 +432,15 @@ anyio.run(main)
 
 
 @pytest.mark.rootless
-def test_an_ordinary_user_gets_the_same(room: Path) -> None:
+def test_an_ordinary_user_gets_the_same() -> None:
     with ordinary_user() as (become, environ, directory):
         python = usable_python(become, environ)
         place = directory / "runs"
         place.mkdir()
-        shutil.chown(place, *_owner(directory))
-        done = subprocess.run(
-            [*become, *python, "-c", ORDINARY],
-            env={**environ, "TMPDIR": str(place)},
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    ok, summary, weaker, left, said, runs = json.loads(done.stdout)
+        shutil.chown(place, directory.stat().st_uid, directory.stat().st_gid)
+        found = json_by(become, python, ORDINARY, {**environ, "TMPDIR": str(place)})
+    ok, summary, weaker, left, said, runs = found
     assert ok, summary
     assert weaker[0] == TIER
     assert (left, runs) == ([], [])
     assert said == "no\n" or landlock.version() < 6
-
-
-def _owner(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_uid, found.st_gid

@@ -26,7 +26,6 @@ LIMITS = replace(Limits(), memory_bytes=128 * MEBIBYTE, timeout=60)
 async def unlimited(
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[BubblewrapBackend | LandlockBackend]:
-    """A backend that can make no control groups, as an ordinary user's."""
     async with request.param(environ={"PATH": "/usr/bin:/bin"}) as backend:
         found = await backend._look_around()
         around = replace(found.around, controllers=frozenset(), limits_elsewhere="none here")

@@ -1,17 +1,15 @@
-"""The same as an ordinary user, whoever runs the tests; and the refusals."""
+"""The same as an ordinary user, also where root runs the tests; and the refusals."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.contract.rig import ordinary_user, usable_python
-from tests.sandbox.process.rig import PATIENCE
+from tests.sandbox.process.rig import json_by
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux"),
@@ -71,37 +69,13 @@ anyio.run(main)
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """What the script found."""
-
-    uid: int
-    ok: bool
-    summary: str
-    remedy: str
-    layers: list[str]
-    weaker: list[str]
-    inside: Any
-
-
-def ask(*between: str) -> Told:
-    """Run the script as an ordinary user, by way of another command if any."""
+def ask(*between: str) -> Any:
     with ordinary_user() as (become, environ, _):
         return ask_as([*become, *between], environ, usable_python(become, environ))
 
 
-def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Told:
-    done = subprocess.run(
-        [*become, *python, "-c", SCRIPT],
-        env=environ,
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Told(**json.loads(done.stdout))
+def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Any:
+    return SimpleNamespace(**json_by(become, python, SCRIPT, environ))
 
 
 def test_an_ordinary_user_gets_the_same_isolation() -> None:
@@ -123,7 +97,6 @@ def test_an_ordinary_user_gets_the_same_isolation() -> None:
 
 
 def test_where_namespaces_are_used_up_nothing_runs() -> None:
-    """The probe fails with what to do, and there is no weaker way that it would take."""
     limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
     # In a namespace of its own a user may set that, as a container's administrator can.
     told = ask("unshare", "--user", "--map-root-user", "sh", "-c", limit, "sh")
@@ -133,7 +106,6 @@ def test_where_namespaces_are_used_up_nothing_runs() -> None:
 
 
 def test_root_of_a_namespace_is_an_ordinary_user() -> None:
-    """As in a rootless container: it is root in name, and cannot become nobody."""
     told = ask("unshare", "--user", "--map-root-user")
     assert told.ok, (told.summary, told.remedy)
     assert told.uid == 0

@@ -16,7 +16,6 @@ from bridge.sandbox.process import run_directory as rundir
 
 
 def test_a_directory_is_private_and_named_after_its_owner(tmp_path: Path) -> None:
-    """No one else looks in, and a later bridge sees whose it was."""
     owner = current_owner()
     made = rundir.make(tmp_path, owner, None)
     assert [p.name for p in sorted(made.path.iterdir())] == ["tmp", "workspace"]
@@ -26,11 +25,13 @@ def test_a_directory_is_private_and_named_after_its_owner(tmp_path: Path) -> Non
     assert rundir.remove(made.path)
     assert rundir.remove(made.path), "what is gone is gone"
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(LaunchError, match="cannot be made") as caught:
+        rundir.make(tmp_path / "none", owner, None)
+    assert "TMPDIR" in caught.value.remedy
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives directories away")
 def test_another_users_directory_is_passed_through_and_not_listed(tmp_path: Path) -> None:
-    """What lies around the two cannot be changed by whom they belong to."""
     made = rundir.make(tmp_path, current_owner(), 65534)
     assert (made.path.stat().st_uid, stat.S_IMODE(made.path.stat().st_mode)) == (0, 0o711)
     assert (made.tmp.stat().st_uid, stat.S_IMODE(made.tmp.stat().st_mode)) == (65534, 0o700)
@@ -84,17 +85,10 @@ def test_only_a_dead_bridges_directories_are_reaped(
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="cannot be made") as caught:
-        rundir.make(tmp_path / "none", current_owner(), None)
-    assert "TMPDIR" in caught.value.remedy
-
-
 def test_runs_go_where_temporary_files_go_if_they_can_enter(tmp_path: Path) -> None:
-    """Else to the directory that is everybody's."""
     assert rundir.base_directory(str(tmp_path), as_nobody=False) == tmp_path.resolve()
     tmp_path.chmod(0o700)
     common = Path("/tmp").resolve()
     assert rundir.base_directory(str(tmp_path), as_nobody=True) == common
-    for wanted in (None, "", "relative", "/no/such/directory"):
+    for wanted in (None, "", "relative", "/no/such/directory", "/" + 256 * "x"):
         assert rundir.base_directory(wanted, as_nobody=False) == common

@@ -1,17 +1,13 @@
-"""The life of Seatbelt's sandboxes, with a stand-in for `sandbox-exec` that confines nothing.
-
-Its behaviour on macOS can be tested there only, and has not been.
-"""
+"""Seatbelt's sandboxes, with a stand-in for `sandbox-exec` that confines nothing."""
 
 from __future__ import annotations
 
 import os
 import pwd
-import shutil
+import re
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +17,15 @@ import pytest
 from bridge.errors import LaunchError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process import seatbelt_backend
-from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend, arguments, profile
 from tests.raised import raises_code
+from tests.sandbox.golden import is_golden
 from tests.sandbox.process.rig import (
+    BRIDGE,
     PATIENCE,
     READY,
     exists,
+    kill_bridge,
     processes_below,
     read_all,
     run,
@@ -42,22 +41,6 @@ shift 2
 while [ "$1" = -D ]; do shift 2; done
 exec "$@"
 """
-
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def room() -> Iterator[Path]:
-    """Where runs' directories go; empty again afterwards."""
-    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    (made / "runs").mkdir()
-    for path in (made, made / "runs"):
-        path.chmod(0o1777)
-    try:
-        yield made
-        assert list((made / "runs").iterdir()) == []
-    finally:
-        shutil.rmtree(made)
 
 
 def stand_in(room: Path, text: str = STAND_IN) -> str:
@@ -75,7 +58,6 @@ def mac(environ: Mapping[str, str], command: str, system: str = "darwin") -> Sea
 
 @pytest.fixture
 async def backend(room: Path) -> AsyncIterator[SeatbeltBackend]:
-    """Open a backend that takes this system for macOS."""
     before = processes_below() if sys.platform == "linux" else []
     environ = {**os.environ, "TMPDIR": str(room / "runs"), "CANARY_TOKEN": "canary"}
     async with mac(environ, stand_in(room)) as opened:
@@ -157,31 +139,15 @@ async def test_what_detaches_itself_is_found_and_ended(
             assert not exists(daemon)
 
 
-BRIDGE = """
-import os, sys, anyio
-from tests.sandbox.process.rig import FOREVER, spec, wait_ready
-from tests.sandbox.process.test_seatbelt_backend import mac
-async def main():
-    async with mac(os.environ, sys.argv[1]) as backend:
-        async with backend.launch(spec(FOREVER)) as sandbox:
-            await wait_ready(sandbox)
-            print(sandbox.id, flush=True)
-            await anyio.sleep_forever()
-anyio.run(main)
-"""
-
-
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    argv = [sys.executable, "-c", BRIDGE, str(room / "sandbox-exec")]
-    environ = {**os.environ, "TMPDIR": str(room / "runs")}
-    async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
-        assert bridge.stdout is not None
-        child = int(await bridge.stdout.receive())
-        bridge.kill()
-        await bridge.wait()
-        await until(lambda: not exists(child))
+    code = BRIDGE.format(
+        imports="from tests.sandbox.process.test_seatbelt_backend import mac",
+        backend="mac(os.environ, sys.argv[1])",
+        program="FOREVER",
+    )
+    await kill_bridge(code, str(room / "sandbox-exec"), room / "runs")
     assert await backend.reap() == 1
 
 
@@ -202,15 +168,46 @@ async def test_one_that_fails_is_an_error_with_its_words(room: Path, text: str, 
                 pass
 
 
-async def test_an_absent_one_is_a_refusal() -> None:
+async def test_an_absent_one_is_a_refusal_and_what_it_lacks_is_told() -> None:
     async with mac({}, "/no/sandbox-exec") as backend:
         with raises_code("engine_not_found", match="is not there"):
             async with backend.launch(spec("print('ran')")):
                 pass
-
-
-def test_what_it_lacks_is_told() -> None:
     found = seatbelt_backend.isolation(spec("1", limits=replace(Limits(), cpus=1.0)))
     words = [text.partition(":")[0] for text in found.weaker]
     assert words == ["seatbelt", "memory limit", "processes", "pids limit", "disk", "cpu limit"]
     assert not {"no-network", "memory-limit", "pids-limit"} & set(found.layers)
+
+
+def test_paths_are_parameters_and_never_text() -> None:
+    for path in ("relative", "", "/with\0null"):
+        with pytest.raises(ValueError, match="no usable path"):
+            arguments("/p", (), path, ["/p"])
+    writable, readable = '/private/tmp/")(allow network*)', ['/x") (allow default) ("']
+    words = arguments("/opt/python", readable, writable, ["/opt/python", "-c", "1"])
+    assert words[:2] == ["/usr/bin/sandbox-exec", "-p"]
+    assert words[2] == profile(1)
+    assert "/x" not in words[2]
+    assert words[3:9:2] == ["-D"] * 3
+    assert words[4:9:2] == [
+        "EXECUTABLE=/opt/python",
+        'WRITABLE=/private/tmp/")(allow network*)',
+        'READ_0=/x") (allow default) ("',
+    ]
+    assert words[9:] == ["/opt/python", "-c", "1"]
+
+
+def test_every_parameter_is_used_and_given_with_its_links_resolved() -> None:
+    def resolve(path: str) -> str:
+        return path.replace("/tmp", "/private/tmp") if path[:4] == "/tmp" else path
+
+    words = arguments("/tmp/p", ["/tmp/a", "/private/tmp/a", "/b"], "/tmp/w", [], resolve=resolve)
+    given = dict(word.split("=") for word in words[4::2])
+    assert given == {
+        "EXECUTABLE": "/private/tmp/p",
+        "WRITABLE": "/private/tmp/w",
+        "READ_0": "/private/tmp/a",
+        "READ_1": "/b",
+    }
+    assert set(re.findall(r'\(param "(\w+)"\)', words[2])) == set(given)
+    assert is_golden("Seatbelt's profile", profile(2).splitlines())

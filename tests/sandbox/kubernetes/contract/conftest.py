@@ -13,42 +13,38 @@ import pytest
 from bridge.sandbox.backend import Sandbox
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
+from tests.contract.conftest import rig
 from tests.contract.rig import Engine, Rig, open_descriptors, rig_on
 from tests.fakes.api_server import ApiServer
 from tests.sandbox.kubernetes.rig import kubeconfig
 
+__all__ = ["rig"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterEngine(Engine):
-    """The cluster in an engine's place. Its pods have no limits."""
-
     server: ApiServer = field(repr=False)
 
     def ours(self) -> list[str]:
         return self.server.pods
 
     def kill_from_outside(self, sandbox: Sandbox) -> None:
-        """Kill a pod's process, as the kernel does."""
         anyio.from_thread.run_sync(self.server.kill, sandbox.id)
 
     def remove_from_outside(self, sandbox: Sandbox) -> None:
-        """Delete a pod, as an administrator does."""
         anyio.from_thread.run_sync(self.server.remove, sandbox.id)
 
 
+@dataclass
 class OneEngine:
-    """Stands where the contract suite looks engines up by their names."""
+    engine: Engine
 
-    def __init__(self, engine: ClusterEngine) -> None:
-        self._engine = engine
-
-    def get(self, name: str) -> ClusterEngine:
-        return self._engine
+    def get(self, name: str) -> Engine:
+        return self.engine
 
 
 @pytest.fixture(scope="session")
 def engine() -> str:
-    """Give the contract suite's name of the engine."""
     return "kubernetes"
 
 
@@ -57,18 +53,10 @@ async def engines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[One
     async with ApiServer().serving() as server:
         config = kubeconfig(server, tmp_path_factory.mktemp("cluster"))
         open_backend = partial(KubernetesBackend, Kubernetes(kubeconfig=config), environ={})
-        yield OneEngine(
-            ClusterEngine(
-                name="kubernetes",
-                command="",
-                url="",
-                environ={},
-                image="",
-                applies_limits=False,
-                open_backend=open_backend,
-                server=server,
-            )
+        made = ClusterEngine(
+            name="kubernetes", applies_limits=False, open_backend=open_backend, server=server
         )
+        yield OneEngine(made)
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +68,3 @@ async def shared_rig(
     async with rig_on(engines.get(""), Path(tmp_path_factory.mktemp("rig"))) as made:
         yield made
     assert open_descriptors() <= before + 8, "sockets or pipes were left open"
-
-
-@pytest.fixture
-async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
-    """Give the backend, and see that the test leaves nothing on the cluster."""
-    yield shared_rig
-    assert shared_rig.engine.ours() == []

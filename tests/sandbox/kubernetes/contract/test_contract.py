@@ -1,7 +1,7 @@
-"""What every `Backend` promises, on the cluster of this process: the same tests as elsewhere.
+"""The contract of every `Backend`, on the cluster of this process.
 
-But for the limit of memory, which its kubelet does not apply, and for cancellation, which is tested
-by an event loop that has nothing else to do; `tests/fleet` has both on a real cluster.
+Its kubelet applies no memory limit, and cancellation needs an event loop without other work.
+`tests/fleet` tests both on a real cluster.
 """
 
 from tests.contract.test_backend_contract import *  # noqa: F403

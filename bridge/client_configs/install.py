@@ -1,0 +1,372 @@
+"""Plans the change that adds the bridge to a client's file or removes it, and makes the change."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import anyio
+
+from bridge.client_configs import differences
+from bridge.client_configs.document import Document, Table
+from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
+from bridge.client_configs.journal import Journal, MovedServers, MoveRecord, digest, lock_directory
+from bridge.client_configs.json_text import JsonText
+from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
+from bridge.client_configs.toml_text import TomlText
+from bridge.client_configs.writers import Machine, Target, Writer, readable
+from bridge.client_configs.yaml_text import YamlText
+from bridge.discovery.dialect import Format
+from bridge.discovery.documents import decode, size_limit
+from bridge.discovery.fields import EntryContext
+from bridge.discovery.files import read_regular
+from bridge.discovery.moved import MovedFile
+from bridge.discovery.parser import lookup, parse_document
+from bridge.discovery.report import SkippedServer, printable
+from bridge.discovery.user_lists import Restrictions
+from bridge.discovery.variables import Variables
+from bridge.errors import BridgeError, UneditableError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A planned change of one file.
+
+    Attributes:
+        name, value: The bridge's entry; an empty value means that it is removed.
+        again: Plans the change again for other content of the file.
+        before, after: The content before and after the change; None for no file.
+        notes: Lines for the user.
+        replaces: Whether an entry of this name exists.
+        moved: Servers that move behind the bridge, by name, with their entries.
+        restored: Names of the servers that move back.
+        refused: Servers that cannot be moved, each with the reason.
+        barred: The reason why the client will not start the bridge; empty if it will.
+        private: Whether other users must not read the file, because it holds the bridge's token.
+        commands: The client's own commands that make the change in place of an edit.
+        kept: The directory of moved servers; None if no server moves.
+        file, store: The file's row in that directory's manifest, and the content of the file that
+            holds the moved servers, both after the change.
+    """
+
+    target: Target
+    action: Literal["install", "uninstall", "move"]
+    name: str = ""
+    value: Mapping[str, object] = field(default_factory=dict)
+    again: Callable[[bytes | None], Change]
+    before: bytes | None
+    after: bytes | None
+    notes: tuple[str, ...] = ()
+    replaces: bool = False
+    moved: Mapping[str, object] = field(default_factory=dict, repr=False)
+    refused: tuple[tuple[str, str], ...] = ()
+    restored: tuple[str, ...] = ()
+    barred: str = ""
+    private: bool = False
+    commands: tuple[tuple[str, ...], ...] = ()
+    kept: MovedServers | None = None
+    file: MovedFile | None = None
+    store: bytes = field(default=b"", repr=False)
+
+    def diff(self, *later: Change) -> str:
+        after = self.after
+        for each in later:
+            after = each.again(after).after
+        return differences.unified_diff(str(self.target.path), self.before, after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstalledEntry:
+    """An existing entry of the bridge in a file: a command with arguments, or an address."""
+
+    target: Target
+    name: str
+    command: tuple[str, ...]
+    url: str
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the command is a path without an executable file."""
+        program = self.command[0] if self.command else ""
+        return os.path.isabs(program) and not os.access(program, os.X_OK)  # noqa: PTH117
+
+
+def read_target(target: Target) -> bytes | None:
+    """Return the content of a target's file, or None if it does not exist.
+
+    Raises:
+        UsageError: It belongs to another user, leads out of the project or cannot be read.
+    """
+    real = Path(os.path.realpath(target.path))
+    if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
+        message = f"{target.path} leads out of the project, to {real}."
+        raise UsageError(message, remedy="Leave --scope out, or replace the link by a file.")
+    try:
+        owner = real.stat().st_uid
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(f"{target.path} is not changed: {error.strerror}.") from error
+    if owner != os.geteuid():
+        message = f"{real} belongs to another user and is not changed."
+        raise UsageError(message, remedy="Run this command as the file's owner.")
+    raw = read_regular(real, limit=size_limit(target.location.format))
+    if isinstance(raw, str):
+        raise UsageError(f"{target.path} is not changed: {raw}.")
+    return raw
+
+
+def plan_install(
+    target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
+) -> Change:
+    document, table, second = _open_servers(target, raw)
+    present = document.entries(table)
+    dialect = target.location.dialect
+    own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
+    name = entry.name or next(iter(own), NAME)
+    if name in present and name not in own:
+        message = f"{target.path} has another server named {name}."
+        raise UsageError(message, remedy="Choose a name: --name NAME.")
+    value = entry_value(target, entry, name, second=second)
+    allowed, after = _allowed_servers(document, target), raw
+    add = bool(allowed) and name not in allowed
+    if present.get(name) != value or add:
+        document = document.with_entry(table, name, value)
+        after = (document.with_item(_allowed_at(target), name) if add else document).encode()
+    others = [other for other in own if other != name]
+    barred = _refusal(target, name, after, lists or Restrictions())
+    notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
+    notes += [f"The file also has it as {', '.join(others)}."] if others else []
+    if target.writer.contended and target.scope == "user" and raw is not None:
+        notes.append(f"Close {target.writer.name} first: it may overwrite the file while it runs.")
+    if target.root is not None:
+        notes.append("The entry holds paths of this machine, so do not commit the file.")
+    notes += [target.writer.note] if target.writer.note else []
+    return Change(
+        target=target,
+        action="install",
+        name=name,
+        value=value,
+        again=lambda now: plan_install(target, replace(entry, name=name), now, lists),
+        before=raw,
+        after=after,
+        replaces=name in present,
+        notes=tuple(notes),
+        barred=barred,
+        private=bool(entry.token),
+    )
+
+
+def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journal) -> Change:
+    """Plan to remove an entry; a file unchanged since the install gets its original bytes back."""
+    record = journal.install_of(target.path, name, raw)
+    document = _open_servers(target, raw)[0].without(target.table, name)
+    # An empty list would allow every server, so the last name stays in it.
+    if rest := [each for each in _allowed_servers(document, target) if each != name]:
+        outer, _, key = _allowed_at(target).rpartition(".")
+        document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
+    after = document.encode() if record is None else record.before
+    notes = ("The file has changed since the install, so only the entry is removed.",)
+    return Change(
+        target=target,
+        action="uninstall",
+        name=name,
+        again=lambda now: plan_uninstall(target, name, now, journal),
+        before=raw,
+        after=after,
+        notes=notes if record is None and after != raw else (),
+    )
+
+
+def apply(change: Change, journal: Journal) -> None:
+    try:
+        with ExitStack() as turns:
+            turns.enter_context(lock_directory(journal.directory))
+            if change.kept is not None:
+                turns.enter_context(lock_directory(change.kept.directory))
+            read_target(change.target)  # Checks again: the file may have become a link.
+            _apply(change, journal)
+    except OSError as error:
+        message = f"{change.target.path} could not be changed: {error.strerror or error}."
+        raise BridgeError(message) from error
+
+
+def _apply(change: Change, journal: Journal) -> None:
+    target, moves = change.target, bool(change.moved)
+    new_directories = tuple(map(str, missing_directories(target.path)))
+    last = journal.install_of(target.path, change.name, change.before)
+    new: list[MoveRecord] = []
+    latest = change
+
+    def edit(now: bytes | None) -> bytes | None:
+        nonlocal latest
+        latest = change.again(now)
+        return latest.after
+
+    def keep_moved() -> None:
+        if latest.kept is not None and latest.file is not None:
+            latest.kept.write(latest.file, latest.store)
+
+    def keep(before: bytes | None, after: bytes | None) -> None:
+        if moves:
+            # The moved servers must be on the disk before the client's file loses them.
+            keep_moved()
+        if change.action == "install" or moves:
+            # A repeated install keeps the content before the first one for `uninstall`.
+            first = last if last is not None and last.describes(before) and not moves else None
+            record = MoveRecord(
+                path=str(target.path),
+                action="move" if moves else "install",
+                name=change.name,
+                before=first.before if first else before,
+                after_sha256=digest(after),
+                made_directories=first.made_directories if first else new_directories,
+            )
+            new.append(journal.add(record))
+
+    readers = 0o700 if change.private else 0o777
+    left = rewrite(target.path, edit, readers, root=target.root, before_replace=keep)
+    old = new[:-1] if last is None or moves else [*new[:-1], last]
+    if change.restored:
+        keep_moved()
+        if latest.file is not None and not latest.file.entries:
+            old += [each for each in journal.records(target.path) if each.action == "move"]
+    if change.action == "uninstall":
+        # Old content may hold secrets, so a record goes when it can no longer be restored.
+        old += journal.installs(target.path, change.name)
+        if last is not None and left is None:
+            remove_directories(tuple(map(Path, last.made_directories)))
+    for record in old:
+        journal.drop(record.id)
+
+
+def installed_entries(
+    machine: Machine, broken: dict[Path, tuple[Target, str]] | None = None
+) -> Iterator[InstalledEntry]:
+    """Yield the bridge's entries in clients' files; add unreadable files to `broken`."""
+    for target in readable(machine):
+        dialect = target.location.dialect
+        raw = read_regular(target.path, limit=size_limit(target.location.format))
+        try:
+            if isinstance(raw, str):
+                raise UneditableError(raw, path=str(target.path))
+            document = open_target(target, raw)
+        except UneditableError as error:
+            if broken is not None:
+                broken[target.path] = target, str(error)
+            continue
+        entries: list[tuple[str | None, object]] = []
+        with suppress(UneditableError):  # The table may be another kind of value.
+            entries = document.named_entries(target.table)
+        for name, value in entries:
+            if is_bridge(name or "", value, dialect):
+                command, url = command_line(value, dialect), address(value, dialect)
+                yield InstalledEntry(target=target, name=name or "", command=command, url=url)
+
+
+def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Document:
+    kinds: Mapping[Format, type[Document]] = {"toml": TomlText, "yaml": YamlText}
+    return kinds.get(format, JsonText).open(raw, format, listed=listed, path=path)
+
+
+def open_target(target: Target, raw: bytes | None) -> Document:
+    location = target.location
+    return open_document(
+        raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
+    )
+
+
+def _open_servers(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
+    """Return a file's document, its table of servers, and whether it has OpenCode's 2nd format."""
+    document, second = open_target(target, raw), (*target.table, "servers")
+    if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
+        return document, second, True
+    return document, target.table, False
+
+
+def _allowed_at(target: Target) -> str:
+    """Return the dotted path of a file's list of allowed servers; empty if it has none."""
+    return (target.location.dialect.gates or ("", ""))[0]
+
+
+def _allowed_servers(document: Document, target: Target) -> Sequence[object]:
+    listed = lookup(document.decoded, _allowed_at(target))
+    return listed if isinstance(listed, list) else ()
+
+
+def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
+    """Return the reason why the client would not start the entry; empty if it would."""
+    context = EntryContext(
+        client=target.location.client,
+        scope=target.scope,
+        path=str(target.path),
+        dialect=target.location.dialect,
+        variables=Variables(environ={}),
+    )
+    parsed = parse_document(decode(after or b"", target.location.format), context)
+    spec = next((each for each in parsed.entries if each.name == name), None)
+    if spec is None:
+        raise BridgeError(f"{target.path} is not changed: discovery would not read the entry.")
+    if isinstance(spec, SkippedServer):
+        return spec.reason
+    by = lists.off_by(spec.name, target.location.id)
+    if by == f"{_allowed_at(target)} in {printable(str(target.path))}":
+        by = ""  # The change adds the name.
+    return f"it is switched off by {by}" if by else lists.reason(spec, target.location.id)
+
+
+def with_own_commands(change: Change, machine: Machine) -> Change:
+    """Add the client's own commands if the running client may overwrite its file."""
+    target = change.target
+    program = machine.program(target.writer.program)
+    if not (target.writer.contended and target.scope == "user" and program):
+        return change
+    # Other users of this machine can read arguments, so the bridge's token must not be in one.
+    if len(target.table) > 1 or (isinstance(change.value, dict) and "headers" in change.value):
+        return change
+    remove = (program, "mcp", "remove", "-s", "user", change.name)
+    if change.action == "uninstall":
+        return replace(change, commands=(remove,) if change.before is not None else ())
+    text = json.dumps(change.value, ensure_ascii=False)
+    add = (program, "mcp", "add-json", "-s", "user", change.name, text)
+    return replace(change, commands=(remove, add) if change.replaces else (add,))
+
+
+def listing_command(writer: Writer, machine: Machine) -> tuple[str, ...]:
+    program = machine.program(writer.program)
+    return (program, *writer.listing) if program and writer.listing else ()
+
+
+async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
+    """Run a client's command in the home directory and return its output.
+
+    In a project, some clients would start even unapproved servers in order to list them.
+    """
+    environ = {**machine.context.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    try:
+        with anyio.fail_after(60):
+            done = await anyio.run_process(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                check=False,
+                env=environ,
+                cwd=machine.context.home,
+            )
+    except TimeoutError:
+        message = f"{argv[0]} did not exit within 60 seconds."
+        raise BridgeError(message, remedy="Run it yourself.") from None
+    except OSError as error:
+        raise BridgeError(f"{argv[0]} could not be started: {error.strerror}.") from None
+    output = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout.decode("utf-8", "replace"))[:20_000]
+    if done.returncode:
+        message = f"{' '.join(argv[:3])} failed with status {done.returncode}."
+        raise BridgeError(message, host_detail=output.strip()[-1000:])
+    return output

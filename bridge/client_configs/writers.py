@@ -1,0 +1,418 @@
+"""The clients that can use the bridge, and the files that get its entry.
+
+Discovery's table has the formats and the keys of entries. This table adds what writing needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from bridge.client_configs.document import Table
+from bridge.discovery.clients import LOCATIONS
+from bridge.discovery.dialect import Location
+from bridge.discovery.files import list_matching
+from bridge.discovery.finder import DiscoveryContext, fill_all, project_and_places
+from bridge.discovery.locations import Places, Project
+from bridge.errors import UsageError
+
+Scope = Literal["user", "project"]
+
+FILE_NAME = "code-bridge"
+"""The stem of the bridge's own file, for clients that read a directory of files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writer:
+    """A client that can use the bridge.
+
+    Attributes:
+        source: The client's id in discovery's table.
+        files: Templates of discovery's table that can be written, the preferred first.
+        kinds: The type field's values for a command and for an address.
+        named: Whether an entry holds its name.
+        ours: Additional members of every entry.
+        calls, starts: The fields for the longest call and for the longest start. Discovery's table
+            has their units.
+        url_key, table: The field for an address and the table of servers, if they differ from the
+            first ones in discovery's table.
+        each: Whether every existing directory (a profile or a build) gets the entry.
+        program, listing: The client's command, and its arguments that list the servers.
+        contended: Whether the running client repeatedly writes the file.
+        note: A line for the user after the change.
+    """
+
+    id: str
+    name: str
+    source: str
+    files: tuple[str, ...]
+    kinds: tuple[str, str] = ("", "")
+    stdio_only: bool = False
+    named: bool = False
+    ours: Mapping[str, object] = field(default_factory=dict)
+    calls: str = ""
+    starts: str = ""
+    url_key: str = ""
+    table: Table = ()
+    each: bool = False
+    program: str = ""
+    listing: tuple[str, ...] = ()
+    contended: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A client's file that is, or would be, changed.
+
+    Attributes:
+        path: The path in discovery's form; it may be a link.
+        place: The directory at which the template starts.
+        root: The project of a project's file; no file outside it is written.
+    """
+
+    writer: Writer
+    scope: Scope
+    path: Path
+    exists: bool
+    table: Table
+    location: Location
+    place: Path
+    root: Path | None = None
+
+
+_ROWS_WITH_SERVERS = tuple(row for row in LOCATIONS if row.dialect.server_keys)
+
+
+def _row(
+    id: str,
+    name: str = "",
+    *,
+    source: str = "",
+    files: tuple[str, ...] | None = None,
+    **others: Any,
+) -> Writer:
+    """Return a client's row; `files` defaults to the first template of each scope."""
+    source = source or id
+    rows = [row for row in _ROWS_WITH_SERVERS if row.id == source and not row.dialect.per_project]
+    if files is None:
+        user = [row.template for row in rows if row.scope == "user" and not row.in_project]
+        files = (*user[:1], *[row.template for row in rows if row.in_project][:1])
+    return Writer(id=id, name=name or rows[0].client, source=source, files=files, **others)
+
+
+def _with_jsonc(*paths: str) -> tuple[str, ...]:
+    return tuple(f"{path}.{suffix}" for path in paths for suffix in ("json", "jsonc"))
+
+
+_DESKTOP = "Claude/claude_desktop_config.json"
+_LIST = ("mcp", "list")
+
+_ROWS = (
+    _row(
+        "claude-code",
+        kinds=("stdio", "http"),
+        calls="timeout",
+        program="claude",
+        listing=_LIST,
+        contended=True,
+    ),
+    _row(
+        "claude-desktop",
+        files=(
+            f"{{packages}}/Claude_*/LocalCache/Roaming/{_DESKTOP}",
+            *(f"{place}/{_DESKTOP}" for place in ("{config}", "{library}", "{appdata}")),
+        ),
+        stdio_only=True,
+        each=True,
+        note="Restart it. It gives up on a call after 60 seconds, whatever its configuration says.",
+    ),
+    _row("cursor"),
+    _row(
+        "vscode",
+        files=(
+            "{vscode}/mcp.json",
+            "{vscode}/profiles/*/mcp.json",
+            "{workspace}/.vscode/mcp.json",
+        ),
+        kinds=("stdio", "http"),
+        each=True,
+        program="code",
+    ),
+    _row(
+        "devin",
+        "Devin Desktop",
+        source="windsurf",
+        files=("{devin}/mcp_config.json", "{workspace}/.devin/mcp_config.json"),
+        url_key="url",
+    ),
+    _row(
+        "windsurf",
+        files=("{home}/.codeium/windsurf/mcp_config.json", "{home}/.codeium/mcp_config.json"),
+    ),
+    _row(
+        "codex",
+        calls="tool_timeout_sec",
+        starts="startup_timeout_sec",
+        # Without these, Codex's first turn lacks the tools, and `codex exec` refuses each call.
+        ours={"required": True, "default_tools_approval_mode": "approve"},
+        program="codex",
+        listing=_LIST,
+        note="Codex now waits for the bridge when it starts, so that `codex exec` has the tool. It "
+        "does not ask before run_python: the bridge's policy decides on each call.",
+    ),
+    _row("gemini", calls="timeout", program="gemini", listing=_LIST),
+    _row("qwen", calls="timeout", program="qwen", listing=_LIST),
+    _row("zed", calls="timeout", program="zed"),
+    _row(
+        "continue",
+        files=(
+            "{continue}/mcpServers/*.json",
+            "{continue}/config.yaml",
+            "{workspace}/.continue/mcpServers/*.json",
+        ),
+        kinds=("stdio", "streamable-http"),
+        program="cn",
+    ),
+    _row(
+        "cline",
+        files=(
+            "{cline_settings}",
+            "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+        ),
+        kinds=("", "streamableHttp"),
+        ours={"disabled": False},
+        calls="timeout",
+        each=True,
+        program="cline",
+        listing=("config", "mcp"),
+    ),
+    _row(
+        "opencode",
+        files=_with_jsonc("{opencode}/opencode", "{within}/opencode"),
+        kinds=("local", "remote"),
+        ours={"enabled": True},
+        calls="timeout",
+        table=("mcp",),
+        program="opencode",
+        listing=_LIST,
+    ),
+    _row(
+        "goose",
+        kinds=("stdio", "streamable_http"),
+        named=True,
+        ours={"enabled": True},
+        calls="timeout",
+        program="goose",
+    ),
+    _row("lm-studio", program="lms"),
+    _row("amazon-q", stdio_only=True, calls="timeout", program="q"),
+    _row("kiro", program="kiro"),
+    _row("junie", "Junie", source="jetbrains"),
+    _row(
+        "jetbrains-copilot",
+        "Copilot for JetBrains",
+        source="jetbrains",
+        files=("{intellij}/mcp.json",),
+    ),
+    _row(
+        "antigravity",
+        files=(
+            "{home}/.gemini/config/mcp_config.json",
+            "{home}/.gemini/antigravity/mcp_config.json",
+        ),
+    ),
+    _row(
+        "copilot",
+        files=("{copilot}/mcp-config.json",),
+        kinds=("local", "http"),
+        ours={"tools": ["*"]},
+        program="copilot",
+        listing=_LIST,
+    ),
+    _row(
+        "amp",
+        files=_with_jsonc("{config}/amp/settings", "{within}/.amp/settings"),
+        program="amp",
+        listing=_LIST,
+        note="Amp asks before it starts a project's server.",
+    ),
+    _row("roo", files=()),
+    _row(
+        "kilo",
+        files=_with_jsonc("{config}/kilo/kilo", "{within}/.kilo/kilo", "{within}/kilo"),
+        kinds=("local", "remote"),
+        ours={"enabled": True},
+        calls="timeout",
+        program="kilo",
+        listing=_LIST,
+    ),
+    _row("trae", each=True),
+    _row(
+        "kimi",
+        files=("{kimi}/mcp.json", "{kimi_cli}/mcp.json", "{cwd}/.kimi-code/mcp.json"),
+        calls="toolTimeoutMs",
+        starts="startupTimeoutMs",
+        program="kimi",
+    ),
+    _row("droid", kinds=("stdio", "http"), starts="connectTimeout", program="droid", listing=_LIST),
+    _row(
+        "crush",
+        files=("{crush}/crush.json", "{within}/crush.json", "{within}/.crush.json"),
+        kinds=("stdio", "http"),
+        starts="timeout",
+        program="crush",
+    ),
+    _row(
+        "vibe",
+        kinds=("stdio", "streamable-http"),
+        calls="tool_timeout_sec",
+        starts="startup_timeout_sec",
+        program="vibe",
+    ),
+)
+
+WRITERS: Mapping[str, Writer] = {row.id: row for row in _ROWS}
+
+
+def writer_for(client: str) -> Writer:
+    if client in WRITERS:
+        return WRITERS[client]
+    near = difflib.get_close_matches(client.lower(), WRITERS, n=1)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    message = f"Unknown client {client!r:.100}.{guess}"
+    raise UsageError(message, remedy=f"Supported clients: {', '.join(WRITERS)}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The directories and environment in which clients are searched."""
+
+    context: DiscoveryContext
+    project: Project
+    places: Places
+
+    @property
+    def root(self) -> Path:
+        return self.project.root or self.project.cwd
+
+    def program(self, name: str) -> str:
+        """Return the path of a client's command; empty if there is none.
+
+        Ignores commands in the working directory, which another user may have written.
+        """
+        path = shutil.which(name, path=self.context.environ.get("PATH", "")) if name else None
+        return path if path and Path(path).is_absolute() else ""
+
+
+def machine_of(context: DiscoveryContext) -> Machine:
+    project, places = project_and_places(context)
+    return Machine(context=context, project=project, places=places)
+
+
+def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:
+    """Return the files that get the bridge: one, or one for each build or profile."""
+    if not writer.files:
+        message = f"{writer.name} is discontinued, so the bridge is not added to it."
+        raise UsageError(message, remedy="`uninstall` removes the bridge from it.")
+    candidates = list(_candidates(writer, scope, machine))
+    if not candidates:
+        message = f"{writer.name} has no configuration file for the {scope} here."
+        others = "Leave --scope out." if scope == "project" else "It runs on another system."
+        raise UsageError(message, remedy=others)
+    if scope == "project" and machine.root == machine.context.home:
+        message = "This is your home directory, not a project."
+        raise UsageError(message, remedy="Change to the project, or leave --scope out.")
+    if writer.each:
+        return tuple(each for each in candidates if _exists(each, machine)) or (candidates[0],)
+
+    def rank(target: Target) -> tuple[bool, bool]:
+        # Prefer the first existing file, then the project's root or the user's existing directory.
+        near = target.place == target.root if target.root else _exists(target, machine)
+        return not target.exists, not (target.exists or near)
+
+    return (min(candidates, key=rank),)
+
+
+def detect_targets(machine: Machine) -> tuple[Target, ...]:
+    detected: list[Target] = []
+    for writer in WRITERS.values():
+        own = list(_candidates(writer, "user", machine))
+        present = any(_exists(each, machine) for each in own)
+        if present or (own and machine.program(writer.program)):
+            detected.extend(targets(writer, "user", machine))
+    return tuple(detected)
+
+
+def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
+    """Yield a target for each table of each file that exists or is one of `gone`."""
+    seen: set[tuple[Path, Table]] = set()
+    for writer in WRITERS.values():
+        locations = _locations(writer, machine)
+        own = [row for row in locations if row.template in writer.files]
+        for row in (*own, *(locations if writer.id == writer.source else ())):
+            for target in _in_location(writer, row, machine, present=True):
+                wanted = target.exists or target.path in gone
+                tables = [_table(key, row) for key in row.dialect.server_keys]
+                if row.dialect.per_project:
+                    keys = machine.project.keys
+                    tables = [("projects", each, *inner) for inner in tables for each in keys]
+                for table in tables if wanted else ():
+                    if (target.path, table) not in seen:
+                        seen.add((target.path, table))
+                        yield replace(target, table=table)
+
+
+def _table(key: str, row: Location) -> Table:
+    return (key,) if row.dialect.flat_keys else tuple(key.split("."))
+
+
+def _locations(writer: Writer, machine: Machine) -> list[Location]:
+    rows = (row for row in _ROWS_WITH_SERVERS if row.id == writer.source)
+    return [row for row in rows if machine.context.platform in row.platforms]
+
+
+def _candidates(writer: Writer, scope: Scope, machine: Machine) -> Iterator[Target]:
+    rows = _locations(writer, machine)
+    for template in writer.files:
+        for row in rows:
+            wanted = row.template == template and row.in_project == (scope == "project")
+            if wanted and not row.dialect.per_project:
+                yield from _in_location(writer, row, machine)
+
+
+def _in_location(
+    writer: Writer, row: Location, machine: Machine, *, present: bool = False
+) -> Iterator[Target]:
+    """Yield one row's files; for a directory, its existing files or the bridge's own file."""
+    table = writer.table or _table(row.dialect.server_keys[0], row)
+    for path, place in fill_all(row.template, machine.places):
+        if row.in_project and not place.is_relative_to(machine.root):
+            continue
+        paths: tuple[Path, ...] = (path,)
+        if path.name.startswith("*"):
+            own = path.with_name(f"{FILE_NAME}{path.suffix}")
+            paths = list_matching(path.parent, path.suffix)[0] if present else (own,)
+        for each in paths:
+            yield Target(
+                writer=writer,
+                scope="project" if row.in_project else "user",
+                path=each,
+                exists=each.is_file(),
+                table=table,
+                location=row,
+                place=place,
+                root=machine.root if row.in_project else None,
+            )
+
+
+def _exists(target: Target, machine: Machine) -> bool:
+    """Return whether the file, or a directory that only this client uses, exists."""
+    own = target.path.stem == FILE_NAME
+    directory = target.place if own else target.path.parent
+    shared = (machine.context.home, *machine.places["config"])
+    return target.exists or (directory not in shared and directory.is_dir())

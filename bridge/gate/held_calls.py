@@ -1,0 +1,471 @@
+"""Holds back the calls of a run in plan mode, and resolves placeholders for their results.
+
+In a text, a result is inserted as Python's `str` writes it. Alone, it keeps its type. A text with a
+quoted mark is refused, so that the policy judges the arguments that are sent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bridge.errors import InvalidRequestError, RefusedError
+from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, no_mask
+from bridge.gate.flow import FlowState
+from bridge.gate.pins import whole_digest
+from bridge.guest.protocol.placeholders import (
+    EDGE,
+    LABEL,
+    MAX_PATH,
+    PREFIX,
+    SEAL,
+    WHOLE,
+    checksum,
+    label,
+    shown_path,
+)
+from bridge.model import Effect, HeldCall, Json
+from bridge.text import distinct_key
+
+# Limits on a program's plan.
+MAX_DEPTH = 100  # Levels of arguments, which recursive code walks; frames allow more.
+MAX_RESOLVED = 16 * 1024 * 1024
+"""Characters of results in the arguments of one call. A text can have one result many times."""
+
+Step = str | int
+
+Shape = Mapping[str, Json]
+
+_CORE = (
+    f"{PREFIX}(?P<core>(?P<plan>[0-9a-f]{{16}})n(?P<number>[0-9]{{1,6}})"
+    f"p(?P<path>(?:[0-9a-f]{{2}}){{0,{MAX_PATH}}}))k(?P<check>[0-9a-f]{{8}})"
+)
+_MARK = re.compile(f"{EDGE}{_CORE}{re.escape(SEAL)}{PREFIX}{EDGE}")
+
+_EDGES = rf"(?:{EDGE}|\\x1f|\\u001f|%1F)?"
+
+_QUOTED = re.compile(
+    rf"{_EDGES}{_CORE}(?:(?!{PREFIX}).){{0,600}}{PREFIX}{_EDGES}", re.IGNORECASE | re.DOTALL
+)
+"""A mark in what is only read, where the seal may have been quoted or re-cased in any way."""
+
+_TRACE = re.compile(rf"{PREFIX}|{LABEL}|\\u2039{LABEL[1:]}", re.IGNORECASE)
+"""Of a mark, or a label: where it is no part of a whole mark, a text was changed."""
+
+_CHANGED = (
+    "An argument holds a placeholder that was cut or changed. The result of a held call is not "
+    "known yet: pass it, a field of it or a text made with it on as it is, and not quoted (as "
+    "JSON, for an address, a shell or HTML), split, stripped or in another case."
+)
+_READ = (
+    "An argument holds what is only to be read: the repr of a held call's result, the text of a "
+    "container with one, or what call_tool_raw gave. Put fields into f-strings, pass containers as "
+    "they are, use call_tool."
+)
+_KEY = (
+    "A result that is held back cannot be a key of a dict, for it is not known yet. Use it as a "
+    "value; or use what a read has returned as the key."
+)
+
+
+class Mark(NamedTuple):
+    """A placeholder: a part of the result of call `number` of run `plan`."""
+
+    plan: str
+    number: int
+    path: tuple[Step, ...]
+
+
+class CallResult(NamedTuple):
+    """The result of a call, with the name of the call for errors ("#3 github.create_issue")."""
+
+    call: str
+    shape: Shape
+
+
+def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
+    """Return the numbers of the calls whose results the arguments use.
+
+    `plan` has the run's 16 digits; it holds `held` calls now.
+    """
+    found: set[int] = set()
+    for text, is_key, depth in _texts(arguments):
+        if depth > MAX_DEPTH:
+            message = f"The arguments of a held call may be nested {MAX_DEPTH} levels deep."
+            raise InvalidRequestError(message)
+        if is_key and _TRACE.search(text):
+            raise InvalidRequestError(_KEY, code="held_result")
+        for piece in _pieces(text):
+            if isinstance(piece, str):
+                if plan in piece.lower():
+                    raise InvalidRequestError(_CHANGED, code="held_result")
+                continue
+            if piece.plan != plan:
+                message = "An argument has the placeholder of another run."
+                raise InvalidRequestError(message, code="held_result")
+            if not 1 <= piece.number <= held:
+                message = f"There is no held call #{piece.number} yet: this plan holds {held}."
+                raise InvalidRequestError(message, code="held_result")
+            found.add(piece.number)
+    return frozenset(found)
+
+
+def mentions(arguments: Json, plan: str) -> bool:
+    return any(_TRACE.search(text) or plan in text.lower() for text, _, _ in _texts(arguments))
+
+
+def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) -> dict[str, Json]:
+    """Return arguments with results in place of placeholders."""
+    left = MAX_RESOLVED
+
+    def of(mark: Mark) -> Json:
+        nonlocal left
+        known = results.get(mark.number)
+        if known is None:
+            raise InvalidRequestError(f"The result of #{mark.number} is not known.")
+        value = part(known, mark.path)
+        left -= len(str(value))
+        if left < 0:
+            raise InvalidRequestError(
+                "With the results of earlier calls, the arguments are longer than "
+                f"{MAX_RESOLVED:,} characters."
+            )
+        return value
+
+    return {key: _replace_marks(value, of) for key, value in arguments.items()}
+
+
+def readable(value: Json, names: Mapping[int, str]) -> Json:
+    """Return checked arguments with labels in place of placeholders."""
+    return _replace_marks(
+        value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path)
+    )
+
+
+def add_labels(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
+    def replace_mark(match: re.Match[str]) -> str:
+        mark = _read(match)
+        known = mark is not None and mark.plan == plan and mark.number in names
+        return label(mark.number, names[mark.number], mark.path) if mark and known else match[0]
+
+    if isinstance(value, str):
+        return _QUOTED.sub(replace_mark, value)
+    if depth > 200:
+        return value
+    if isinstance(value, list):
+        return [add_labels(item, plan, names, depth + 1) for item in value]
+    if isinstance(value, dict):
+        if value.keys() == {WHOLE}:
+            return add_labels(value[WHOLE], plan, names, depth + 1)
+        return {
+            _QUOTED.sub(replace_mark, key): add_labels(item, plan, names, depth + 1)
+            for key, item in value.items()
+        }
+    return value
+
+
+def part(known: CallResult, path: Sequence[Step]) -> Json:
+    blocks = known.shape.get("blocks")
+    value: Json = [*map(_plain, blocks)] if isinstance(blocks, list) else _plain(known.shape)
+    for place, step in enumerate(path):
+        if value is _BINARY:
+            break
+        if isinstance(value, Mapping):
+            fits, instead = type(step) is str and step in value, _keys(value)
+        elif isinstance(value, list):
+            fits = type(step) is int and -len(value) <= step < len(value)
+            instead = f"is a list of {len(value)} items"
+        else:
+            fits, instead = False, f"is {_NAMES[type(value)]}"
+        if not fits:
+            what = f"its {shown_path(path[:place])}" if place else "it"
+            missed = shown_path(path[: place + 1])
+            message = f"The result of {known.call} has no {missed}: {what} {instead}."
+            raise InvalidRequestError(message)
+        value = value[step]
+    if value is _BINARY or (isinstance(value, list) and _BINARY in value):
+        message = f"The result of {known.call} is binary, which cannot be passed on in a plan."
+        raise InvalidRequestError(message)
+    return value
+
+
+def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[str, Json], bool]:
+    """Return a call's arguments as they are shown, readable and without secrets; whether cut.
+
+    All calls of the plan, which have these `names`, share the room.
+    """
+    share = 64 * 1024 // max(1, len(names))
+    characters = max(64, min(8_000, share))
+    masked = mask(readable(call.arguments, names), call.schema)
+    if not isinstance(masked, Mapping):
+        return {}, False
+    if len(_dump_text(masked)) <= characters:
+        return dict(masked), False
+    found: dict[str, Json] = {}
+    for key, value in masked.items():
+        if characters <= 0:
+            found[distinct_key("…", found)] = f"({len(masked) - len(found):,} more keys)"
+            break
+        room = max(characters, 20)
+        text = value if isinstance(value, str) else _dump_text(value)
+        found[distinct_key(_cut(key, room), found)] = (
+            value if len(text) <= room else _cut(text, room)
+        )
+        characters -= min(len(key), room) + min(len(text), room)
+    return found, True
+
+
+def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:
+    """Yield each text in arguments, whether it is a key, and its depth."""
+    stack: list[tuple[Json, int]] = [(arguments, 0)]
+    while stack:
+        value, depth = stack.pop()
+        if isinstance(value, Mapping) and WHOLE in value:
+            # Other content around a mark counts as a changed mark.
+            yield (PREFIX if _alone(value) is None else str(value[WHOLE])), False, depth
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                yield key, True, depth
+                stack.append((item, depth + 1))
+        elif isinstance(value, list | tuple):
+            stack.extend((item, depth + 1) for item in value)
+        else:
+            yield (value if isinstance(value, str) else ""), False, depth
+
+
+def _pieces(text: str) -> list[str | Mark]:
+    if not _TRACE.search(text):
+        return [text]
+    pieces: list[str | Mark] = []
+    position = 0
+    for match in _MARK.finditer(text):
+        mark = _read(match)
+        # A mark with a wrong checksum stays visible as text.
+        if mark is not None:
+            pieces += [text[position : match.start()], mark]
+            position = match.end()
+    pieces.append(text[position:])
+    for piece in pieces:
+        trace = _TRACE.search(piece) if isinstance(piece, str) else None
+        if trace is not None:
+            raise InvalidRequestError(
+                _READ if trace[0].endswith("#") else _CHANGED, code="held_result"
+            )
+    return pieces
+
+
+def _alone(value: Mapping[str, Json]) -> Mark | None:
+    """Return the mark in an object that must be a placeholder."""
+    text = value[WHOLE]
+    match = _MARK.fullmatch(text) if len(value) == 1 and isinstance(text, str) else None
+    return None if match is None else _read(match)
+
+
+def _read(match: re.Match[str]) -> Mark | None:
+    if checksum(match["core"].lower()) != match["check"].lower():
+        return None
+    try:
+        path = json.loads(bytes.fromhex(match["path"]).decode()) if match["path"] else []
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(path, list) or not all(type(step) in (str, int) for step in path):
+        return None
+    return Mark(plan=match["plan"].lower(), number=int(match["number"]), path=tuple(path))
+
+
+def _replace_marks(value: Json, of: Callable[[Mark], Json]) -> Json:
+    """Return arguments with each mark replaced, at most `MAX_DEPTH` levels deep."""
+    if isinstance(value, str):
+        pieces = _pieces(value)
+        return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
+    if isinstance(value, Mapping):
+        if WHOLE not in value:
+            return {key: _replace_marks(item, of) for key, item in value.items()}
+        mark = _alone(value)
+        if mark is None:
+            raise InvalidRequestError(_CHANGED, code="held_result")
+        return of(mark)
+    if isinstance(value, list | tuple):
+        return [_replace_marks(item, of) for item in value]
+    return value
+
+
+_NAMES = {str: "a text", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
+
+_BINARY = object()
+
+
+def _plain(shape: Json) -> Json:
+    return shape["json"] if isinstance(shape, Mapping) and "json" in shape else _BINARY
+
+
+def _keys(value: Mapping[str, Json]) -> str:
+    if not value:
+        return "has no keys"
+    named = ", ".join(_cut(str(key), 60) for key in list(value)[:20])
+    more = f" and {len(value) - 20:,} more" if len(value) > 20 else ""
+    return f"has the keys {named}{more}"
+
+
+def _dump_text(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _cut(text: str, room: int) -> str:
+    if len(text) <= room:
+        return text
+    tail = room // 4
+    more = f"{len(text) - room:,} more characters"
+    return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
+
+
+# Limits on a program.
+MAX_CALLS = 1_000  # In one plan, which a person has to read.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Of all arguments, as JSON.
+
+
+class HeldPlaceholder(dict[str, Json]):
+    """The placeholder that a program gets for a held call."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRequest:
+    """A held call.
+
+    Attributes:
+        call: The call with placeholders, and with tokens for personal data.
+        asked: The rules that require a person's approval.
+        digest: Of the tool's definition; empty if the server lists no such tool.
+        uses: Numbers of the calls whose results it uses.
+        flow: The calls before it, made or held.
+    """
+
+    number: int
+    call: CallFacts
+    decision: Decision
+    effect: Effect
+    asked: frozenset[str]
+    digest: str
+    uses: frozenset[int]
+    flow: FlowState
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.call}"
+
+
+class HeldCalls:
+    """The held calls of one run in plan mode.
+
+    `plan` has the random digits in the run's placeholders. `spoiled` says why the plan is invalid.
+    """
+
+    def __init__(self, mask: Mask = no_mask) -> None:
+        self.plan = secrets.token_hex(8)
+        self.spoiled = ""
+        self._mask = mask
+        self.requests: list[HeldRequest] = []
+        self.characters = 0
+        self._shown: tuple[HeldCall, ...] = ()
+        self._changing: set[str] = set()
+        self._stale: Counter[str] = Counter()
+
+    @property
+    def stale(self) -> str:
+        """Counts of reads, by name, from servers for which an earlier call was held back."""
+        parts = [f"{count:,} × {name}" for name, count in list(self._stale.items())[:5]]
+        others = sum(list(self._stale.values())[5:])
+        return ", ".join([*parts, f"{others:,} of other tools"] if others else parts)
+
+    @property
+    def count(self) -> int:
+        return len(self.requests)
+
+    def refers(self, arguments: Mapping[str, Json]) -> bool:
+        return mentions(dict(arguments), self.plan)
+
+    def add_labels(self, value: Json) -> Json:
+        return add_labels(value, self.plan, self._names())
+
+    def hold(
+        self,
+        call: CallFacts,
+        decision: Decision,
+        asks: Sequence[Decision] = (),
+        flow: FlowState | None = None,
+    ) -> HeldPlaceholder:
+        """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
+
+        Args:
+            asks: Every decision on it, the policy's own first; `decision` is the strictest.
+            flow: The calls before it; copied.
+        """
+        uses = find_referred([call.tool, dict(call.arguments)], self.plan, self.count)
+        size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))
+        if self.count >= MAX_CALLS or self.characters + size > MAX_CHARACTERS:
+            raise RefusedError(
+                f"A plan holds {MAX_CALLS:,} calls at most, with {MAX_CHARACTERS:,} characters of "
+                "JSON in their arguments.",
+                remedy="Make a plan for each part of the work.",
+                code="call_budget",
+            )
+        self.characters += size
+        self._changing.add(call.server)
+        number = self.count + 1
+        rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
+        before = FlowState()
+        if flow is not None:
+            before.absorb(flow)
+        self.requests.append(
+            HeldRequest(
+                number=number,
+                call=call,
+                decision=decision,
+                effect=asks[0].effect if asks else decision.effect,
+                asked=frozenset(rules),
+                digest="" if call.definition is None else whole_digest(call.definition),
+                uses=uses,
+                flow=before,
+            )
+        )
+        return HeldPlaceholder(held={"plan": self.plan, "number": number, "call": str(call)})
+
+    def record_read(self, call: CallFacts) -> None:
+        """Record a read: held calls to its server could have changed its result."""
+        if call.server in self._changing:
+            self._stale[str(call)[:256]] += 1
+
+    def spoil(self, why: str) -> None:
+        """Invalidate the plan, because the program got an error for one of its calls."""
+        self.spoiled = self.spoiled or why
+
+    def shown(self) -> tuple[HeldCall, ...]:
+        """Return the calls for people and models. The first call is slow and needs a thread."""
+        if len(self._shown) == self.count:
+            return self._shown
+        names = self._names()
+        self._shown = tuple(self._held_call(request, names) for request in self.requests)
+        return self._shown
+
+    def _names(self) -> Mapping[int, str]:
+        return {request.number: str(request.call) for request in self.requests}
+
+    def _held_call(self, request: HeldRequest, names: Mapping[int, str]) -> HeldCall:
+        call = request.call
+        arguments, cut = shown(call, names, self._mask)
+        return HeldCall(
+            number=request.number,
+            server=call.server,
+            tool=call.tool,
+            arguments=arguments,
+            effect=request.effect,
+            action=request.decision.action,
+            rule=" and ".join(sorted(request.asked)) or request.decision.rule,
+            unlisted=call.find_unlisted(arguments),
+            cut=cut,
+            digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
+        )

@@ -1,0 +1,1 @@
+"""The user's servers: their configuration, their tools, and changes of both."""

@@ -1,0 +1,310 @@
+"""Returns the texts on servers and tools. `bridge.catalog` owns the wording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+
+from bridge.catalog.docs import (
+    Detail,
+    Offers,
+    capabilities,
+    is_outdated,
+    root_names,
+    server_docs,
+    tool_description,
+    tool_docs,
+)
+from bridge.catalog.entries import ServerEntry, server_stub
+from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
+from bridge.errors import BridgeError, UsageError
+from bridge.guest.schema.names import nearest
+from bridge.inventory.configuration import server_instructions
+from bridge.inventory.project_servers import waiting_line
+from bridge.inventory.servers import Servers
+from bridge.model import Json, Limits, Tool
+from bridge.sandbox.contents import recall
+from bridge.sandbox.limits import limits_for
+from bridge.settings import Settings
+from bridge.settings.time_zone import time_zone
+
+SKILLS_SERVER = "skills\0"
+"""The server name of skills in the index, which no real server can have."""
+
+BRIEF_TOKENS = 450  # Of the description for clients that defer all other tools.
+
+
+class SkillDocs(Protocol):
+    """The saved skills as a source of search results."""
+
+    async def search_entries(self) -> tuple[Tool, ...]:
+        """Return the skills as tools of `SKILLS_SERVER`."""
+
+    def docs(self, name: str) -> dict[str, Json] | None:
+        """Return the documentation of a skill; None if it was deleted."""
+
+
+class GuestGuide:
+    def __init__(
+        self, servers: Servers, settings: Settings, skills: SkillDocs | None = None
+    ) -> None:
+        self._skills = skills
+        self._servers = servers
+        self._settings = settings
+        self._described: tuple[int | None, str, str] = (None, "", "")
+        self._described_servers: tuple[ServerEntry, ...] | None = None
+        self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
+        self._index = ToolIndex()
+        self._searching = anyio.Lock()
+
+    async def tool_description(self, *, brief: bool = False) -> str:
+        """Return the description of `run_python`; it changes only when it is `outdated`.
+
+        A `brief` one is for clients that load tools on demand.
+        """
+        revision = self._servers.inventory.revision
+        if self._described[0] != revision:
+            servers = self._servers.inventory.initial_entries()
+            described = self._described_servers
+            if described is None or is_outdated(described, servers):
+                describe = partial(
+                    tool_description,
+                    servers,
+                    limits_for(self._settings),
+                    checked=self._settings.preflight == "check",
+                    offers=self.offers(),
+                )
+                # In a thread: it may format hundreds of tools.
+                budget = self._settings.description_tokens
+                texts = [
+                    await anyio.to_thread.run_sync(partial(describe, tokens=tokens))
+                    for tokens in (budget, min(budget, BRIEF_TOKENS))
+                ]
+                self._described_servers = servers
+                self._described = (revision, texts[0], texts[1])
+            else:
+                self._described = (revision, *self._described[1:])
+        _, full, short = self._described
+        return short if brief else full
+
+    def instructions(self) -> str:
+        return server_instructions(self._servers.inventory, self._servers.discovery)
+
+    @property
+    def offers_packages(self) -> bool:
+        return bool(self.allowed_packages)
+
+    @property
+    def allowed_packages(self) -> list[str]:
+        """Patterns of the packages that programs may request; "*" matches any text."""
+        allowed = self._settings.dependencies.allow if self._settings.packages_allowed else ()
+        return [entry.name for entry in allowed]
+
+    def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
+        settings = self._settings
+        packages = [entry.text for entry in settings.dependencies.allow]
+        if "*" in packages:
+            packages = [
+                "any package of " + ("the index" if settings.dependencies.index else "PyPI")
+            ]
+        contents = recall(settings)
+        return Offers(
+            packages=tuple(packages) if settings.packages_allowed else (),
+            installed=contents.packages,
+            python=contents.python,
+            directories=settings.offered_directories,
+            roots=root_names(roots, map(str, settings.roots)),
+            time_zone=time_zone(settings.environ),
+            listed_only=settings.listed_servers_only,
+        )
+
+    def capabilities(
+        self,
+        loaded: tuple[str, ...] = (),
+        limits: Limits | None = None,
+        roots: tuple[tuple[str, str], ...] = (),
+    ) -> str:
+        """Return the guide to what a program can do; `roots` are as for `offers`."""
+        limits = limits or limits_for(self._settings)
+        offers = self.offers(roots)
+        offers = offers if limits.directories else replace(offers, directories=())
+        left_out = waiting_line(self._servers.discovery.proposed)
+        key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
+        text = self._guides.get(key)
+        if text is None:
+            entries = self._servers.entries(loaded=loaded)
+            text = capabilities(entries, limits=limits, offers=offers)
+            if left_out:
+                text = f"{text.rstrip()}\n\n{left_out}\n"
+            if len(self._guides) >= 32:  # One for each set of servers that programs use.
+                self._guides.clear()
+            self._guides[key] = text
+        return text
+
+    def servers_json(self) -> str:
+        states = self._servers.pool.states()
+        document: list[dict[str, Any]] = [
+            {
+                "name": spec.name,
+                "alias": f"mcp_{self._servers.aliases[spec.name]}",
+                "description": spec.description,
+                "transport": spec.transport,
+                "source": str(spec.source),
+                "state": states[spec.name].state,
+            }
+            for spec in self._servers.discovery.servers
+        ]
+        document.extend(
+            {"name": entry.name, "state": "skipped", "reason": entry.reason}
+            for entry in self._servers.discovery.skipped
+        )
+        document.extend(
+            {
+                "name": entry.name,
+                "state": "proposed",
+                "source": str(entry.source),
+                "reason": entry.reason,
+                "approve": f"mcp-code-bridge servers approve {entry.name}",
+            }
+            for entry in self._servers.discovery.proposed
+        )
+        return json.dumps(document, ensure_ascii=False)
+
+    async def tools_json(self, name: str) -> str:
+        docs = await self.server_docs(await self._load(name), "full")
+        return json.dumps(docs, ensure_ascii=False)
+
+    async def server_stub(self, name: str) -> str:
+        entry = self._entry(await self._load(name))
+        # In a thread: hundreds of tools take a second.
+        return await anyio.to_thread.run_sync(server_stub, entry)
+
+    async def _load(self, name: str) -> str:
+        server = self._servers.resolve(name)
+        await self._servers.load([server])
+        return server
+
+    async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
+        entry = self._entry(server)
+        # In a thread: a tool takes half a millisecond, or a hundred with large schemas.
+        return await anyio.to_thread.run_sync(server_docs, entry, detail)
+
+    async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
+        entry = self._entry(server)
+        candidate = entry.find_tool(tool)
+        if candidate is None:
+            await self._servers.ask_again([server])
+            entry = self._entry(server)
+            candidate = entry.find_tool(tool)
+        if candidate is not None:
+            return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
+        near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise UsageError(f"The server {server!r} has no tool {tool!r:.100}.{hint}")
+
+    async def search_servers(
+        self,
+        names: Sequence[str],
+        query: str,
+        limit: int,
+        detail: Detail,
+        *,
+        server: str | None = None,
+        skills: bool = False,
+    ) -> tuple[list[dict[str, Any]], dict[str, BridgeError]]:
+        """Search after asking the servers whose tools are unknown; return their errors too.
+
+        If no tool matches well, wait three times as long for slow servers.
+        """
+        search = partial(self.search, query, limit, detail, server=server, skills=skills)
+        errors = await self._servers.load_unknown(names)
+        found = await search()
+        if not has_match(found) and self._servers.starting_servers(names):
+            with anyio.move_on_after(2 * self._servers.straggler_seconds):
+                await self._servers.wait_for_starts(names)
+            errors = await self._servers.load_unknown(names)
+            found = await search()
+        return found, errors
+
+    async def search(
+        self,
+        query: str,
+        limit: int,
+        detail: Detail,
+        *,
+        server: str | None = None,
+        skills: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Return the documentation of the tools that match `query`, best first, each with a score.
+
+        A tool of several servers is returned once, with the other servers' aliases as `also`. If
+        no tool matches well, the three best are returned, each with `poor`.
+        """
+        inventory = self._servers.inventory
+
+        def find() -> list[Match]:
+            self._index.update(tools)
+            return self._index.search(query, limit=limit, server=server)
+
+        async with self._searching:
+            tools = {name: inventory.tools(name) or () for name in self._servers.names()}
+            if skills and self._skills is not None:
+                tools[SKILLS_SERVER] = await self._skills.search_entries()
+            matches = await anyio.to_thread.run_sync(find)
+        poor = bool(matches) and matches[0].fit < GOOD_FIT
+        documents: list[dict[str, Any]] = []
+        returned: list[tuple[Tool, dict[str, Any]]] = []
+        for match in matches[: 3 if poor else None]:
+            name, score = match.tool.server, round(match.score, 3)
+            if name == SKILLS_SERVER and self._skills is not None:
+                found = self._skills.docs(match.tool.name)
+                if found is not None:
+                    documents.append({**found, "score": score})
+                continue
+            if name not in inventory.aliases:
+                # Removed from the configuration during the search.
+                continue
+            entry = inventory.entry(name)
+            same = next((docs for tool, docs in returned if _is_same(tool, match.tool)), None)
+            listed = next((tool for tool in entry.tools if tool.tool.name == match.tool.name), None)
+            if same is not None:
+                same.setdefault("also", []).append(f"mcp_{entry.alias}")
+            elif listed is not None:
+                docs = await anyio.to_thread.run_sync(tool_docs, entry, listed, detail)
+                documents.append({**docs, "score": score})
+                returned.append((match.tool, documents[-1]))
+        return [{**docs, "poor": True} for docs in documents] if poor else documents
+
+    async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
+        if not query:
+            return [
+                document for name in names for document in await self.server_docs(name, "summary")
+            ]
+        only = names[0] if len(names) == 1 else None
+        return await self.search(query, 50, "summary", server=only)
+
+    def _entry(self, server: str) -> ServerEntry:
+        return self._servers.inventory.entry(server)
+
+
+def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(found) and not found[0].get("poor")
+
+
+def starting_line(starting: Sequence[str], names: Sequence[str]) -> str:
+    count = f"{len(starting)} of {len(names)} servers {'is' if len(starting) == 1 else 'are'}"
+    return f"{count} still starting; search again in some seconds, with the same words."
+
+
+def _is_same(one: Tool, other: Tool) -> bool:
+    return one.server != other.server and (one.name, one.description, one.input_schema) == (
+        other.name,
+        other.description,
+        other.input_schema,
+    )

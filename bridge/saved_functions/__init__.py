@@ -1,0 +1,1 @@
+"""Skills and memories that programs save, and the reviews of skills."""
