@@ -30,7 +30,7 @@ from bridge.guest.protocol.placeholders import (
     shown_path,
 )
 from bridge.model import Effect, HeldCall, Json
-from bridge.text import distinct_key
+from bridge.text import cut_middle, distinct_key, readable_json
 
 # Limits on a program's plan.
 MAX_DEPTH = 100  # Levels of arguments, which recursive code walks; frames allow more.
@@ -204,7 +204,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
-    if len(_dump_text(masked)) <= characters:
+    if len(readable_json(masked)) <= characters:
         return dict(masked), False
     found: dict[str, Json] = {}
     for key, value in masked.items():
@@ -212,9 +212,9 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
             found[distinct_key("…", found)] = f"({len(masked) - len(found):,} more keys)"
             break
         room = max(characters, 20)
-        text = value if isinstance(value, str) else _dump_text(value)
-        found[distinct_key(_cut(key, room), found)] = (
-            value if len(text) <= room else _cut(text, room)
+        text = value if isinstance(value, str) else readable_json(value)
+        found[distinct_key(cut_middle(key, room), found)] = (
+            value if len(text) <= room else cut_middle(text, room)
         )
         characters -= min(len(key), room) + min(len(text), room)
     return found, True
@@ -307,21 +307,9 @@ def _plain(shape: Json) -> Json:
 def _keys(value: Mapping[str, Json]) -> str:
     if not value:
         return "has no keys"
-    named = ", ".join(_cut(str(key), 60) for key in list(value)[:20])
+    named = ", ".join(cut_middle(str(key), 60) for key in list(value)[:20])
     more = f" and {len(value) - 20:,} more" if len(value) > 20 else ""
     return f"has the keys {named}{more}"
-
-
-def _dump_text(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _cut(text: str, room: int) -> str:
-    if len(text) <= room:
-        return text
-    tail = room // 4
-    more = f"{len(text) - room:,} more characters"
-    return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
 
 
 # Limits on a program.

@@ -6,13 +6,20 @@ the first calls in full. Values come from programs and servers, so `printable` e
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 from bridge.model import HeldCall, Json, Plan
-from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
+from bridge.text import (
+    counted,
+    cut_middle,
+    escape_look_alikes,
+    is_hidden,
+    look_alikes,
+    readable_json,
+)
 
 # A program makes any number of calls, with any arguments.
 MAX_CHARACTERS = 16_000  # Characters of the list; it only counts the calls beyond.
@@ -28,6 +35,8 @@ DIGEST_CHARS = 16  # Of an arguments' digest; the audit log has the whole.
 UNLISTED = " (the tool describes no such argument)"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
+
+_cut = partial(cut_middle, more="more")
 
 
 def plan_summary(plan: Plan) -> str:
@@ -171,7 +180,8 @@ class _PlanPage:
             common = {
                 key: value
                 for key, value in common.items()
-                if key in call.arguments and _dump(call.arguments[key]) == _dump(value)
+                if key in call.arguments
+                and readable_json(call.arguments[key]) == readable_json(value)
             }
         lead = "  each with " if len(calls) > 1 else "  "
         head = ["", _group_title(calls)]
@@ -310,16 +320,4 @@ def _decision_text(call: HeldCall) -> str:
 
 def _json(value: Json) -> str:
     # A wide gap could wrap the text behind it onto a line of its own.
-    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dump(value)))
-
-
-def _dump(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _cut(text: str, size: int) -> str:
-    if len(text) <= size:
-        return text
-    # Keep the end too: a program can hide an argument's relevant part behind filler.
-    tail = size // 4
-    return f"{text[: size - tail]}… ({len(text) - size:,} more) …{text[-tail:]}"
+    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(readable_json(value)))
