@@ -183,6 +183,14 @@ def _foreign(character: str) -> bool:
     return character.isalpha() and not (plain or character < "\u0180" or wide)
 
 
+def mark_gaps(text: str, least: int = 9) -> str:
+    """Return text with the length of each wide gap in its place.
+
+    A client could wrap the text behind a gap onto a line of its own.
+    """
+    return re.sub(rf" {{{least},}}", lambda gap: f"[{len(gap[0])} spaces]", text)
+
+
 def readable_json(value: object) -> str:
     """Return a value as JSON for a reader, with other types as Python writes them."""
     return json.dumps(value, ensure_ascii=False, default=str)

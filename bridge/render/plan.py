@@ -18,6 +18,7 @@ from bridge.text import (
     escape_look_alikes,
     is_hidden,
     look_alikes,
+    mark_gaps,
     readable_json,
 )
 
@@ -137,9 +138,6 @@ def printable(text: str) -> str:
         else character.encode("unicode_escape").decode("ascii")
         for index, character in enumerate(text)
     )
-
-
-_GAP = re.compile(" {9,}")
 
 
 def _group_title(calls: Sequence[HeldCall]) -> str:
@@ -319,5 +317,4 @@ def _decision_text(call: HeldCall) -> str:
 
 
 def _json(value: Json) -> str:
-    # A wide gap could wrap the text behind it onto a line of its own.
-    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(readable_json(value)))
+    return mark_gaps(printable(readable_json(value)))
