@@ -532,7 +532,7 @@ def _escape_forms(text: str) -> set[str]:
 
 
 def _fill_mark(data: bytes, mark: bytes) -> bytes:
-    return mark[: len(data)].ljust(min(len(data), 4096), b"*").ljust(len(data), b"*")
+    return mark[: len(data)].ljust(len(data), b"*")
 
 
 def _encode_forms(data: bytes, mark: bytes) -> Iterator[Form]:
