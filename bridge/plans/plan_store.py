@@ -98,7 +98,7 @@ class Plans:
         stopped = held_calls.spoiled or stopped
         if failed or held_calls.spoiled or not calls:
             return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
-        own = self._store is None or here
+        store = None if here else self._store
         plan_id, seconds = secrets.token_hex(16), PLAN_SECONDS
         made = StoredPlan(
             plan=Plan(plan_id=plan_id, seconds=seconds, calls=calls, stopped=stopped, stale=stale),
@@ -106,14 +106,14 @@ class Plans:
             run_id=run_id,
             requests=tuple(held_calls.requests),
             characters=held_calls.characters,
-            until=(self._now() if own else time.time()) + seconds,
+            until=(self._now() if store is None else time.time()) + seconds,
         )
-        if self._store is None or here:
+        if store is None:
             self._drop_expired()
             self._add(made)
             return made.plan
         try:
-            await anyio.to_thread.run_sync(_put, self._store, made)
+            await anyio.to_thread.run_sync(_put, store, made)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             return _withdrawn(made.plan, f"it could not be kept ({why})")
@@ -121,6 +121,7 @@ class Plans:
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
         """Remove a plan and return it."""
+        used = f"the run {run_id} took it at {now_text()}, and a plan is used once"
         if self._store is None or self.knows(plan_id, owner):
             self._drop_expired()
             kept = self._kept.get(plan_id)
@@ -128,10 +129,10 @@ class Plans:
                 # An owner must not learn of another owner's plans.
                 whose, why = self._gone.get(plan_id, ("", ""))
                 raise _unknown(plan_id, why if whose == owner else "")
-            self._drop(kept, f"the run {run_id} took it at {now_text()}, and a plan is used once")
+            self._drop(kept, used)
             return kept
         try:
-            return await anyio.to_thread.run_sync(_take, self._store, plan_id, owner, run_id)
+            return await anyio.to_thread.run_sync(_take, self._store, plan_id, owner, used)
         except OSError as error:
             raise BridgeError(
                 f"Plans cannot be looked up: {error.strerror}.", code="store_unavailable"
@@ -241,7 +242,7 @@ def _put(store: Store, made: StoredPlan) -> None:
         kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)
 
 
-def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
+def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:
     if not _ID.fullmatch(plan_id):
         raise _unknown(plan_id)
     whose = owner_digest(owner)
@@ -257,8 +258,7 @@ def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
             found = _adapter().validate_python(facts)
         except (ValueError, TypeError, RecursionError):
             raise _unknown(plan_id, "another version of the bridge made it; plan again") from None
-        why = f"the run {run_id} took it at {now_text()}, and a plan is used once"
-        _end(kept, plan_id, owner, why)
+        _end(kept, plan_id, owner, used)
     return found
 
 
