@@ -122,7 +122,8 @@ class Plans:
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
         """Remove a plan and return it."""
         used = f"the run {run_id} took it at {now_text()}, and a plan is used once"
-        if self._store is None or self.knows(plan_id, owner):
+        store = self._store_of(plan_id, owner)
+        if store is None:
             self._drop_expired()
             kept = self._kept.get(plan_id)
             if kept is None or kept.owner != owner:
@@ -132,7 +133,7 @@ class Plans:
             self._drop(kept, used)
             return kept
         try:
-            return await anyio.to_thread.run_sync(_take, self._store, plan_id, owner, used)
+            return await anyio.to_thread.run_sync(_take, store, plan_id, owner, used)
         except OSError as error:
             raise BridgeError(
                 f"Plans cannot be looked up: {error.strerror}.", code="store_unavailable"
@@ -143,21 +144,25 @@ class Plans:
         kept, gone = self._kept.get(plan_id), self._gone.get(plan_id)
         return owner in (kept and kept.owner, gone and gone[0])
 
+    def _store_of(self, plan_id: str, owner: str) -> Store | None:
+        """Return the store that may have a plan, or None for a plan in memory."""
+        return None if self.knows(plan_id, owner) else self._store
+
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
         if self._kept.pop(plan.plan_id, None) is None and self._store is not None:
             await _settle(partial(_close_stored, self._store, plan.plan_id, owner, why))
         return _withdrawn(plan, why)
 
     async def give_back(self, kept: StoredPlan) -> None:
-        if self._store is not None and not self.knows(kept.plan_id, kept.owner):
-            await _settle(partial(_put, self._store, kept))
-            return
-        self._gone.pop(kept.plan_id, None)
-        self._add(kept)
+        if store := self._store_of(kept.plan_id, kept.owner):
+            await _settle(partial(_put, store, kept))
+        else:
+            self._gone.pop(kept.plan_id, None)
+            self._add(kept)
 
     async def close(self, kept: StoredPlan, why: str) -> None:
-        if self._store is not None and not self.knows(kept.plan_id, kept.owner):
-            await _settle(partial(_close_stored, self._store, kept.plan_id, kept.owner, why))
+        if store := self._store_of(kept.plan_id, kept.owner):
+            await _settle(partial(_close_stored, store, kept.plan_id, kept.owner, why))
         else:
             self._end(kept, why)
 
