@@ -208,15 +208,12 @@ def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Jso
 
 
 def _subject(plan: Plan) -> str:
-    def name(held: HeldCall) -> str:
-        return f"{safe_name(held.server)}.{safe_name(held.tool)}"
-
-    counts = Counter(map(name, plan.calls))
+    counts = Counter(map(call_name, plan.calls))
     if len(plan.calls) == 1:
         held = plan.calls[0]
         names = [(_argument(key, held.unlisted), held.arguments[key]) for key in held.arguments]
         return f"{next(iter(counts))}({_heads(names)})"
-    worst = {name(held) for held in plan.calls if held.effect == "destructive"}
+    worst = {call_name(held) for held in plan.calls if held.effect == "destructive"}
     ranked = sorted(counts, key=lambda each: (each not in worst, -counts[each]))
     kinds = [f"{counts[each]:,} × {each}" for each in ranked[:3]]
     if rest := ranked[3:]:
@@ -269,7 +266,7 @@ def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) 
     return decision if isinstance(decision, str) and decision in offered else "no"
 
 
-def call_name(call: CallFacts) -> str:
+def call_name(call: CallFacts | HeldCall) -> str:
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 
 
