@@ -47,7 +47,7 @@ _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
 
 _UNSAFE = re.compile(r"[^ !#-Z^-~]")  # Characters that JSON escapes.
 
-_as_json = json_text.encoder(allow_nan=True)
+as_json = json_text.encoder(allow_nan=True)
 
 
 Note = Callable[[str, str], None]
@@ -157,7 +157,7 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         try:
-            line = _as_json(value).encode("utf-8", "surrogatepass")
+            line = as_json(value).encode("utf-8", "surrogatepass")
         except RecursionError:
             raise ValueError("the value is nested too deeply") from None
         cleared = self.frame(line)
