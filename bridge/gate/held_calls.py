@@ -33,6 +33,8 @@ from bridge.model import Effect, HeldCall, Json
 from bridge.text import cut_middle, distinct_key, readable_json
 
 # Limits on a program's plan.
+MAX_CALLS = 1_000  # A person has to read them.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Of all arguments, as JSON.
 MAX_DEPTH = 100  # Levels of arguments, which recursive code walks; frames allow more.
 MAX_RESOLVED = 16 * 1024 * 1024
 """Characters of results in the arguments of one call. A text can have one result many times."""
@@ -310,11 +312,6 @@ def _keys(value: Mapping[str, Json]) -> str:
     named = ", ".join(cut_middle(str(key), 60) for key in list(value)[:20])
     more = f" and {len(value) - 20:,} more" if len(value) > 20 else ""
     return f"has the keys {named}{more}"
-
-
-# Limits on a program.
-MAX_CALLS = 1_000  # In one plan, which a person has to read.
-MAX_CHARACTERS = 8 * 1024 * 1024  # Of all arguments, as JSON.
 
 
 class HeldPlaceholder(dict[str, Json]):
