@@ -39,17 +39,15 @@ class DetectedData:
     same: str
 
 
-_PORTION = 64 * 1024
-"""Characters in which a pattern is looked for in one go, in which nothing else has its turn."""
-
+PORTION = 64 * 1024  # Characters in one search, which blocks other threads.
 _LONGEST = 256  # More than a match and its lookahead have.
 
 
 def find_in_portions(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield the matches of a pattern without long matches, one portion of the text at a time."""
     least = 0
-    for start in range(0, len(text), _PORTION):
-        stop = start + _PORTION
+    for start in range(0, len(text), PORTION):
+        stop = start + PORTION
         for found in pattern.finditer(text, max(start, least), stop + _LONGEST):
             if found.start() >= stop:
                 break
