@@ -250,12 +250,10 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _in_full(
     arguments: Mapping[str, Json], unlisted: Sequence[str], indent: str = "  "
 ) -> list[str]:
-    lines = []
-    for key, value in arguments.items():
-        note = UNLISTED if key in unlisted else ""
-        name = _cut(_plain_name(key, unlisted), MAX_NAME)
-        lines.append(f"{indent}{name}{note} = {_cut(_json(value), MAX_VALUE)}")
-    return lines
+    return [
+        f"{indent}{_title(name, unlisted, MAX_NAME)} = {_cut(_json(value), MAX_VALUE)}"
+        for name, value in arguments.items()
+    ]
 
 
 def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
@@ -268,9 +266,9 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
     )
 
 
-def _title(column: str, unlisted: Sequence[str]) -> str:
-    note = UNLISTED if column in unlisted else ""
-    return f"{_cut(_plain_name(column, unlisted), MAX_CELL)}{note}"
+def _title(name: str, unlisted: Sequence[str], size: int = MAX_CELL) -> str:
+    note = UNLISTED if name in unlisted else ""
+    return f"{_cut(_plain_name(name, unlisted), size)}{note}"
 
 
 def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
