@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from bridge.model import HeldCall, Json, Plan
 from bridge.text import (
@@ -201,11 +202,11 @@ class _PlanPage:
         titles += [DIGEST] if first.digest else []
         shown = 0
         ends: dict[int, int] = {}
-        for number, line in enumerate(_table([titles, *(cells for cells, _, _ in rows)])):
+        for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
             if not self.add_block([line]):
                 break
             shown = number
-            if number and not rows[number - 1][1]:
+            if number and not rows[number - 1].is_cut:
                 ends[number - 1] = len(self.lines)
         if shown < len(calls):
             self.add(f"  … and {counted(len(calls) - shown, 'call')} more")
@@ -215,10 +216,10 @@ class _PlanPage:
             more = len(hidden) - MAX_COLUMNS
             self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
-        for number, (call, (_, is_cut, unseen)) in enumerate(zip(calls, rows, strict=False)):
+        for number, (call, row) in enumerate(zip(calls, rows, strict=False)):
             # Each hidden column appears in one call.
-            if (is_cut and number < 3) or not seen.issuperset(unseen):
-                seen.update(unseen)
+            if (row.is_cut and number < 3) or not seen.issuperset(row.hidden):
+                seen.update(row.hidden)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
                 if self.add_block([f"  #{call.number} in full:", *lines]):
@@ -227,8 +228,15 @@ class _PlanPage:
         return shown
 
 
-def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[str]]:
-    """Return the cells of a call, whether one is cut, and its hidden columns."""
+class _Row(NamedTuple):
+    """The cells of a call, and the names of its arguments outside of the table."""
+
+    cells: list[str]
+    is_cut: bool
+    hidden: list[str]
+
+
+def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
     hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
     cells, cut = [f"#{call.number}"], bool(hidden)
     cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
@@ -237,7 +245,7 @@ def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
     cells += [call.digest[:DIGEST_CHARS]] if call.digest else []
-    return cells, cut, hidden
+    return _Row(cells, cut, hidden)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
