@@ -229,16 +229,14 @@ class _Schema:
             defined = self._root.get(where.removeprefix("#/"))
             found = defined.get(name) if isinstance(defined, Mapping) else None
             self._here = found if isinstance(found, Mapping) else {}
+        properties = self._here.get("properties")
+        self._properties = properties if isinstance(properties, Mapping) else {}
 
     def names_secret(self, key: str) -> bool:
-        properties = self._here.get("properties")
-        return isinstance(properties, Mapping) and key in properties and names_secret(key)
+        return key in self._properties and names_secret(key)
 
     def below(self, key: str | None) -> _Schema:
-        if key is None:
-            return _Schema(self._here.get("items"), self._root)
-        properties = self._here.get("properties")
-        known = properties.get(key) if isinstance(properties, Mapping) else None
+        known = self._here.get("items") if key is None else self._properties.get(key)
         return _Schema(known, self._root)
 
 
