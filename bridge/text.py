@@ -184,10 +184,7 @@ def _foreign(character: str) -> bool:
 
 
 def mark_gaps(text: str, least: int = 9) -> str:
-    """Return text with the length of each wide gap in its place.
-
-    A client could wrap the text behind a gap onto a line of its own.
-    """
+    """Return text with the lengths of wide gaps, behind which a client could begin a line."""
     return re.sub(rf" {{{least},}}", lambda gap: f"[{len(gap[0])} spaces]", text)
 
 

@@ -34,10 +34,10 @@ MAX_QUESTIONS = 100
 """
 
 MAX_WAIT_SECONDS = 1800.0
-"""For which servers may stop a run's clock in all; no question is asked after that."""
+"""Seconds that questions may stop a run's clock in all. No question is asked after that."""
 
 MAX_LOGS = 50
-LOGS_PER_SECOND = 20.0  # A server's messages passed on at once, and how many more each second.
+LOGS_PER_SECOND = 20.0  # Messages of servers that pass at once, and further ones each second.
 
 MAX_TEXT = 500  # Characters of a server's progress.
 

@@ -126,7 +126,7 @@ _encoded = json_text.encoder(ascii_only=True, sort_keys=True)
 _PIECES = json.JSONEncoder(
     allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
 )
-"""Writes the same in pieces."""
+"""Writes the JSON of `_encoded` in pieces."""
 
 
 def canonical(value: Json) -> str:

@@ -54,10 +54,10 @@ _EDGES = rf"(?:{EDGE}|\\x1f|\\u001f|%1F)?"
 _QUOTED = re.compile(
     rf"{_EDGES}{_CORE}(?:(?!{PREFIX}).){{0,600}}{PREFIX}{_EDGES}", re.IGNORECASE | re.DOTALL
 )
-"""A mark in what is only read, where the seal may have been quoted or re-cased in any way."""
+"""Matches a mark in a text for readers, whose seal may be quoted or in another case."""
 
 _TRACE = re.compile(rf"{PREFIX}|{LABEL}|\\u2039{LABEL[1:]}", re.IGNORECASE)
-"""Of a mark, or a label: where it is no part of a whole mark, a text was changed."""
+"""Matches a part of a mark or a label. Outside of a whole mark, the text was changed."""
 
 _CHANGED = (
     "An argument holds a placeholder that was cut or changed. The result of a held call is not "
@@ -197,7 +197,7 @@ def part(known: CallResult, path: Sequence[Step]) -> Json:
 
 
 def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[str, Json], bool]:
-    """Return a call's arguments as they are shown, readable and without secrets; whether cut.
+    """Return a call's arguments for a reader, without secrets, and whether they are cut.
 
     All calls of the plan, which have these `names`, share the room.
     """

@@ -33,9 +33,9 @@ MAX_SECRET_CHARS = 64 * 1024  # Keys and certificates have some thousand.
 _PORTION = 64 * 1024  # Bytes of one search.
 
 _WORD = 8
-"""Bytes that are looked up at once, where a text is asked quickly whether it has a long form."""
+"""Bytes of each word that the quick search for long forms looks up."""
 
-_LONG = 2 * _WORD - 1  # Bytes of which a word at a multiple of eight is part, wherever they stand.
+_LONG = 2 * _WORD - 1  # A form of this many bytes has a word at a multiple of eight.
 MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")  # A whole mark.
 
 _OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
@@ -43,7 +43,7 @@ _OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
 _DEEPER = "[nested too deeply to be shown]"
 
 _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
-"""What a text has, where it is shown, that only reads like a mask."""
+"""Replaces the start of a text that only looks like a mask."""
 
 _UNSAFE = re.compile(r"[^ !#-Z^-~]")  # Characters that JSON escapes.
 
