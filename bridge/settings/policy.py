@@ -15,7 +15,7 @@ from bridge.settings import fields, globs, lexical, parsers
 
 _NOT = "not"
 
-_STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
+STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")  # The least strict first.
 
 Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
 
@@ -206,7 +206,7 @@ def _check_reach(rules: Sequence[Rule]) -> None:
     catching: list[Rule] = []
     for rule in rules:
         for earlier in catching:
-            if _STRICTNESS.index(rule.action) > _STRICTNESS.index(earlier.action) and (
+            if STRICTNESS.index(rule.action) > STRICTNESS.index(earlier.action) and (
                 _takes_all(earlier, rule)
             ):
                 message = (
