@@ -188,13 +188,13 @@ class ToolInventory:
     def entry(self, name: str) -> ServerEntry:
         found = self._entries.get(name)
         if found is None:
-            recall = None if self._shapes is None else partial(self._shapes.current, name)
+            shapes, recall = self._shapes, None
+            if shapes is not None and shapes.has_any(name):
+                recall = partial(shapes.current, name)
             found = self._entries[name] = self._entry(name, recall)
         return found
 
     def _entry(self, name: str, recall: Recall | None) -> ServerEntry:
-        if self._shapes is None or not self._shapes.has_any(name):
-            recall = None
         return ServerEntry(
             name=name,
             alias=self.aliases[name],
