@@ -363,8 +363,7 @@ class UpstreamServer:
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
-        first = await self._ask(partial(send, call=call), what=call.what)
-        result = await self._resolve_input(call, first)
+        result = await self._complete(call)
         if not isinstance(result.get("content"), list):
             result["content"] = []
         if self._connection is not None and self._connection.rootless:
@@ -381,8 +380,7 @@ class UpstreamServer:
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
         call = self._prepare(method, what, subject if kind else "", params, self.call_timeout)
         try:
-            first = await self._ask(partial(send, call=call), what=what)
-            return await self._resolve_input(call, first)
+            return await self._complete(call)
         except ToolCallError as error:
             refusal = error
         with suppress(UpstreamError):
@@ -396,9 +394,9 @@ class UpstreamServer:
         await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
 
-    async def _resolve_input(
-        self, call: PendingRequest, result: dict[str, Json]
-    ) -> dict[str, Json]:
+    async def _complete(self, call: PendingRequest) -> dict[str, Json]:
+        """Send a request and return its final result, after the answers that the server wants."""
+        result = await self._ask(partial(send, call=call), what=call.what)
         if result.get("resultType") != INPUT_REQUIRED:
             return result
 
