@@ -458,7 +458,7 @@ def _messages_in(data: bytes) -> tuple[bytes, ...]:
 
 def request_id(data: bytes) -> int | str | None:
     """Return the id of a request encoded by the SDK; None for other messages."""
-    return _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
+    return _salvage_id(data, data)
 
 
 def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
@@ -510,7 +510,7 @@ def decode_too_many(line: Line) -> JSONRPCError | None:
 def _parse_error(
     head: bytes, tail: bytes, message: str, data: TooLarge | None = None
 ) -> JSONRPCError | None:
-    answered = _salvage_id(head[:SALVAGE_BYTES], tail[-SALVAGE_BYTES:])
+    answered = _salvage_id(head, tail)
     return None if answered is None else _error(answered, message, data)
 
 
@@ -520,7 +520,7 @@ def _error(answered: int | str, message: str, data: TooLarge | None = None) -> J
 
 
 def _salvage_id(head: bytes, tail: bytes) -> int | str | None:
-    match = _HEAD_ID.match(head) or _TAIL_ID.search(tail)
+    match = _HEAD_ID.match(head[:SALVAGE_BYTES]) or _TAIL_ID.search(tail[-SALVAGE_BYTES:])
     if match is None:
         return None
     value: int | str = json.loads(match.group(1).decode("utf-8", "replace"))
