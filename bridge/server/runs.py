@@ -38,6 +38,7 @@ from bridge.server.clients import (
     RunClient,
     SameObject,
     answers_of,
+    as_json,
     input_required,
     introduction,
     known_client,
@@ -87,14 +88,12 @@ def task_status(
     """Return the result of `tasks/get` for a run."""
     shown: dict[str, Json] = {"status": "working"}
     if result is not None:
-        document = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        shown = {"status": "completed", "result": {"resultType": "complete", **document}}
+        shown = {"status": "completed", "result": {"resultType": "complete", **as_json(result)}}
     elif run.questions:
         for question in run.questions.values():
             question.shown = True
         asked = input_required(Waiting(secret=number, questions=dict(run.questions)))
-        document = asked.model_dump(by_alias=True, mode="json", exclude_none=True)
-        shown = {"status": "input_required", "inputRequests": document["inputRequests"]}
+        shown = {"status": "input_required", "inputRequests": as_json(asked)["inputRequests"]}
     return {"resultType": "complete", **_task(run, number), **shown}
 
 
