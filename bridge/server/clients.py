@@ -18,6 +18,7 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 
@@ -113,6 +114,10 @@ def as_json(result: BaseModel) -> dict[str, Json]:
 def known_client(context: Context) -> KnownClient:
     held = context.session.client_params
     return find_client("" if held is None else held.client_info.name)
+
+
+def is_modern(context: Context) -> bool:
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def has_roots(context: Context) -> bool:

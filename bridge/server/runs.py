@@ -19,7 +19,6 @@ from typing import Any
 import anyio.to_thread
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 from starlette.requests import Request
 
@@ -41,6 +40,7 @@ from bridge.server.clients import (
     as_json,
     input_required,
     introduction,
+    is_modern,
     known_client,
 )
 from bridge.server.content import result_or_error
@@ -64,10 +64,6 @@ class UpdateParams(TaskParams):
 def has_tasks(context: Context) -> bool:
     capabilities = context.session.client_capabilities
     return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
-
-
-def is_modern(context: Context) -> bool:
-    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
