@@ -48,7 +48,6 @@ class ToolInventory:
         self._tools: dict[str, tuple[Tool, ...]] = {}
         self._redacted: dict[str, tuple[Tool, ...]] = {}
         self._entries: dict[str, ServerEntry] = {}
-        self._positions: Mapping[str, int] = {}
         self._by_name: dict[str, dict[str, Tool]] = {}
         self._all: tuple[ServerEntry, ...] | None = None
         self._initial: tuple[ServerEntry, ...] | None = None
@@ -91,7 +90,6 @@ class ToolInventory:
         self.aliases = server_aliases(tuple(descriptions))
         clear = self._redactor.text
         self._descriptions = {name: clear(text) for name, text in descriptions.items()}
-        self._positions = {name: position for position, name in enumerate(descriptions)}
         self._tools = dict(tools)
         self._changing.clear()
         self._redacted.clear()
@@ -181,9 +179,6 @@ class ToolInventory:
         self._stubs.clear()
         self._by_name.clear()
         self._all = self._initial = self._discovered = None
-
-    def place(self, name: str) -> int:
-        return self._positions[name]
 
     def entry(self, name: str) -> ServerEntry:
         found = self._entries.get(name)
