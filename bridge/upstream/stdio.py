@@ -85,7 +85,6 @@ class StdioEndpoint(Endpoint):
         self._written = anyio.Event()
         self._drained = anyio.Event()
         self._keeper: InstallationKeeper | None = None
-        self.direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
         self._end_report = ""
