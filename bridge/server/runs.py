@@ -50,7 +50,7 @@ TASK_AFTER_SECONDS = 15.0
 """A longer run becomes a task. Clients stop waiting for a silent request after 60 s."""
 
 POLL_SECONDS = 2.0
-"""Between a client's polls of a task (`pollInterval`)."""
+"""Between a client's polls of a task (`pollIntervalMs`)."""
 
 
 class TaskParams(types.RequestParams):
