@@ -14,7 +14,7 @@ from bridge.cli.options import AsJson
 from bridge.cli.output import terminal_width, visible, write_help, write_json, write_list
 from bridge.model import Json
 from bridge.settings import SETTINGS, Settings, config_path, variable
-from bridge.settings.values import STRICT_CAPS
+from bridge.settings.values import STRICT_CAPS, STRICT_VALUES
 
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
 SETTINGS_PANEL = "Settings"
@@ -140,10 +140,6 @@ async def print_settings(settings: Settings) -> int:
     return 0
 
 
-_BY_STRICT = frozenset({"listed_servers_only", "guard", "project_servers"})
-"""Settings that a strict profile overrides."""
-
-
 async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show each setting and where it comes from.
 
@@ -155,7 +151,7 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
     places = {name: settings.places.get(name, "default") for name in SETTINGS}
     if settings.strict:
         capped = {name for name, cap in STRICT_CAPS.items() if values[name] == cap}
-        places |= dict.fromkeys(_BY_STRICT | capped, "profile strict")
+        places |= dict.fromkeys(STRICT_VALUES.keys() | capped, "profile strict")
     if as_json:
         rows = {name: {"value": value, "from": places[name]} for name, value in values.items()}
         write_json({"file": str(path), "settings": rows}, indent=2)
