@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import textwrap
@@ -100,8 +99,7 @@ def _word(parameter: Any) -> str:
 
 
 def default_of(name: str) -> str:
-    field = next(each for each in dataclasses.fields(Settings) if each.name == name)
-    return "" if name == "state_dir" else value_text(field.default).lower()
+    return "" if name == "state_dir" else value_text(getattr(Settings, name)).lower()
 
 
 def value_text(value: Any) -> str:
@@ -128,7 +126,7 @@ async def print_settings(settings: Settings) -> int:
     meanings = zip(pieces[::2], pieces[1::2], strict=True)
     for name, text in ((name, text) for name, text in meanings if name in SETTINGS):
         flag = f"{flag_of(name)}, " if SETTINGS[name]["flag"] else ""
-        default = f" [default: {default_of(name)}]" if default_of(name) else ""
+        default = f" [default: {value}]" if (value := default_of(name)) else ""
         lines += [f"{flag}{variable(name)}{default}"]
         lines += textwrap.wrap(
             " ".join(text.split()), width(), initial_indent="    ", subsequent_indent="    "
