@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -147,9 +146,8 @@ _TESTS: Mapping[Test, fields.Parse] = {
 
 def _digest(text: str) -> str:
     """Return "sha256:" and 64 hexadecimal digits."""
-    if not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
-        raise ValueError('must be "sha256:" and 64 hexadecimal digits in small letters')
-    return text
+    problem = 'must be "sha256:" and 64 hexadecimal digits in small letters'
+    return parsers.require_match(r"sha256:[0-9a-f]{64}", text, problem)
 
 
 @dataclass(frozen=True, kw_only=True)
