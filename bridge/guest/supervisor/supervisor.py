@@ -58,8 +58,8 @@ def _serve(digest: str, precompiled: bool, children: processes.Children) -> int:
     reader, writer = processes.claim_channel()
     processes.close_others((0, 1, 2, reader, writer))
     wake = _wake_on_signals()
-    adopts = children.is_init or processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-    children.adopts_orphans = adopts
+    if not children.is_init:
+        children.adopts_orphans = processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
     facts = isolation_facts()
     facts["precompiled"] = precompiled
     facts["denials"] = denials()
