@@ -96,7 +96,6 @@ class SkillFinder:
             own.setdefault("mcp_%s" % server["alias"], Server(tools))
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
-
         strip_await(tree)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
