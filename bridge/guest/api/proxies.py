@@ -16,7 +16,7 @@ from bridge.guest.api.values import MCPError, Result, UnknownNameError, list_nam
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+    from importlib.machinery import ModuleSpec as ModuleSpec  # also for other modules
     from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, Sequence
 
     # Sends a bound call: server, tool, arguments.
