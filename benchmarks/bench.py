@@ -64,14 +64,13 @@ class Group:
     engines: tuple[str, ...] = LOCAL
 
 
-def without_bridge_settings(environ: dict[str, str] | None = None) -> dict[str, str]:
+def without_bridge_settings() -> dict[str, str]:
     """Return the environment less what would change how the bridge works.
 
     What is measured is the bridge as it comes.
     """
-    given = dict(os.environ) if environ is None else environ
     return {
         name: value
-        for name, value in given.items()
+        for name, value in os.environ.items()
         if not name.startswith(("MCP_BRIDGE_", "MCP_SERVERS_", "CLAUDE_"))
     }

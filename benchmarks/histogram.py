@@ -101,14 +101,14 @@ def _step(reach: float) -> float:
     return next(factor * power for factor in _STEPS if factor * power * _TICKS >= reach)
 
 
-def bins(samples: Sequence[float], end: float, count: int = BINS) -> list[int]:
-    """Return how many samples fall into each of `count` equal parts of 0 to `end`.
+def bins(samples: Sequence[float], end: float) -> list[int]:
+    """Return how many samples fall into each of `BINS` equal parts of 0 to `end`.
 
     Those beyond the end are in the last one.
     """
-    found = [0] * count
+    found = [0] * BINS
     for value in samples:
-        found[max(0, min(int(value / end * count), count - 1))] += 1
+        found[max(0, min(int(value / end * BINS), BINS - 1))] += 1
     return found
 
 

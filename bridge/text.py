@@ -1,4 +1,4 @@
-"""Cleans text from other programs for JSON and terminals.
+"""Cleans and shortens text from other programs for JSON and terminals.
 
 Also makes duplicate keys distinct.
 """
@@ -181,6 +181,25 @@ def _foreign(character: str) -> bool:
     plain = unicodedata.normalize("NFD", character)[0].isascii()
     wide = unicodedata.east_asian_width(character) == "W"
     return character.isalpha() and not (plain or character < "\u0180" or wide)
+
+
+def mark_gaps(text: str, least: int = 9) -> str:
+    """Return text with the lengths of wide gaps, behind which a client could begin a line."""
+    return re.sub(rf" {{{least},}}", lambda gap: f"[{len(gap[0])} spaces]", text)
+
+
+def readable_json(value: object) -> str:
+    """Return a value as JSON for a reader, with other types as Python writes them."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def cut_middle(text: str, size: int, more: str = "more characters") -> str:
+    """Return the beginning and the end of a long text, with the count of the others between."""
+    if len(text) <= size:
+        return text
+    # Keep the end too: a program can hide an argument's relevant part behind filler.
+    tail = size // 4
+    return f"{text[: size - tail]}… ({len(text) - size:,} {more}) …{text[-tail:]}"
 
 
 def distinct_key(key: str, taken: Collection[object]) -> str:

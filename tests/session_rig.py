@@ -37,9 +37,9 @@ def told(result: RunResult) -> SessionReport:
     return result.session
 
 
-def waits_for(path: Path, *, said: Path | None = None) -> str:
+def waits_for(path: Path, *, said: Path) -> str:
     """Return a program that creates `said`, then waits until a file exists."""
-    begun = "" if said is None else f"open({str(said)!r}, 'w').close()\n"
+    begun = f"open({str(said)!r}, 'w').close()\n"
     return (
         f"import os, time\n{begun}while not os.path.exists({str(path)!r}):\n    time.sleep(0.01)\n"
     )

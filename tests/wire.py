@@ -103,7 +103,7 @@ def _validator(version: str, name: str) -> Validator:
     return kind({"$ref": f"#/{place}/{name}", place: schema[place]})
 
 
-def problems(version: str, message: Any, answers: str = "") -> list[str]:
+def problems(version: str, message: Any, answers: str) -> list[str]:
     """Return what is wrong with a message in a protocol version.
 
     Args:
@@ -168,7 +168,7 @@ class Wire:
     def client_is_asked(self, request: Any) -> None:
         self._asked[request.id].add(request.method)
 
-    def server_sends(self, message: Any, version: str, answers: str = "") -> None:
+    def server_sends(self, message: Any, version: str, answers: str) -> None:
         self._note(version, [problems(version, message, answers)])
 
     def _note(self, version: str, found: Iterable[list[str]], *, best: bool = False) -> None:

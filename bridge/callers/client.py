@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -23,6 +23,7 @@ from bridge.gate.question import read_answer
 from bridge.gate.server_questions import ServerQuestions, may_sample
 from bridge.gate.server_starts import StartApprover
 from bridge.model import Json
+from bridge.rpc.dispatcher import Handler
 from bridge.settings.policy import Asking
 from bridge.upstream.client_features import ANSWER_SECONDS, Method
 
@@ -33,10 +34,10 @@ MAX_QUESTIONS = 100
 """
 
 MAX_WAIT_SECONDS = 1800.0
-"""For which servers may stop a run's clock in all; no question is asked after that."""
+"""Seconds that questions may stop a run's clock in all. No question is asked after that."""
 
 MAX_LOGS = 50
-LOGS_PER_SECOND = 20.0  # A server's messages passed on at once, and how many more each second.
+LOGS_PER_SECOND = 20.0  # Messages of servers that pass at once, and further ones each second.
 
 MAX_TEXT = 500  # Characters of a server's progress.
 
@@ -109,9 +110,6 @@ class OutputViewer(Protocol):
     async def wrote(self, stream: str, data: bytes) -> None:
         """Show the program's output. The program waits meanwhile."""
 
-
-Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
-"""Answers a program's calls; see `bridge.rpc.dispatcher`."""
 
 Redact = Callable[[str, Json], Json]
 """Takes a server and JSON of it, and returns that without secrets or personal data."""

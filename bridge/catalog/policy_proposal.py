@@ -6,7 +6,6 @@ applies once a person puts it into the settings file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bridge.catalog.prose import one_line
@@ -14,10 +13,9 @@ from bridge.catalog.search import words
 from bridge.model import Effect, Tool
 from bridge.settings import globs
 from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
-from bridge.settings.policy_edit import toml_value
+from bridge.settings.policy_edit import toml_key, toml_value
 from bridge.text import valid_text
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _REQUESTS = ("resources/read", "prompts/get")
 """The policy's names for requests of the protocol; a tool with such a name gets no line."""
 
@@ -148,8 +146,7 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
 
 
 def _key(name: str) -> str:
-    key = globs.literal(name)
-    return key if _BARE.fullmatch(key) else toml_value(key)
+    return toml_key(globs.literal(name))
 
 
 def _format_list(labels: Iterable[str]) -> str:

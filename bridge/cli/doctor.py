@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -55,7 +54,7 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
 
 
 async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe]) -> int:
-    context = context_for(settings, str(Path.cwd()), sys.platform)
+    context = context_for(settings)
     discovery = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
     with waiting("looking for packages and the store"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 import textwrap
@@ -14,7 +13,7 @@ from bridge.cli.options import AsJson
 from bridge.cli.output import terminal_width, visible, write_help, write_json, write_list
 from bridge.model import Json
 from bridge.settings import SETTINGS, Settings, config_path, variable
-from bridge.settings.values import STRICT_CAPS
+from bridge.settings.values import STRICT_CAPS, STRICT_VALUES
 
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
 SETTINGS_PANEL = "Settings"
@@ -100,8 +99,7 @@ def _word(parameter: Any) -> str:
 
 
 def default_of(name: str) -> str:
-    field = next(each for each in dataclasses.fields(Settings) if each.name == name)
-    return "" if name == "state_dir" else value_text(field.default).lower()
+    return "" if name == "state_dir" else value_text(getattr(Settings, name)).lower()
 
 
 def value_text(value: Any) -> str:
@@ -128,7 +126,7 @@ async def print_settings(settings: Settings) -> int:
     meanings = zip(pieces[::2], pieces[1::2], strict=True)
     for name, text in ((name, text) for name, text in meanings if name in SETTINGS):
         flag = f"{flag_of(name)}, " if SETTINGS[name]["flag"] else ""
-        default = f" [default: {default_of(name)}]" if default_of(name) else ""
+        default = f" [default: {value}]" if (value := default_of(name)) else ""
         lines += [f"{flag}{variable(name)}{default}"]
         lines += textwrap.wrap(
             " ".join(text.split()), width(), initial_indent="    ", subsequent_indent="    "
@@ -138,10 +136,6 @@ async def print_settings(settings: Settings) -> int:
         "lower case, without MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"
     )
     return 0
-
-
-_BY_STRICT = frozenset({"listed_servers_only", "guard", "project_servers"})
-"""Settings that a strict profile overrides."""
 
 
 async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
@@ -155,7 +149,7 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
     places = {name: settings.places.get(name, "default") for name in SETTINGS}
     if settings.strict:
         capped = {name for name, cap in STRICT_CAPS.items() if values[name] == cap}
-        places |= dict.fromkeys(_BY_STRICT | capped, "profile strict")
+        places |= dict.fromkeys(STRICT_VALUES.keys() | capped, "profile strict")
     if as_json:
         rows = {name: {"value": value, "from": places[name]} for name, value in values.items()}
         write_json({"file": str(path), "settings": rows}, indent=2)

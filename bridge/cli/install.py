@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -387,7 +386,7 @@ async def check_clients(changes: Iterable[edits.Change], machine: Machine) -> in
 
 
 def machine_here(settings: Settings) -> Machine:
-    return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
+    return machine_of(context_for(settings))
 
 
 def _show(planned: Sequence[edits.Change], *, path: str) -> None:

@@ -5,9 +5,7 @@ Completion reads files of this machine and starts nothing. If it fails, it offer
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from typer import Argument, Context, Option
@@ -90,7 +88,7 @@ def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
     from bridge.inventory.configuration import context_for
     from bridge.inventory.consents import consents_of
 
-    context = context_for(settings, str(Path.cwd()), sys.platform)
+    context = context_for(settings)
     return tuple(consents_of(settings).discover(context).servers)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
@@ -31,7 +30,7 @@ from bridge.gate.pins import Pins
 from bridge.gate.policy import OPEN, Outlook, Policy, Step, flow_decision, outlook
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Json, Tool, short_digest
-from bridge.settings import Settings, store_of
+from bridge.settings import Settings, parsers, store_of
 from bridge.settings.globs import any_matcher, literal, matcher
 from bridge.settings.policy import FlowRule, PolicySpec
 from bridge.settings.policy_edit import append_policy, rule_for, toml_value
@@ -288,8 +287,8 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
     for whose, glob in ((whose, glob) for whose, globs in named for glob in globs):
         # "*" means all servers, even if there are none.
         if glob != "*" and not any(map(matcher(glob), servers)):
-            near = get_close_matches(glob, servers, n=1)
-            guess = f" Did you mean {near[0]!r}?" if near else ""
+            near = parsers.nearest(glob, servers)
+            guess = f" Did you mean {near!r}?" if near else ""
             idle[f"{whose} names unknown server {glob!r}.{guess}"] = None
     return list(idle)
 

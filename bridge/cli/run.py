@@ -263,11 +263,10 @@ def request_of(
         raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
         code, name = read_program(file), "" if file == "-" else Path(file).name
-    session_name, ends = parse_session(session, end_session)
     return RunRequest(
         code=code,
-        session=session_name,
-        end_session=ends,
+        session=parse_session(session, ends=end_session),
+        end_session=end_session,
         packages=parse_packages(packages or ()),
         servers=None
         if servers is None

@@ -8,7 +8,6 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import anyio
 
@@ -52,7 +51,7 @@ async def serve(
         # The machine's name (in a pod, the pod's), in the characters of a header.
         name = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
         settings = replace(settings, replica=settings.replica or name)
-    context = context_for(settings, str(Path.cwd()), sys.platform)
+    context = context_for(settings)
     async with AsyncExitStack() as stack:
         # Not eager: the answer to `initialize` must not wait for the files of all servers.
         opened = open_engine(settings, eager=False, choose_backend=select_present)

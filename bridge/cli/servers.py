@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
@@ -263,7 +261,7 @@ async def approve(
     consents, person = consents_of(settings), Person()
     approved = True
     for wanted in names:
-        context = context_for(settings, str(Path.cwd()), sys.platform)
+        context = context_for(settings)
         discovery = await anyio.to_thread.run_sync(consents.discover, context)
         for warning in discovery.warnings:
             if warning.unread or not warning.key:

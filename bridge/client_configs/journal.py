@@ -109,11 +109,11 @@ class MovedServers:
         row = next((each for each in self.files() if each.original == target.path), None)
         if row is not None:
             return row
-        digest = hashlib.sha256(str(target.path).encode("utf-8", "surrogateescape")).hexdigest()
+        name = digest(str(target.path).encode("utf-8", "surrogateescape"))[:12]
         suffix = target.path.suffix or ".json"
         return MovedFile(
             original=target.path,
-            store=self.directory / f"{target.location.id}-{digest[:12]}{suffix}",
+            store=self.directory / f"{target.location.id}-{name}{suffix}",
             client=target.location.id,
             entries=(),
         )

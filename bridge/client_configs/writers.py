@@ -5,7 +5,6 @@ Discovery's table has the formats and the keys of entries. This table adds what 
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from bridge.discovery.files import list_matching
 from bridge.discovery.finder import DiscoveryContext, fill_all, project_and_places
 from bridge.discovery.locations import Places, Project
 from bridge.errors import UsageError
+from bridge.settings import parsers
 
 Scope = Literal["user", "project"]
 
@@ -282,8 +282,8 @@ WRITERS: Mapping[str, Writer] = {row.id: row for row in _ROWS}
 def writer_for(client: str) -> Writer:
     if client in WRITERS:
         return WRITERS[client]
-    near = difflib.get_close_matches(client.lower(), WRITERS, n=1)
-    guess = f" Did you mean {near[0]}?" if near else ""
+    near = parsers.nearest(client.lower(), WRITERS)
+    guess = f" Did you mean {near}?" if near else ""
     message = f"Unknown client {client!r:.100}.{guess}"
     raise UsageError(message, remedy=f"Supported clients: {', '.join(WRITERS)}.")
 

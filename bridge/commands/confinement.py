@@ -46,15 +46,14 @@ def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> Non
     for words in stages:
         if not words:
             raise InvalidRequestError("A stage of the pipeline has no words.")
-        text = "\0".join(words)
         try:
-            size = len(text.encode()) + 1
+            size = sum(len(word.encode()) + 1 for word in words)
         except UnicodeEncodeError:
             raise InvalidRequestError("A word of the command is no valid text.") from None
         if size > MAX_COMMAND_BYTES:
             message = f"The command has {size:,} bytes; at most {MAX_COMMAND_BYTES:,} are allowed."
             raise InvalidRequestError(message, remedy="Pass long texts as `stdin`.")
-        if text.count("\0") >= len(words):
+        if any("\0" in word for word in words):
             message = "A word of the command has a NUL character, which no argument can have."
             raise InvalidRequestError(message)
         if words[0] not in names:
@@ -143,7 +142,7 @@ class View:
     ) -> None:
         self._granted = sorted(granted, key=lambda each: len(each.inside), reverse=True)
         self._readlink = readlink
-        self._hosts = {each.source: each.inside for each in granted} | {**(hosts or {})}
+        self._hosts = {each.source: each.inside for each in granted} | dict(hosts or {})
         self._roots = (*(each.inside for each in granted), *_OWN)
         self._visible = (*self._roots, *visible)
 

@@ -26,9 +26,8 @@ from bridge.settings.directories import refusal
 from bridge.settings.time_zone import time_zone
 
 SHORTEST_SECRET = 4  # Characters; a shorter value would match everywhere.
-MAX_SECRET_BYTES = (
-    16 * 1024
-)  # A file may have a value of any size; redaction delays as much output.
+# A file may have a value of any size; redaction delays as much output.
+MAX_SECRET_BYTES = 16 * 1024
 
 AWS_SECRETS = (
     "AWS_ACCESS_KEY_ID",
@@ -287,7 +286,9 @@ class Planner:
                 # A profile with a forbidden grant runs nothing.
                 with suppress(SettingsError):
                     grants_of.append((other.place, self._grants(other)))
-        writable = [(name, [each.source for each in al if each.writable]) for name, al in grants_of]
+        writable = [
+            (name, [bind.source for bind in binds if bind.writable]) for name, binds in grants_of
+        ]
         offered = [one.path for one in self._settings.offered_directories if one.writable]
         return [*writable, ("[directories]", offered)]
 

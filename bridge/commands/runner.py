@@ -356,8 +356,11 @@ def judge(
     stages: Sequence[StageResult], profile: CommandProfile, *, timed_out: bool, timeout: float
 ) -> CommandVerdict:
     if timed_out:
-        ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
-        running = [_stage_name(stages, number) for number, over in enumerate(ended, 1) if not over]
+        running = [
+            _stage_name(stages, number)
+            for number, stage in enumerate(stages, 1)
+            if stage.exit_code is None and stage.signal is None and not stage.not_started
+        ]
         which = f"; still running: {', '.join(running)}" if running else ""
         summary = f"The time limit of {timeout:g} s passed{which}."
         remedy = "Do less in one call, or allow more time"

@@ -104,19 +104,18 @@ class ConditionCheck:
         place, test = ".".join(self._path), f"{self.condition.test} {show(self.condition.value)}"
         if isinstance(value, ConditionMark):
             return f"{place} {value.said}"
-        judged = "passes" if verdict else "does not pass"
-        judged = "cannot be judged by" if verdict is None else judged
-        return f"{place} is {show(value)}, which {judged} `{test}`"
+        return f"{place} is {show(value)}, which {_VERDICTS[verdict]} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         """Return why the condition is undecided, without the value; empty if it is decided."""
         _, value, verdict = self.weigh(arguments, tool, Work())
+        if verdict is not None:
+            return ""
         place = ".".join(self._path)
         if isinstance(value, ConditionMark):
-            return f"{place} {value.said}" if verdict is None else ""
+            return f"{place} {value.said}"
         kind = _KINDS.get(type(value), "something")
-        doubt = f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
-        return doubt if verdict is None else ""
+        return f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
 
     def _verdict(self, value: Json) -> bool | None:
         if value is UNCLEAR or value is HOLDS_JSON or value is TOO_MUCH:
@@ -275,6 +274,7 @@ def _is_number(value: Json) -> bool:
     return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
+_VERDICTS = {True: "passes", False: "does not pass", None: "cannot be judged by"}
 _KINDS = {bool: "a boolean", str: "a text", int: "a number", float: "a number", dict: "an object"}
 
 

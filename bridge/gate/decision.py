@@ -13,11 +13,10 @@ from bridge.errors import CannotAskError, RefusedError, ToolCallError, UpstreamE
 from bridge.guest.protocol import json_text
 from bridge.model import Action, Effect, Json, Tool
 from bridge.offload import LARGE, estimated_size
+from bridge.settings.policy import STRICTNESS
 
 Mask = Callable[[Json, Json], Json]
 """Takes arguments and their schema, and returns the arguments without secrets."""
-
-STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 UNLISTED = "unlisted tool"  # The rule that denies tools that their server does not list.
 
@@ -84,10 +83,8 @@ class Decision:
 
 def strictest(first: Decision, *others: Decision | None) -> Decision:
     """Return the strictest decision, with the effect and labels of the first."""
-    found = first
-    for other in others:
-        if other is not None and STRICTNESS[other.action] > STRICTNESS[found.action]:
-            found = other
+    decisions = (first, *filter(None, others))
+    found = max(decisions, key=lambda each: STRICTNESS.index(each.action))
     if found is first:
         return first
     return replace(found, effect=first.effect, labels=first.labels)
@@ -126,7 +123,7 @@ _encoded = json_text.encoder(ascii_only=True, sort_keys=True)
 _PIECES = json.JSONEncoder(
     allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
 )
-"""Writes the same in pieces."""
+"""Writes the JSON of `_encoded` in pieces."""
 
 
 def canonical(value: Json) -> str:

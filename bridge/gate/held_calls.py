@@ -30,9 +30,11 @@ from bridge.guest.protocol.placeholders import (
     shown_path,
 )
 from bridge.model import Effect, HeldCall, Json
-from bridge.text import distinct_key
+from bridge.text import cut_middle, distinct_key, readable_json
 
 # Limits on a program's plan.
+MAX_CALLS = 1_000  # A person has to read them.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Of all arguments, as JSON.
 MAX_DEPTH = 100  # Levels of arguments, which recursive code walks; frames allow more.
 MAX_RESOLVED = 16 * 1024 * 1024
 """Characters of results in the arguments of one call. A text can have one result many times."""
@@ -52,10 +54,10 @@ _EDGES = rf"(?:{EDGE}|\\x1f|\\u001f|%1F)?"
 _QUOTED = re.compile(
     rf"{_EDGES}{_CORE}(?:(?!{PREFIX}).){{0,600}}{PREFIX}{_EDGES}", re.IGNORECASE | re.DOTALL
 )
-"""A mark in what is only read, where the seal may have been quoted or re-cased in any way."""
+"""Matches a mark in a text for readers, whose seal may be quoted or in another case."""
 
 _TRACE = re.compile(rf"{PREFIX}|{LABEL}|\\u2039{LABEL[1:]}", re.IGNORECASE)
-"""Of a mark, or a label: where it is no part of a whole mark, a text was changed."""
+"""Matches a part of a mark or a label. Outside of a whole mark, the text was changed."""
 
 _CHANGED = (
     "An argument holds a placeholder that was cut or changed. The result of a held call is not "
@@ -195,7 +197,7 @@ def part(known: CallResult, path: Sequence[Step]) -> Json:
 
 
 def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[str, Json], bool]:
-    """Return a call's arguments as they are shown, readable and without secrets; whether cut.
+    """Return a call's arguments for a reader, without secrets, and whether they are cut.
 
     All calls of the plan, which have these `names`, share the room.
     """
@@ -204,7 +206,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
-    if len(_dump_text(masked)) <= characters:
+    if len(readable_json(masked)) <= characters:
         return dict(masked), False
     found: dict[str, Json] = {}
     for key, value in masked.items():
@@ -212,9 +214,9 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
             found[distinct_key("…", found)] = f"({len(masked) - len(found):,} more keys)"
             break
         room = max(characters, 20)
-        text = value if isinstance(value, str) else _dump_text(value)
-        found[distinct_key(_cut(key, room), found)] = (
-            value if len(text) <= room else _cut(text, room)
+        text = value if isinstance(value, str) else readable_json(value)
+        found[distinct_key(cut_middle(key, room), found)] = (
+            value if len(text) <= room else cut_middle(text, room)
         )
         characters -= min(len(key), room) + min(len(text), room)
     return found, True
@@ -307,26 +309,9 @@ def _plain(shape: Json) -> Json:
 def _keys(value: Mapping[str, Json]) -> str:
     if not value:
         return "has no keys"
-    named = ", ".join(_cut(str(key), 60) for key in list(value)[:20])
+    named = ", ".join(cut_middle(str(key), 60) for key in list(value)[:20])
     more = f" and {len(value) - 20:,} more" if len(value) > 20 else ""
     return f"has the keys {named}{more}"
-
-
-def _dump_text(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _cut(text: str, room: int) -> str:
-    if len(text) <= room:
-        return text
-    tail = room // 4
-    more = f"{len(text) - room:,} more characters"
-    return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
-
-
-# Limits on a program.
-MAX_CALLS = 1_000  # In one plan, which a person has to read.
-MAX_CHARACTERS = 8 * 1024 * 1024  # Of all arguments, as JSON.
 
 
 class HeldPlaceholder(dict[str, Json]):

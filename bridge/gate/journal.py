@@ -31,8 +31,8 @@ MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result; the journal does not
 ENTRY_BYTES = 1024  # Of an entry without its result.
 
 OWN = OWN_SERVER
-"""In a server's place, for what the bridge itself was asked and keeps. It is never read again: an
-update is made from what was read, and would be another."""
+"""The server's name in requests to the bridge itself. A retry never refreshes their reads, because
+an update depends on the value that was read."""
 
 _canonical = json_text.encoder(sort_keys=True, allow_nan=True)
 

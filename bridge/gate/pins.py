@@ -34,7 +34,7 @@ MAX_DEFINITIONS = 4
 """The latest definitions of one tool. Two projects may use two versions of a server."""
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-"""Annotations whose values are remembered: what the protocol lets servers say of their tools."""
+"""The annotations of tools in the protocol. Their values are remembered."""
 
 _KIND = "pins"
 
@@ -75,12 +75,12 @@ def _digests(tool: Tool) -> Digests:
 
 
 _known_digests: dict[int, tuple[weakref.ref[Tool], Digests]] = {}
-"""By the identity of tools that live: a definition never changes, but is replaced by another, and
-to look at a large one takes longer than all else that a call goes through."""
+"""By the identity of living tools, since a definition never changes. Digests of a large one take
+longer than all other steps of a call."""
 
 _TEXTS = frozenset({"title", "description", "examples", "$comment"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-"""Keywords of schemas: texts for people, lists whose order says nothing, schemas by name."""
+"""Keywords of schemas: those with texts for people, and those with schemas by name."""
 
 
 def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:

@@ -217,10 +217,10 @@ class Gate:
         """
         context, call = self.context, CallFacts(server=server, tool=method)
         decision = context.policy.decide(call, "read")
-        denial = decision if decision.action == "deny" else self.stop(server, method)
-        if denial is not None:
-            message = f"What {server} offers is not listed: {call} is not allowed ({denial.rule})."
-            raise await self._record_refusal(self.asked, call, denial, CallDeniedError(message))
+        denied = decision if decision.action == "deny" else self.stop(server, method)
+        if denied is not None:
+            message = f"What {server} offers is not listed: {call} is not allowed ({denied.rule})."
+            raise await self._record_refusal(self.asked, call, denied, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
@@ -483,7 +483,7 @@ def add_receipt(
     result: RunResult, gate: Gate | None, run: RunContext, measure: Measure
 ) -> RunResult:
     context, tally = run.context, Tally() if gate is None else gate.tally
-    waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, tally.busy_seconds * 1000
+    waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, max(0.0, tally.busy_seconds * 1000)
     # Encoding takes time, so that this runs once.
     returned = measure(result)
     receipt = Receipt(
@@ -496,8 +496,8 @@ def add_receipt(
         result_bytes=0 if gate is None else gate.result_bytes,
         returned_bytes=returned,
         tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
-        code_ms=max(0, round(result.usage.wall_ms - max(0.0, calls_ms) - waiting)),
-        calls_ms=round(max(0.0, calls_ms)),
+        code_ms=max(0, round(result.usage.wall_ms - calls_ms - waiting)),
+        calls_ms=round(calls_ms),
         waiting_ms=round(waiting),
         audit=context.audit.head,
         masked=tuple(context.marks.names),

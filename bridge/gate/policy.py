@@ -259,15 +259,27 @@ class Policy:
         work, decided = Work(), ""
         for ready in self._rules:
             why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
-            tests = [check.explain(call.arguments, call.definition) for check in ready.checks]
-            rule, text = ready.rule, why or "; ".join(tests) or "it has no conditions"
-            step = Step(about="rule", name=rule.name, applies=not why, action=rule.action)
-            steps.append(replace(step, why=text, place=rule.place))
+            tests = (check.explain(call.arguments, call.definition) for check in ready.checks)
+            steps.append(
+                Step(
+                    about="rule",
+                    name=ready.rule.name,
+                    applies=not why,
+                    action=ready.rule.action,
+                    why=why or "; ".join(tests) or "it has no conditions",
+                    place=ready.rule.place,
+                )
+            )
             decided = decided or ("" if why else ready.title)
         default: DefaultFor = "untrusted" if origin == UNKNOWN else taken
-        action, why = self.spec.defaults[default], f"{decided} decided" if decided else ""
-        last = Step(about="default", name=DEFAULTS[default], applies=not decided, action=action)
-        return (*steps, replace(last, why=why or "no rule matched"))
+        last = Step(
+            about="default",
+            name=DEFAULTS[default],
+            applies=not decided,
+            action=self.spec.defaults[default],
+            why=f"{decided} decided" if decided else "no rule matched",
+        )
+        return (*steps, last)
 
     def _match(self, known: _ToolRules, call: CallFacts, effect: Effect) -> _CompiledRule | None:
         work, arguments, definition = Work(), call.arguments, call.definition

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError, UpstreamError
 from bridge.gate.privacy_data import (
+    PORTION,
     REMAINS,
     SHOWN,
     SIGNS,
@@ -52,7 +53,6 @@ _TOO_LARGE = "[too large to be searched for personal data]"
 _DEEPER = "[nested too deeply to be searched for personal data]"
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
-_PORTION = 64 * 1024  # Characters in one search, which blocks other threads.
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Vaults:
 
 
 class Vault:
-    """What the tokens of one owner stand for, and who may know."""
+    """One run's view of the tokens of its owner, with the policy on who may have the values."""
 
     def __init__(self, privacy: Privacy | None = None, kept: Kept | None = None) -> None:
         self._privacy = privacy or Privacy()
@@ -350,7 +350,7 @@ def _is_encoded(key: Json, value: Json) -> bool:
         and isinstance(value, str)
         and len(value) >= 64
         and all(
-            _BASE64.fullmatch(value, start, start + _PORTION)
-            for start in range(0, len(value), _PORTION)
+            _BASE64.fullmatch(value, start, start + PORTION)
+            for start in range(0, len(value), PORTION)
         )
     )

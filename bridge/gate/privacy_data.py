@@ -22,7 +22,7 @@ IBAN_COUNTRY = "XP"
 IBAN_BANK = "PRIV"  # The country code is for private use.
 
 CARD_PREFIX = "9999"
-"""Of no issuer: numbers that begin with 9 are for national use, and there is no country 999."""
+"""No issuer has it: numbers that begin with 9 are for national use, and there is no country 999."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,15 @@ class DetectedData:
     same: str
 
 
-_PORTION = 64 * 1024
-"""Characters in which a pattern is looked for in one go, in which nothing else has its turn."""
-
+PORTION = 64 * 1024  # Characters in one search, which blocks other threads.
 _LONGEST = 256  # More than a match and its lookahead have.
 
 
 def find_in_portions(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield the matches of a pattern without long matches, one portion of the text at a time."""
     least = 0
-    for start in range(0, len(text), _PORTION):
-        stop = start + _PORTION
+    for start in range(0, len(text), PORTION):
+        stop = start + PORTION
         for found in pattern.finditer(text, max(start, least), stop + _LONGEST):
             if found.start() >= stop:
                 break
@@ -67,10 +65,10 @@ _FILE_ENDINGS = frozenset(
     wasm ttf woff woff2 mp3 mp4 wav webm go kt php rb cpp vue service socket timer mount slice
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Last parts of names of files and units, of which none is a top-level domain."""
+"""Last parts of the names of files and units. None is a top-level domain."""
 
 _NO_DOMAIN = re.compile(r"v?[0-9]+\.[0-9]|[0-9]+x\.", re.IGNORECASE)
-"""How a version begins, and the ending of a picture for screens with many pixels."""
+"""Matches the start of a version, or the "2x." of a picture for screens with many pixels."""
 
 
 def emails(text: str) -> Iterator[DetectedData]:
@@ -203,7 +201,7 @@ def _remainder(text: str) -> int:
 _CARD = re.compile(
     r"(?<![\w.,@-])[2-6](?:[0-9]{12,18}|[0-9]{3}(?:[ -][0-9]{2,6}){2,4})(?![\w@-])(?!\.[0-9])"
 )
-"""In one piece or in groups as on the card, of which the first has four digits."""
+"""Matches a number in one piece, or in groups as on the card, the first with four digits."""
 
 
 def cards(text: str) -> Iterator[DetectedData]:
@@ -239,12 +237,12 @@ _VERSIONED = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 _COMPARED = ("==", ">=", "<=", "~=", "!=", "^", "~")
-"""What stands before a version with four parts: a word, or a sign."""
+"""The words and signs before a version with four parts."""
 
 _LAST_WORD = re.compile(r"[A-Za-z]+$")
 _NAME = re.compile(r"\s*[\w.+-]+\s+")
 _LISTED = re.compile(r"\s*\S+\s+[0-9]+(?:\.[0-9]+){1,2}(?![.0-9])")
-"""The name in a line of a list of packages, and another line of it."""
+"""Match the name in a line of a list of packages, and another line of the list."""
 
 
 def addresses(text: str) -> Iterator[DetectedData]:
@@ -331,7 +329,7 @@ def make_token(kind: Kind, number: int) -> str:
 
 
 _ESCAPED = r"(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})"
-"""After a character that JSON writes with letters and digits, which are no part of what follows."""
+"""Matches behind an escape of JSON, whose letters and digits do not belong to the next word."""
 
 TOKENS = re.compile(
     rf"(?P<email>(?i:{EMAIL_PREFIX}[0-9a-f]{{24}}(?:@|%40){re.escape(EMAIL_DOMAIN)}))"
@@ -341,13 +339,13 @@ TOKENS = re.compile(
     rf"|(?:(?<![0-9])|{_ESCAPED})(?P<card>{CARD_PREFIX}[0-9]{{15}})(?![0-9])"
     rf"|(?:(?<![\w.])|{_ESCAPED})(?P<ip>24[1-7](?:\.[0-9]{{1,3}}){{3}})(?![\w]|\.[0-9])"
 )
-"""Every token, as texts, addresses and JSON within texts write it."""
+"""Matches a token as texts, addresses and JSON within texts write it."""
 
 REMAINS = re.compile(
     rf"(?i:{EMAIL_PREFIX}[0-9a-f]{{24}}|(?<![\w.-]){re.escape(EMAIL_DOMAIN)}"
     rf"|{IBAN_COUNTRY}[0-9]{{2}} ?{IBAN_BANK})"
 )
-"""What is left of one that was taken apart."""
+"""Matches a part of a token that was cut."""
 
 SIGNS = ("nvalid", "NVALID", "idden-", "IDDEN-", "999", "PRIV", "priv", "24")
 """One of these is in every text with a token, or a part of one."""

@@ -18,7 +18,7 @@ from typing import Literal
 from bridge.gate.decision import CHANGED, CallFacts, Decision, arguments_digest
 from bridge.gate.policy import DEFAULTS
 from bridge.model import Effect, HeldCall, Json, Plan, ServerSpec
-from bridge.text import escape_look_alikes, is_hidden, look_alikes
+from bridge.text import escape_look_alikes, is_hidden, look_alikes, mark_gaps
 
 Holds = Literal["call", "run", "session", "always"]  # The scope of an approval.
 
@@ -58,7 +58,6 @@ TITLES: Mapping[str, str] = {
 """The choices. Clients cut them after some 40 characters."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
-_GAP = re.compile(r" {9,}")
 _MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
 """Characters that Markdown does not show as they are."""
 
@@ -209,15 +208,12 @@ def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Jso
 
 
 def _subject(plan: Plan) -> str:
-    def name(held: HeldCall) -> str:
-        return f"{safe_name(held.server)}.{safe_name(held.tool)}"
-
-    counts = Counter(map(name, plan.calls))
+    counts = Counter(map(call_name, plan.calls))
     if len(plan.calls) == 1:
         held = plan.calls[0]
         names = [(_argument(key, held.unlisted), held.arguments[key]) for key in held.arguments]
         return f"{next(iter(counts))}({_heads(names)})"
-    worst = {name(held) for held in plan.calls if held.effect == "destructive"}
+    worst = {call_name(held) for held in plan.calls if held.effect == "destructive"}
     ranked = sorted(counts, key=lambda each: (each not in worst, -counts[each]))
     kinds = [f"{counts[each]:,} × {each}" for each in ranked[:3]]
     if rest := ranked[3:]:
@@ -270,7 +266,7 @@ def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) 
     return decision if isinstance(decision, str) and decision in offered else "no"
 
 
-def call_name(call: CallFacts) -> str:
+def call_name(call: CallFacts | HeldCall) -> str:
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 
 
@@ -349,7 +345,8 @@ def shown(value: Json, room: int, depth: int = 0) -> str:
         if not value or depth >= MAX_DEPTH:
             return f"[{len(value)} items]" if value else "[]"
         return f"[{_items((('', item) for item in value), len(value), room, depth)}]"
-    return _cut(json.dumps(value, default=str), room)
+    text = json.dumps(value, default=str)
+    return text if len(text) <= room else f"{text[:room]}… ({len(text):,} characters)"
 
 
 def quote_text(text: str, room: int) -> str:
@@ -377,7 +374,7 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
         # The whole line: an escape has at most ten characters.
         written = _write_out(line, 5 * len(line), quotes=False, gaps=False)
         # A reader may overlook text behind a wide gap.
-        written = re.sub(r" {60,}", lambda gap: f"[{len(gap.group())} spaces]", written)
+        written = mark_gaps(written, least=60)
         characters -= len(written)
         if characters < 0:
             break
@@ -401,9 +398,7 @@ def _write_out(text: str, room: int, *, quotes: bool = True, gaps: bool = True) 
         else:
             found.append(character)
     written = "".join(found)
-    if gaps:
-        # Otherwise a client could wrap the text behind them to a new line.
-        written = _GAP.sub(lambda gap: f"[{len(gap.group())} spaces]", written)
+    written = mark_gaps(written) if gaps else written
     return written if len(written) <= 2 * room else f"{written[: 2 * room]}…"
 
 
@@ -436,7 +431,3 @@ def _items(pairs: Iterable[tuple[str, Json]], count: int, room: int, depth: int)
         found.append(f"{name}: {text}" if name else text)
         room -= len(found[-1])
     return ", ".join(found)
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[:room]}… ({len(text):,} characters)"

@@ -33,9 +33,9 @@ MAX_SECRET_CHARS = 64 * 1024  # Keys and certificates have some thousand.
 _PORTION = 64 * 1024  # Bytes of one search.
 
 _WORD = 8
-"""Bytes that are looked up at once, where a text is asked quickly whether it has a long form."""
+"""Bytes of each word that the quick search for long forms looks up."""
 
-_LONG = 2 * _WORD - 1  # Bytes of which a word at a multiple of eight is part, wherever they stand.
+_LONG = 2 * _WORD - 1  # A form of this many bytes has a word at a multiple of eight.
 MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")  # A whole mark.
 
 _OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
@@ -43,11 +43,11 @@ _OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
 _DEEPER = "[nested too deeply to be shown]"
 
 _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
-"""What a text has, where it is shown, that only reads like a mask."""
+"""Replaces the start of a text that only looks like a mask."""
 
 _UNSAFE = re.compile(r"[^ !#-Z^-~]")  # Characters that JSON escapes.
 
-_as_json = json_text.encoder(allow_nan=True)
+as_json = json_text.encoder(allow_nan=True)
 
 
 Note = Callable[[str, str], None]
@@ -157,7 +157,7 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         try:
-            line = _as_json(value).encode("utf-8", "surrogatepass")
+            line = as_json(value).encode("utf-8", "surrogatepass")
         except RecursionError:
             raise ValueError("the value is nested too deeply") from None
         cleared = self.frame(line)
@@ -229,16 +229,14 @@ class _Schema:
             defined = self._root.get(where.removeprefix("#/"))
             found = defined.get(name) if isinstance(defined, Mapping) else None
             self._here = found if isinstance(found, Mapping) else {}
+        properties = self._here.get("properties")
+        self._properties = properties if isinstance(properties, Mapping) else {}
 
     def names_secret(self, key: str) -> bool:
-        properties = self._here.get("properties")
-        return isinstance(properties, Mapping) and key in properties and names_secret(key)
+        return key in self._properties and names_secret(key)
 
     def below(self, key: str | None) -> _Schema:
-        if key is None:
-            return _Schema(self._here.get("items"), self._root)
-        properties = self._here.get("properties")
-        known = properties.get(key) if isinstance(properties, Mapping) else None
+        known = self._here.get("items") if key is None else self._properties.get(key)
         return _Schema(known, self._root)
 
 
@@ -532,7 +530,7 @@ def _escape_forms(text: str) -> set[str]:
 
 
 def _fill_mark(data: bytes, mark: bytes) -> bytes:
-    return mark[: len(data)].ljust(min(len(data), 4096), b"*").ljust(len(data), b"*")
+    return mark[: len(data)].ljust(len(data), b"*")
 
 
 def _encode_forms(data: bytes, mark: bytes) -> Iterator[Form]:

@@ -17,13 +17,13 @@ MASK_BEGINS = "[redacted: "
 """The start of each mask. A text that has it is marked as text."""
 
 LEAST_NAMED = 6
-"""Characters of a value that counts as a secret for its name. What is shorter is in every text."""
+"""Minimum characters of a value that is a secret for its name. Shorter ones are in every text."""
 
 LEAST_SHAPED = 20  # Minimum length of random text. Known formats are longer.
 
 LEAST_WORDS = 15
-"""Letters from which on a value without digits is a secret for its name: "postgres" is none, and a
-pass phrase is."""
+"""Minimum letters of a value without digits that is a secret for its name: "postgres" is none,
+and a pass phrase is."""
 
 MAX_MASKED = 16 * 1024  # Characters of one mask. A longer text is no token, and is shown.
 
@@ -37,7 +37,7 @@ _ALWAYS = words_in(
     "authtoken accesstoken refreshtoken clientsecret privatekey secretkey accesskey authorization "
     "credential credentials cookie cookies jwt bearer pat"
 )
-"""Words of which one is enough, unless it is followed by what says that this is about it."""
+"""A name with one of these words is a secret's, unless it ends with a word of `_ABOUT`."""
 
 _PAIRS = frozenset(
     (first, "key")
@@ -51,20 +51,20 @@ _PAIRS = frozenset(
 _PAIRS |= {("direnv", "diff"), ("mise", "diff")}
 
 _LAST = words_in("auth pass key dsn signature session")
-"""Words that are enough at the end of a name, if the value is no name; after "pass" any is one."""
+"""A name that ends with one of these is a secret's, unless the value is a name ("pass": always)."""
 
 _NO_KEYS = words_in("project partition primary public publishable sort cache row shard routing")
-"""Before "key" these speak of no secret: `SONAR_PROJECT_KEY`, `PARTITION_KEY`."""
+"""Words before "key" in names of public values: `SONAR_PROJECT_KEY`, `PARTITION_KEY`."""
 
 _ABOUT = words_in(
     "name names file files path paths dir url uri endpoint host port type kind id ids count limit "
     "limits max min length size ttl expiry expires expiration timeout enabled required policy "
     "format version header prefix region usage budget index"
 )
-"""After such a word it is about a secret, and none: `TOKEN_FILE`, `max_tokens_limit`."""
+"""Last words of names of values that describe a secret: `TOKEN_FILE`, `max_tokens_limit`."""
 
 _NUMBERS = words_in("max min num n total count prompt completion input output next page")
-"""Before "token" or "tokens" these speak of numbers, or of places in a list."""
+"""First words of names ending in "token" or "tokens" whose values are counts or list positions."""
 
 _PUBLIC = words_in(
     "id ids sha sha256 digest hash commit revision version model region host hostname url uri "
@@ -77,7 +77,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _JOINED = re.compile(
     r"(?i)(?<=[a-z])(password|passwd|passphrase|secret|apikey|(?<!com|tra)(?<!by)pass)(?![a-z])"
 )
-"""What ends a word of several: `PGPASSWORD`, `SMTPPASS`."""
+"""Matches the end of a joined word: `PGPASSWORD`, `SMTPPASS`."""
 
 
 @lru_cache(maxsize=4096)
@@ -131,8 +131,8 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     ("hooks.slack.com/services/", r"[A-Za-z0-9/]{20,}"),
     ("discord.com/api/webhooks/", r"[0-9]+/[A-Za-z0-9_-]{20,}"),
 )
-"""How well-known tokens begin, and how they go on. None can be the end of a host's name: the last
-of several parts is longer than any top-level domain."""
+"""The starts of well-known tokens, with patterns of the rest. None matches the end of a host name,
+since the last of several parts is longer than any top-level domain."""
 
 _Match = Callable[[str, int], re.Match[str] | None]
 
@@ -156,7 +156,7 @@ _PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 
 _PEM_LINES = re.compile(r"[A-Za-z0-9+/=]{40,}(?:(?:\s|\\[rn]){1,4}[A-Za-z0-9+/=]{40,})*")
-"""A key's lines, also where it is a text in JSON. A shorter one, such as the last, is shown."""
+"""Matches the lines of a key, also in a JSON text. A shorter line, such as the last, is shown."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.~+=@%!-]+")
 
@@ -261,7 +261,7 @@ _PLACEHOLDER = re.compile(
     r"(?:[-_ ](?:api|key|token|secret|password))*",
     re.IGNORECASE,
 )
-"""What stands where a program wants a key and there is none: "sk-no-key-required"."""
+"""Matches a placeholder for a key that the user does not have: "sk-no-key-required"."""
 
 _PLAIN = re.compile(
     r"[+-]?[0-9][0-9_,.:eE+-]*[a-zA-Z%]{0,3}"  # numbers, sizes, times, dates, versions

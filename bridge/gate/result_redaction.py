@@ -16,8 +16,7 @@ from operator import is_not
 from typing import Any
 
 from bridge.errors import BridgeError, CallDeniedError, InvalidRequestError, ToolCallError
-from bridge.gate.redaction import MARK, Redactor
-from bridge.guest.protocol import json_text
+from bridge.gate.redaction import MARK, Redactor, as_json
 from bridge.model import Json, RunResult, Tool
 from bridge.offload import offload
 
@@ -138,9 +137,6 @@ _PASS_WHOLE = (
 )
 
 
-_as_json = json_text.encoder(allow_nan=True)
-
-
 class Marks:
     """The marks in what servers returned to one run.
 
@@ -169,7 +165,7 @@ class Marks:
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
         """Return arguments with secrets in place of marks; the same object if there are none."""
         try:
-            line = _as_json(arguments).encode("utf-8", "surrogatepass")
+            line = as_json(arguments).encode("utf-8", "surrogatepass")
         except RecursionError:
             raise InvalidRequestError("The arguments are nested too deeply.") from None
         parts, kept = [], 0
@@ -185,7 +181,7 @@ class Marks:
                 why = "several texts" if texts else "a secret that this server did not return"
                 message = f"{shown} stands for {why} in what {server!r} said to this caller"
                 raise _denial(message, _PASS_WHOLE if texts else _READ_AGAIN)
-            text = _as_json(*texts)[1:-1].encode("utf-8", "surrogatepass")
+            text = as_json(*texts)[1:-1].encode("utf-8", "surrogatepass")
             parts += [line[kept:start], text]
             kept = end
         if not parts:

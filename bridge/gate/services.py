@@ -245,8 +245,8 @@ class GateServices:
         self.journals = Journals(replica=settings.replica)
         self.ongoing_calls = OngoingCalls()
 
-    def audit_of(self, run_id: str, owner: str) -> RunAudit:
-        return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
+    def audit_of(self, run_id: str, owner: str, policy: str = "") -> RunAudit:
+        return RunAudit(self.audit, run_id, mask=self._mask, policy=policy, owner=owner)
 
     def policy(self) -> Policy:
         return self._policy.now()[0]
@@ -265,8 +265,7 @@ class GateServices:
         self._pins.fully = policy.pins_fully
         replay, owner = self._replay(run_id, request), request.owner
         journal = self.journals.begin(run_id, owner, replay, planned_by=planned_by)
-        digest, privacy = self._policy.digest, policy.spec.privacy
-        audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
+        audit, privacy = self.audit_of(run_id, owner, self._policy.digest), policy.spec.privacy
         self._redact_for(caller, partial(self._vaults.of, owner, privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, for_all=bool(request.principal))
         caller.server_questions = ServerQuestions(policy.spec, audit, run_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections import Counter, defaultdict, deque
@@ -128,15 +127,14 @@ class RunBudget:
         if budgets.run_bytes is not None and self._bytes >= budgets.run_bytes:
             what = f"been returned {self._bytes:,} bytes, of the {budgets.run_bytes:,}"
             raise _used_up(what, "run_bytes")
-        rates = ((glob, limit) for glob, limit in budgets.per_minute if matcher(glob)(server))
-        for glob, limit in itertools.islice(rates, 1):
-            if wait := self._rates.wait(server, limit):
-                raise RefusedError(
-                    f"All runs together have made the {limit:,} calls a minute that {server!r} may "
-                    f"have (budgets.per_minute {glob!r}). There is room again in "
-                    f"{math.ceil(wait)} s.",
-                    code="call_budget",
-                )
+        rates = (rate for rate in budgets.per_minute if matcher(rate[0])(server))
+        glob, limit = next(rates, ("", None))
+        if limit is not None and (wait := self._rates.wait(server, limit)):
+            raise RefusedError(
+                f"All runs together have made the {limit:,} calls a minute that {server!r} may "
+                f"have (budgets.per_minute {glob!r}). There is room again in {math.ceil(wait)} s.",
+                code="call_budget",
+            )
         self._rates.count(server)
         self._made[server] += 1
 

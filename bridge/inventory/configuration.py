@@ -81,10 +81,12 @@ def with_own_aliases(found: Discovery) -> Discovery:
     return replace(found, servers=servers, skipped=(*found.skipped, *skipped))
 
 
-def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext:
+def context_for(
+    settings: Settings, cwd: str | None = None, platform: str = sys.platform
+) -> DiscoveryContext:
     return DiscoveryContext(
         home=home(settings.environ),
-        cwd=Path(cwd),
+        cwd=Path(cwd or Path.cwd()),
         platform="darwin" if platform == "darwin" else "win32" if platform == "win32" else "linux",
         environ=settings.environ,
         extra_config=settings.servers_config,
@@ -103,7 +105,7 @@ def server_instructions(inventory: ToolInventory, discovery: Discovery) -> str:
 
 
 def first_instructions(settings: Settings) -> str:
-    context = context_for(settings, str(Path.cwd()), sys.platform)
+    context = context_for(settings)
     discovery = with_own_aliases(ConfigFinder(context, consents_of(settings)).find())
     secrets = Secrets(settings.environ, settings.secret_names)
     secrets.configure(discovery.servers)

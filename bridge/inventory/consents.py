@@ -42,12 +42,10 @@ class ProjectConsents:
         try:
             kept = self._file.read()
         except MalformedError as error:
-            kept, readable = (), False
+            kept = ()
             warnings = (ConfigWarning(path=str(self._file.path), key="", reason=str(error)),)
-        else:
-            readable = True
         by_person = frozenset(each.definition for each in kept if each.by == PERSON)
-        first = self._seen is None and readable
+        first = self._seen is None and not warnings
         if self._seen is None:
             self._seen = frozenset(each for each in kept if each.by != PERSON)
         consents = Consents(by_person=by_person | self._now, seen=self._seen, first=first)

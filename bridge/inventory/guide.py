@@ -64,7 +64,7 @@ class GuestGuide:
         self._searching = anyio.Lock()
 
     async def tool_description(self, *, brief: bool = False) -> str:
-        """Return the description of `run_python`; it changes only when it is `outdated`.
+        """Return the description of `run_python`; it changes only if it `is_outdated`.
 
         A `brief` one is for clients that load tools on demand.
         """

@@ -48,7 +48,6 @@ class ToolInventory:
         self._tools: dict[str, tuple[Tool, ...]] = {}
         self._redacted: dict[str, tuple[Tool, ...]] = {}
         self._entries: dict[str, ServerEntry] = {}
-        self._positions: Mapping[str, int] = {}
         self._by_name: dict[str, dict[str, Tool]] = {}
         self._all: tuple[ServerEntry, ...] | None = None
         self._initial: tuple[ServerEntry, ...] | None = None
@@ -91,7 +90,6 @@ class ToolInventory:
         self.aliases = server_aliases(tuple(descriptions))
         clear = self._redactor.text
         self._descriptions = {name: clear(text) for name, text in descriptions.items()}
-        self._positions = {name: position for position, name in enumerate(descriptions)}
         self._tools = dict(tools)
         self._changing.clear()
         self._redacted.clear()
@@ -182,19 +180,16 @@ class ToolInventory:
         self._by_name.clear()
         self._all = self._initial = self._discovered = None
 
-    def place(self, name: str) -> int:
-        return self._positions[name]
-
     def entry(self, name: str) -> ServerEntry:
         found = self._entries.get(name)
         if found is None:
-            recall = None if self._shapes is None else partial(self._shapes.current, name)
+            shapes, recall = self._shapes, None
+            if shapes is not None and shapes.has_any(name):
+                recall = partial(shapes.current, name)
             found = self._entries[name] = self._entry(name, recall)
         return found
 
     def _entry(self, name: str, recall: Recall | None) -> ServerEntry:
-        if self._shapes is None or not self._shapes.has_any(name):
-            recall = None
         return ServerEntry(
             name=name,
             alias=self.aliases[name],

@@ -153,11 +153,8 @@ class Servers:
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
-        if name in self.aliases:
-            return name
-        for own, alias in self.aliases.items():
-            if name in (alias, f"mcp_{alias}"):
-                return own
+        if (configured := self._find(name)) is not None:
+            return configured
         for proposal in self.proposals(name):
             raise approval_needed(proposal)
         for entry in self.discovery.skipped:
@@ -174,8 +171,15 @@ class Servers:
             message = f"{message} Did you mean {near!r}?"
         raise UnknownError(self.unknown_server_text(message), code="unknown_server")
 
+    def _find(self, name: str) -> str | None:
+        """Return the server with this name, alias or variable; None if there is none."""
+        if name in self.aliases:
+            return name
+        known = self.aliases.items()
+        return next((own for own, alias in known if name in (alias, f"mcp_{alias}")), None)
+
     def proposals(self, name: str) -> tuple[ProposedServer, ...]:
-        if name in self.aliases or any(name in (a, f"mcp_{a}") for a in self.aliases.values()):
+        if self._find(name) is not None:
             return ()
         return tuple(each for each in self.discovery.proposed if name in reference_names(each.name))
 

@@ -98,7 +98,7 @@ class Plans:
         stopped = held_calls.spoiled or stopped
         if failed or held_calls.spoiled or not calls:
             return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
-        own = self._store is None or here
+        store = None if here else self._store
         plan_id, seconds = secrets.token_hex(16), PLAN_SECONDS
         made = StoredPlan(
             plan=Plan(plan_id=plan_id, seconds=seconds, calls=calls, stopped=stopped, stale=stale),
@@ -106,14 +106,14 @@ class Plans:
             run_id=run_id,
             requests=tuple(held_calls.requests),
             characters=held_calls.characters,
-            until=(self._now() if own else time.time()) + seconds,
+            until=(self._now() if store is None else time.time()) + seconds,
         )
-        if self._store is None or here:
+        if store is None:
             self._drop_expired()
             self._add(made)
             return made.plan
         try:
-            await anyio.to_thread.run_sync(_put, self._store, made)
+            await anyio.to_thread.run_sync(_put, store, made)
         except (OSError, ValueError, RecursionError) as error:
             why = getattr(error, "strerror", None) or type(error).__name__
             return _withdrawn(made.plan, f"it could not be kept ({why})")
@@ -121,17 +121,19 @@ class Plans:
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
         """Remove a plan and return it."""
-        if self._store is None or self.knows(plan_id, owner):
+        used = f"the run {run_id} took it at {now_text()}, and a plan is used once"
+        store = self._store_of(plan_id, owner)
+        if store is None:
             self._drop_expired()
             kept = self._kept.get(plan_id)
             if kept is None or kept.owner != owner:
                 # An owner must not learn of another owner's plans.
                 whose, why = self._gone.get(plan_id, ("", ""))
                 raise _unknown(plan_id, why if whose == owner else "")
-            self._drop(kept, f"the run {run_id} took it at {now_text()}, and a plan is used once")
+            self._drop(kept, used)
             return kept
         try:
-            return await anyio.to_thread.run_sync(_take, self._store, plan_id, owner, run_id)
+            return await anyio.to_thread.run_sync(_take, store, plan_id, owner, used)
         except OSError as error:
             raise BridgeError(
                 f"Plans cannot be looked up: {error.strerror}.", code="store_unavailable"
@@ -142,21 +144,25 @@ class Plans:
         kept, gone = self._kept.get(plan_id), self._gone.get(plan_id)
         return owner in (kept and kept.owner, gone and gone[0])
 
+    def _store_of(self, plan_id: str, owner: str) -> Store | None:
+        """Return the store that may have a plan, or None for a plan in memory."""
+        return None if self.knows(plan_id, owner) else self._store
+
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
         if self._kept.pop(plan.plan_id, None) is None and self._store is not None:
             await _settle(partial(_close_stored, self._store, plan.plan_id, owner, why))
         return _withdrawn(plan, why)
 
     async def give_back(self, kept: StoredPlan) -> None:
-        if self._store is not None and not self.knows(kept.plan_id, kept.owner):
-            await _settle(partial(_put, self._store, kept))
-            return
-        self._gone.pop(kept.plan_id, None)
-        self._add(kept)
+        if store := self._store_of(kept.plan_id, kept.owner):
+            await _settle(partial(_put, store, kept))
+        else:
+            self._gone.pop(kept.plan_id, None)
+            self._add(kept)
 
     async def close(self, kept: StoredPlan, why: str) -> None:
-        if self._store is not None and not self.knows(kept.plan_id, kept.owner):
-            await _settle(partial(_close_stored, self._store, kept.plan_id, kept.owner, why))
+        if store := self._store_of(kept.plan_id, kept.owner):
+            await _settle(partial(_close_stored, store, kept.plan_id, kept.owner, why))
         else:
             self._end(kept, why)
 
@@ -241,7 +247,7 @@ def _put(store: Store, made: StoredPlan) -> None:
         kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)
 
 
-def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
+def _take(store: Store, plan_id: str, owner: str, used: str) -> StoredPlan:
     if not _ID.fullmatch(plan_id):
         raise _unknown(plan_id)
     whose = owner_digest(owner)
@@ -257,8 +263,7 @@ def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
             found = _adapter().validate_python(facts)
         except (ValueError, TypeError, RecursionError):
             raise _unknown(plan_id, "another version of the bridge made it; plan again") from None
-        why = f"the run {run_id} took it at {now_text()}, and a plan is used once"
-        _end(kept, plan_id, owner, why)
+        _end(kept, plan_id, owner, used)
     return found
 
 

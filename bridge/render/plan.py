@@ -6,13 +6,22 @@ the first calls in full. Values come from programs and servers, so `printable` e
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from bridge.model import HeldCall, Json, Plan
-from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
+from bridge.text import (
+    counted,
+    cut_middle,
+    escape_look_alikes,
+    is_hidden,
+    look_alikes,
+    mark_gaps,
+    readable_json,
+)
 
 # A program makes any number of calls, with any arguments.
 MAX_CHARACTERS = 16_000  # Characters of the list; it only counts the calls beyond.
@@ -28,6 +37,8 @@ DIGEST_CHARS = 16  # Of an arguments' digest; the audit log has the whole.
 UNLISTED = " (the tool describes no such argument)"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
+
+_cut = partial(cut_middle, more="more")
 
 
 def plan_summary(plan: Plan) -> str:
@@ -130,9 +141,6 @@ def printable(text: str) -> str:
     )
 
 
-_GAP = re.compile(" {9,}")
-
-
 def _group_title(calls: Sequence[HeldCall]) -> str:
     first, count = calls[0], len(calls)
     start, end = first.number, calls[-1].number
@@ -171,7 +179,8 @@ class _PlanPage:
             common = {
                 key: value
                 for key, value in common.items()
-                if key in call.arguments and _dump(call.arguments[key]) == _dump(value)
+                if key in call.arguments
+                and readable_json(call.arguments[key]) == readable_json(value)
             }
         lead = "  each with " if len(calls) > 1 else "  "
         head = ["", _group_title(calls)]
@@ -193,11 +202,11 @@ class _PlanPage:
         titles += [DIGEST] if first.digest else []
         shown = 0
         ends: dict[int, int] = {}
-        for number, line in enumerate(_table([titles, *(cells for cells, _, _ in rows)])):
+        for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
             if not self.add_block([line]):
                 break
             shown = number
-            if number and not rows[number - 1][1]:
+            if number and not rows[number - 1].is_cut:
                 ends[number - 1] = len(self.lines)
         if shown < len(calls):
             self.add(f"  … and {counted(len(calls) - shown, 'call')} more")
@@ -207,10 +216,10 @@ class _PlanPage:
             more = len(hidden) - MAX_COLUMNS
             self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
-        for number, (call, (_, is_cut, unseen)) in enumerate(zip(calls, rows, strict=False)):
+        for number, (call, row) in enumerate(zip(calls, rows, strict=False)):
             # Each hidden column appears in one call.
-            if (is_cut and number < 3) or not seen.issuperset(unseen):
-                seen.update(unseen)
+            if (row.is_cut and number < 3) or not seen.issuperset(row.hidden):
+                seen.update(row.hidden)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
                 if self.add_block([f"  #{call.number} in full:", *lines]):
@@ -219,8 +228,15 @@ class _PlanPage:
         return shown
 
 
-def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[str]]:
-    """Return the cells of a call, whether one is cut, and its hidden columns."""
+class _Row(NamedTuple):
+    """The cells of a call, and the names of its arguments outside of the table."""
+
+    cells: list[str]
+    is_cut: bool
+    hidden: list[str]
+
+
+def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
     hidden = [column for column in columns[MAX_COLUMNS:] if column in call.arguments]
     cells, cut = [f"#{call.number}"], bool(hidden)
     cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
@@ -229,7 +245,7 @@ def _row(call: HeldCall, columns: Sequence[str]) -> tuple[list[str], bool, list[
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
     cells += [call.digest[:DIGEST_CHARS]] if call.digest else []
-    return cells, cut, hidden
+    return _Row(cells, cut, hidden)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -242,12 +258,10 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _in_full(
     arguments: Mapping[str, Json], unlisted: Sequence[str], indent: str = "  "
 ) -> list[str]:
-    lines = []
-    for key, value in arguments.items():
-        note = UNLISTED if key in unlisted else ""
-        name = _cut(_plain_name(key, unlisted), MAX_NAME)
-        lines.append(f"{indent}{name}{note} = {_cut(_json(value), MAX_VALUE)}")
-    return lines
+    return [
+        f"{indent}{_title(name, unlisted, MAX_NAME)} = {_cut(_json(value), MAX_VALUE)}"
+        for name, value in arguments.items()
+    ]
 
 
 def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
@@ -260,9 +274,9 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
     )
 
 
-def _title(column: str, unlisted: Sequence[str]) -> str:
-    note = UNLISTED if column in unlisted else ""
-    return f"{_cut(_plain_name(column, unlisted), MAX_CELL)}{note}"
+def _title(name: str, unlisted: Sequence[str], size: int = MAX_CELL) -> str:
+    note = UNLISTED if name in unlisted else ""
+    return f"{_cut(_plain_name(name, unlisted), size)}{note}"
 
 
 def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
@@ -309,17 +323,4 @@ def _decision_text(call: HeldCall) -> str:
 
 
 def _json(value: Json) -> str:
-    # A wide gap could wrap the text behind it onto a line of its own.
-    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dump(value)))
-
-
-def _dump(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _cut(text: str, size: int) -> str:
-    if len(text) <= size:
-        return text
-    # Keep the end too: a program can hide an argument's relevant part behind filler.
-    tail = size // 4
-    return f"{text[: size - tail]}… ({len(text) - size:,} more) …{text[-tail:]}"
+    return mark_gaps(printable(readable_json(value)))

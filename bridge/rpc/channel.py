@@ -186,7 +186,6 @@ def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
     return size - len(line) + text + 160 * (values + 1)
 
 
-#
 # Encoding 40 MB of base64 as JSON at once takes half a second and holds the interpreter lock.
 
 LARGE_BYTES = 64 * 1024  # Least size written in pieces; less is encoded in less than a millisecond.
@@ -242,7 +241,6 @@ def _large(frame: HostFrame) -> list[LargeBase64]:
     return [text for text in texts if isinstance(text, LargeBase64)]
 
 
-#
 # Encoding a text as JSON and decoding it costs several times as much as moving it, and copies it.
 # The program gets the same value. The other end is `bridge.guest.api.client`.
 

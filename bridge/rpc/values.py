@@ -1,8 +1,8 @@
-"""What programs get for tool results, resources and prompts. Pure.
+"""Converts tool results, resources and prompts into the values that programs get. Pure.
 
 A tool's result and a resource become their parts, of which the guest makes a value; see
-`bridge.guest.protocol.results`. On the host the value itself is needed by plans and by what is
-learned of tools, as a shape:
+`bridge.guest.protocol.results`. On the host, plans and the learning of result types need the value
+itself, as a shape:
 
     {"json": value}                                    plain data
     {"blob": {"mimeType", "data", "uri", "name"}}      base64 content

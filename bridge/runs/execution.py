@@ -115,7 +115,8 @@ def run_frame(
     # In the order of the configuration, from which a server may have been removed meanwhile.
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))
-        for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
+        for name in known.aliases
+        if name in tools
     ]
     stubs = [
         {**stub, "refused": run.refused[stub["name"]]} if stub["name"] in run.refused else stub

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
@@ -134,7 +132,7 @@ async def open_engine(
     )
     pool.containers = ServerContainers(settings)
     consents = consents_of(settings)
-    context = context_for(settings, cwd or str(Path.cwd()), sys.platform)
+    context = context_for(settings, cwd)
     where = finder or ConfigFinder(context, consents)
     store = store_of(settings)
     servers = Servers(

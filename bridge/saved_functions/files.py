@@ -7,7 +7,6 @@ at any time; bridges lock it by the store. The store has the approvals, by diges
 
 from __future__ import annotations
 
-import difflib
 import errno
 import json
 import logging
@@ -55,7 +54,7 @@ from bridge.saved_functions.source import (
     text_digest,
     version_of,
 )
-from bridge.settings import Settings, store_of
+from bridge.settings import Settings, parsers, store_of
 from bridge.store import Store, Transaction
 
 logger = logging.getLogger(__name__)
@@ -470,8 +469,8 @@ class SkillIndex:
 
 
 def unknown(name: str, names: Mapping[str, object]) -> UnknownError:
-    near = difflib.get_close_matches(name[:100], list(names), n=1)
+    near = parsers.nearest(name[:100], names)
     message = f"No skill is called {name!r:.80}."
     listed = ", ".join(list(names)[:10]) or "none yet; runtime.save_skill(function) saves one"
-    hint = f"Did you mean {near[0]!r}?" if near else f"Saved: {listed}."
+    hint = f"Did you mean {near!r}?" if near else f"Saved: {listed}."
     return UnknownError(f"{message} {hint}", code="unknown_skill")

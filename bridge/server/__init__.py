@@ -1,5 +1,5 @@
 """The bridge as an MCP server: its tools, resources, notices and transports.
 
-No logic of its own. What is known of the user's servers is `bridge.inventory`', the connections to
-them are `bridge.upstream`'s.
+It has no logic of its own. `bridge.inventory` owns the user's servers and their tools, and
+`bridge.upstream` the connections to them.
 """

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import mcp_types as types
-from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
@@ -19,7 +19,7 @@ from bridge.model.results import error_result
 from bridge.runs import Engine
 from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
-from bridge.server.clients import HandshakeClient, answers_of, known_client
+from bridge.server.clients import Context, HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     adapt_to_client,
@@ -41,8 +41,6 @@ TOOL = "run_python"
 
 SEARCH_HINT = "call tools of all the user's MCP servers from a Python program"
 """Text that Claude Code's tool search matches, in addition to names and descriptions."""
-
-Context = ServerRequestContext[Any]
 
 
 def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
@@ -224,7 +222,7 @@ def error_server(error: BridgeError) -> Server[Any]:
     )
 
     async def list_tools(
-        context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+        context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         tools = [
             types.Tool(name=name, description=said, input_schema={"type": "object"})
@@ -233,7 +231,7 @@ def error_server(error: BridgeError) -> Server[Any]:
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(
-        context: ServerRequestContext[Any], params: types.CallToolRequestParams
+        context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=said)], is_error=True

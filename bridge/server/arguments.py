@@ -43,7 +43,8 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     retry_of = _identifier("retry_of", given.get("retry_of", ""))
     if given["reads"] != _UNSAID["reads"] and not retry_of:
         raise InvalidRequestError("`reads` says how a retry is answered, and needs `retry_of`.")
-    session, ends = parse_session(given.get("session"), given["end_session"])
+    ends = given["end_session"]
+    session = parse_session(given.get("session"), ends=ends)
     code, servers, timeout = (given.get(name) for name in ("code", "servers", "timeout"))
     if code or not ends:
         if code is None:
@@ -115,18 +116,18 @@ def _without_nulls(value: Json) -> Json:
     return {name: each for name, each in value.items() if each is not None}
 
 
-def parse_session(session: str | None, ends: bool) -> tuple[str, bool]:
-    """Return the session's name or id, empty for none, and whether to end the session."""
+def parse_session(session: str | None, *, ends: bool) -> str:
+    """Return the session's name or id, empty for none; `ends` if the run must end it."""
     if session is None:
         if ends:
             raise InvalidRequestError("`end_session` needs `session`: the session to end.")
-        return "", False
+        return ""
     if not _SESSION.fullmatch(session):
         raise InvalidRequestError(
             "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
             f'such as "analysis", not {session!r:.80}.'
         )
-    return session, ends
+    return session
 
 
 def parse_packages(requirements: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 
@@ -106,13 +107,17 @@ def _require_capability(context: Context, params: BaseModel) -> None:
         raise CannotAskError(message, quoted=f"Wanted: {wanted}" if wanted else "")
 
 
-def _as_json(result: BaseModel) -> dict[str, Json]:
+def as_json(result: BaseModel) -> dict[str, Json]:
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def known_client(context: Context) -> KnownClient:
     held = context.session.client_params
     return find_client("" if held is None else held.client_info.name)
+
+
+def is_modern(context: Context) -> bool:
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def has_roots(context: Context) -> bool:
@@ -129,7 +134,7 @@ async def list_roots(context: Context) -> list[Json]:
         result = await context.session.send_request(
             types.ListRootsRequest(), types.ListRootsResult, metadata=metadata
         )
-        return list(_as_json(result)["roots"])
+        return list(as_json(result)["roots"])
     return []
 
 
@@ -257,7 +262,7 @@ class HandshakeClient(RunClient):
                     tasks.cancel_scope.cancel()
         self._patience -= anyio.current_time() - began
         if answers:
-            return _as_json(answers[0])
+            return as_json(answers[0])
         message = f"This run has waited {WAIT_SECONDS:g} s for answers of its client over HTTP."
         raise faults[0] if faults else CannotAskError(message)
 
@@ -298,7 +303,7 @@ class ModernClient(RunClient):
         if isinstance(asked, types.ElicitRequestURLParams):
             asked.elicitation_id = None
         _require_capability(self._capable, asked)
-        answer = await self._put(method, _as_json(asked))
+        answer = await self._put(method, as_json(asked))
         if answer is None and method == _SAMPLING_METHOD:
             raise CannotAskError("The client came back without an answer.")
         return answer if answer is not None else {"action": "cancel"}
@@ -323,7 +328,7 @@ class ModernClient(RunClient):
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
-    return {key: _as_json(response) for key, response in (responses or {}).items()}
+    return {key: as_json(response) for key, response in (responses or {}).items()}
 
 
 def input_required(waiting: Waiting) -> types.InputRequiredResult:

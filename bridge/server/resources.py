@@ -16,7 +16,6 @@ from urllib.parse import quote, unquote
 import anyio.to_thread
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge.artifacts import ArtifactStore, parse_part, read_part
 from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI
@@ -25,7 +24,7 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
 from bridge.render.structured import held_fields
 from bridge.runs import Engine
-from bridge.server.clients import Context, list_roots
+from bridge.server.clients import Context, is_modern, list_roots
 from bridge.server.content import link_fields
 from bridge.server.notices import Notices
 from bridge.server.runs import Runs
@@ -182,8 +181,7 @@ class Resources:
         guide = self._engine.guide
         if uri == CAPABILITIES_URI:
             # Since 2026-07-28 a question costs another request, too much for a guide.
-            modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-            listed = [] if modern else (await list_roots(context))[:40]
+            listed = [] if is_modern(context) else (await list_roots(context))[:40]
             roots = tuple((root.get("name") or "", root["uri"]) for root in listed)
             return "text/markdown", guide.capabilities(roots=roots)
         if uri == SERVERS_URI:
@@ -247,6 +245,6 @@ def _parse_cursor(cursor: str | None) -> tuple[int, str]:
 
 
 def _unknown(uri: str, context: Context) -> MCPError:
-    modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-    code = types.INVALID_PARAMS if modern else -32002  # for clients that used `initialize`
+    # -32002 is for clients that used `initialize`.
+    code = types.INVALID_PARAMS if is_modern(context) else -32002
     return MCPError(code, f"Unknown resource {uri!r:.200}.", {"uri": uri[:2048]})

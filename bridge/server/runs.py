@@ -19,7 +19,6 @@ from typing import Any
 import anyio.to_thread
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 from starlette.requests import Request
 
@@ -38,8 +37,10 @@ from bridge.server.clients import (
     RunClient,
     SameObject,
     answers_of,
+    as_json,
     input_required,
     introduction,
+    is_modern,
     known_client,
 )
 from bridge.server.content import result_or_error
@@ -49,7 +50,7 @@ TASK_AFTER_SECONDS = 15.0
 """A longer run becomes a task. Clients stop waiting for a silent request after 60 s."""
 
 POLL_SECONDS = 2.0
-"""Between a client's polls of a task (`pollInterval`)."""
+"""Between a client's polls of a task (`pollIntervalMs`)."""
 
 
 class TaskParams(types.RequestParams):
@@ -63,10 +64,6 @@ class UpdateParams(TaskParams):
 def has_tasks(context: Context) -> bool:
     capabilities = context.session.client_capabilities
     return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
-
-
-def is_modern(context: Context) -> bool:
-    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
@@ -87,14 +84,12 @@ def task_status(
     """Return the result of `tasks/get` for a run."""
     shown: dict[str, Json] = {"status": "working"}
     if result is not None:
-        document = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-        shown = {"status": "completed", "result": {"resultType": "complete", **document}}
+        shown = {"status": "completed", "result": {"resultType": "complete", **as_json(result)}}
     elif run.questions:
         for question in run.questions.values():
             question.shown = True
         asked = input_required(Waiting(secret=number, questions=dict(run.questions)))
-        document = asked.model_dump(by_alias=True, mode="json", exclude_none=True)
-        shown = {"status": "input_required", "inputRequests": document["inputRequests"]}
+        shown = {"status": "input_required", "inputRequests": as_json(asked)["inputRequests"]}
     return {"resultType": "complete", **_task(run, number), **shown}
 
 

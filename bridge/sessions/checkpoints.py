@@ -135,7 +135,7 @@ class Checkpoints:
 
         def read() -> Saved | None:
             with self._store.reading() as kept:
-                row = _row(kept, owner_digest(owner), session_id)
+                row = _row(kept, _key(owner, session_id))
             return None if row is None else _parse_row(row)
 
         return await anyio.to_thread.run_sync(read)
@@ -155,9 +155,10 @@ class Checkpoints:
         lost = [[loss.name, loss.why] for loss in saved.lost]
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         digest, before = hashlib.sha256(saved.data).hexdigest(), None
+        key = _key(owner, saved.session_id)
         row = {
-            "owner": owner_digest(owner),
-            "id": id_digest(saved.session_id),
+            "owner": key[0],
+            "id": key[1],
             # PostgreSQL's text has no NUL.
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
             "saved": self._now(),
@@ -171,11 +172,10 @@ class Checkpoints:
             with self._store.writing_blob(unfinished, digest, durable=True) as kept:
                 assert kept.connection is not None
                 if self._claims is not None:
-                    self._claims.check(kept, owner_digest(owner), saved.session_id)
-                found = _row(kept, owner_digest(owner), saved.session_id)
+                    self._claims.check(kept, owner, saved.session_id)
+                found = _row(kept, key)
                 before = None if found is None else found.digest
-                ours = _ours(owner_digest(owner), id_digest(saved.session_id))
-                kept.connection.execute(_sessions().delete().where(ours))
+                kept.connection.execute(_sessions().delete().where(_has_key(*key)))
                 kept.connection.execute(_sessions().insert(), row)
         finally:
             self._store.blobs.discard(unfinished)
@@ -190,7 +190,7 @@ class Checkpoints:
         """Return a session with its data; see `load`."""
         try:
             with self._store.reading() as kept:
-                row = _row(kept, owner_digest(owner), session_id)
+                row = _row(kept, _key(owner, session_id))
             if row is None or row.saved < self._oldest():
                 return None, ""
             data = self._data(row)
@@ -224,15 +224,16 @@ class Checkpoints:
 
     def remove(self, owner: str, session_id: str) -> bool:
         """Remove a session; return whether it existed."""
+        key = _key(owner, session_id)
         with self._store.reading() as kept:
-            if _row(kept, owner_digest(owner), session_id) is None:
+            if _row(kept, key) is None:
                 return False
         with self._store.writing(durable=True) as kept:
             assert kept.connection is not None
-            row = _row(kept, owner_digest(owner), session_id)
+            row = _row(kept, key)
             if row is None:
                 return False
-            kept.connection.execute(_sessions().delete().where(_ours(row.owner, row.id)))
+            kept.connection.execute(_sessions().delete().where(_has_key(*key)))
         self._store.drop([row.digest])
         return True
 
@@ -252,7 +253,7 @@ class Checkpoints:
             )
             goes = items_to_remove([StoredItem(*row) for row in rows], bounds) or []
             for one in goes:
-                kept.connection.execute(table.delete().where(_ours(one.owner, one.id)))
+                kept.connection.execute(table.delete().where(_has_key(one.owner, one.id)))
             if self._claims is not None:
                 kept.prune(CLAIM, most=bounds.entries, oldest=self._oldest())
         self._store.drop(one.digest for one in goes)
@@ -268,7 +269,7 @@ def _sessions() -> Table:
     return sessions
 
 
-def _ours(owner: str, which: str) -> ColumnElement[bool]:
+def _has_key(owner: str, which: str) -> ColumnElement[bool]:
     table = _sessions()
     return (table.c.owner == owner) & (table.c.id == which)
 
@@ -278,10 +279,10 @@ def id_digest(session_id: str) -> str:
     return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
+def _row(kept: Transaction, key: _Key) -> Row[Any] | None:
     if kept.connection is None:
         return None
-    chosen = _sessions().select().where(_ours(owner, id_digest(session_id)))
+    chosen = _sessions().select().where(_has_key(*key))
     return kept.connection.execute(chosen).first()
 
 
@@ -368,8 +369,8 @@ class Claims:
                     logger.warning("claims of sessions cannot be renewed: %s", error)
 
     def check(self, kept: Transaction, owner: str, session_id: str) -> None:
-        """Raise OSError if another replica has taken a session over; `owner` is a digest."""
-        if not self._has(kept, (owner, id_digest(session_id))):
+        """Raise OSError if another replica has taken a session over."""
+        if not self._has(kept, _key(owner, session_id)):
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 
     def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:

@@ -115,7 +115,6 @@ class QueuedRun:
     request: RunRequest | None = None
     limits: Limits = Limits()
     caller: RunCaller | None = None
-    ends: bool = False
     outcome: RunResult | BridgeError | None = None
     over: anyio.Event = field(default_factory=anyio.Event)
     stop: Callable[[], Awaitable[None]] | None = None
@@ -127,6 +126,11 @@ class QueuedRun:
     _ready: anyio.Event = field(default_factory=anyio.Event)
     _left: anyio.Event = field(default_factory=anyio.Event)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the session ends with it."""
+        return self.request is None or self.request.end_session
 
     def section(self, *, shield: bool = False) -> anyio.CancelScope:
         """Return a scope that `cancel` cancels."""

@@ -114,7 +114,7 @@ class Sessions:
 
     @property
     def known(self) -> int:
-        """How many there is something to say of that is not on the disk."""
+        """The number of sessions in memory."""
         return len(self._sessions)
 
     def check(self, request: RunRequest) -> None:
@@ -144,9 +144,7 @@ class Sessions:
             BridgeError: No further session can be opened.
         """
         while True:
-            queued = QueuedRun(
-                request=request, limits=limits, caller=caller, ends=request.end_session
-            )
+            queued = QueuedRun(request=request, limits=limits, caller=caller)
             found = await self._find(request, make=True)
             found.record.named = request.named_sessions
             if (session := await self._put(found, queued)) is None:
@@ -163,7 +161,7 @@ class Sessions:
     async def end_session(self, request: RunRequest) -> RunResult:
         """End a session, after the runs in it that were asked for before."""
         while True:
-            queued = QueuedRun(ends=True)
+            queued = QueuedRun()
             session = await self._put(await self._find(request, make=False), queued)
             if session is None:
                 continue
@@ -203,7 +201,7 @@ class Sessions:
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds))
 
     async def _put(self, session: Session, queued: QueuedRun) -> Session | None:
-        """Queue a run in a session; return that, or None if it has ended."""
+        """Queue a run in a session; return the session, or None if it has ended."""
         async with session.claiming:
             if (claims := self._services.claims) is not None:
                 session = await self._claim(session, claims)
@@ -226,7 +224,7 @@ class Sessions:
     async def _claim(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
         record = session.record
-        # One that stood still for too long may have lost it.
+        # A replica that was paused for too long may have lost its claim.
         session.claimed = session.claimed and claims.holds(record.owner, record.session_id)
         if session.claimed or session.over:
             return session
@@ -240,7 +238,7 @@ class Sessions:
                 raise
             message = f"The session could not be read: {error.strerror or error}. Nothing was run."
             raise BridgeError(message, remedy="Try again once the store can be used.") from error
-        # No `await` from here on: what is claimed must be used, so that it is released.
+        # No `await` before `claimed` is set: a claim that no session records is never released.
         if record.saved != (0 if saved is None else saved.run):
             session.over = True
             if self._tasks is not None:

@@ -101,7 +101,7 @@ def load(
             values[key] = (
                 allowed is not None and allowed.value and (refused is None or refused.value)
             )
-    config_note = _note("state_dir", named_file or "/", config_path(environment), CONFIG)
+    config_note = _relative_note(named_file, file.path, CONFIG) if named_file else ""
     notes = (config_note, *(each.note for each in found.values()))
     settings = Settings(
         environ=environment,
@@ -342,8 +342,14 @@ def _parse(key: str, text: str, place: str) -> _SettingValue:
 
 
 def _note(key: str, text: str, value: object, place: str) -> str:
-    if SETTINGS[key]["parse"] is parsers.place and not parsers.path(text).is_absolute():
-        return f"{place}: {text!r} is relative, so it means {value}. A repository may have its own."
+    if SETTINGS[key]["parse"] is parsers.place:
+        return _relative_note(text, value, place)
     if key == "pids" and value != int(text):
         return f"{place}: {text} is replaced by the maximum of {value}."
     return ""
+
+
+def _relative_note(text: str, value: object, place: str) -> str:
+    if parsers.path(text).is_absolute():
+        return ""
+    return f"{place}: {text!r} is relative, so it means {value}. A repository may have its own."

@@ -5,7 +5,6 @@ Paths and executables are resolved when a command runs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,9 +39,8 @@ def _executable(text: str) -> str:
 
 def _variable(text: str) -> str:
     """Return the name of a variable."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,255}", text):
-        raise ValueError("is no name of a variable")
-    return text
+    pattern = r"[A-Za-z_][A-Za-z0-9_]{0,255}"
+    return parsers.require_match(pattern, text, "is no name of a variable")
 
 
 def _path(text: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bridge.model import Json
-from bridge.settings import fields
+from bridge.settings import fields, parsers
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
@@ -18,16 +17,14 @@ _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 def _name(text: str) -> str:
     """Return a valid Kubernetes name."""
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text):
-        raise ValueError("is not a name that Kubernetes allows")
-    return text
+    pattern = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+    return parsers.require_match(pattern, text, "is not a name that Kubernetes allows")
 
 
 def _seccomp(text: str) -> str:
     """Return "RuntimeDefault", or "localhost/" and a path."""
-    if not re.fullmatch(r"RuntimeDefault|localhost/.+", text):
-        raise ValueError('must be "RuntimeDefault" or "localhost/" and a profile\'s path')
-    return text
+    problem = 'must be "RuntimeDefault" or "localhost/" and a profile\'s path'
+    return parsers.require_match(r"RuntimeDefault|localhost/.+", text, problem)
 
 
 def _text_table(value: Json, place: str) -> Mapping[str, str]:

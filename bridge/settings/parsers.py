@@ -163,9 +163,8 @@ def line(text: str) -> str:
 
 def label(text: str) -> str:
     """Return a label of small letters, digits, - and _."""
-    return _require(
-        r"[a-z0-9][a-z0-9_-]{0,63}", text, "must have small letters, digits, - and _ only"
-    )
+    problem = "must have small letters, digits, - and _ only"
+    return require_match(r"[a-z0-9][a-z0-9_-]{0,63}", text, problem)
 
 
 def glob(text: str) -> str:
@@ -174,7 +173,8 @@ def glob(text: str) -> str:
     return text
 
 
-def _require(pattern: str, text: str, problem: str) -> str:
+def require_match(pattern: str, text: str, problem: str) -> str:
+    """Return a text that matches a regular expression as a whole."""
     if not re.fullmatch(pattern, text):
         raise ValueError(problem)
     return text
@@ -222,7 +222,7 @@ def lower(text: str) -> str:
 def replica(text: str) -> str:
     """Return a replica's name: it becomes part of headers and ids."""
     problem = "must be letters, digits, dots and dashes, 63 at most"
-    return _require(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", text.strip(), problem)
+    return require_match(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", text.strip(), problem)
 
 
 def split(item: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
@@ -265,7 +265,8 @@ def _secret_name(text: str) -> str:
 
 def _denial(text: str) -> str:
     """Return a module, function, attribute (".name") or absolute path."""
-    return _require(r"/.*|\.?\w+(\.\w+)*", text, "is no module, function, .attribute or path")
+    problem = "is no module, function, .attribute or path"
+    return require_match(r"/.*|\.?\w+(\.\w+)*", text, problem)
 
 
 runtime_order = split(_backend)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from bridge.settings import fields, globs, lexical, parsers
 
 _NOT = "not"
 
-_STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")
+STRICTNESS: Sequence[Action] = ("allow", "ask", "deny")  # The least strict first.
 
 Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
 
@@ -147,9 +146,8 @@ _TESTS: Mapping[Test, fields.Parse] = {
 
 def _digest(text: str) -> str:
     """Return "sha256:" and 64 hexadecimal digits."""
-    if not re.fullmatch(r"sha256:[0-9a-f]{64}", text):
-        raise ValueError('must be "sha256:" and 64 hexadecimal digits in small letters')
-    return text
+    problem = 'must be "sha256:" and 64 hexadecimal digits in small letters'
+    return parsers.require_match(r"sha256:[0-9a-f]{64}", text, problem)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +204,7 @@ def _check_reach(rules: Sequence[Rule]) -> None:
     catching: list[Rule] = []
     for rule in rules:
         for earlier in catching:
-            if _STRICTNESS.index(rule.action) > _STRICTNESS.index(earlier.action) and (
+            if STRICTNESS.index(rule.action) > STRICTNESS.index(earlier.action) and (
                 _takes_all(earlier, rule)
             ):
                 message = (

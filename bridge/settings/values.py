@@ -43,6 +43,7 @@ def declare(
     return field(default=default, metadata=how)
 
 
+STRICT_VALUES = {"listed_servers_only": True, "guard": "enforce", "project_servers": "none"}
 STRICT_CAPS = {"timeout": 5.0, "max_timeout": 5.0, "memory": 128 * 1024**2, "cpus": 0.5}
 
 
@@ -254,12 +255,11 @@ class Settings:
     def __post_init__(self) -> None:
         # Strict settings get all strict values, however they were constructed.
         if self.strict or self.profile == "strict":
-            object.__setattr__(self, "strict", True)
-            object.__setattr__(self, "listed_servers_only", True)
-            object.__setattr__(self, "guard", "enforce")
-            object.__setattr__(self, "project_servers", "none")
-            for name, most in STRICT_CAPS.items():
-                object.__setattr__(self, name, min(getattr(self, name) or most, most))
+            capped = {
+                name: min(getattr(self, name) or cap, cap) for name, cap in STRICT_CAPS.items()
+            }
+            for name, value in {"strict": True, **STRICT_VALUES, **capped}.items():
+                object.__setattr__(self, name, value)
 
     def place(self, name: str) -> str:
         return self.places.get(name, f"MCP_BRIDGE_{name.upper()}")

@@ -137,12 +137,10 @@ class Connection:
         self.roots_shared = False
         self._callers = Callers(self.spec.name)
         self._stop = anyio.Event()
-        self._over = anyio.Event()
         self._probe_requested = anyio.Event()
         self._probe_patience = 0.0
         self._silent_since = -math.inf
         self._retiring = False
-        self._broken = False
         self._disconnected = False
         self._users = 0
         self._last_used = 0.0
@@ -151,7 +149,7 @@ class Connection:
     def usable(self) -> bool:
         """Whether it accepts new requests; true while it starts."""
         silent = self._silent_since > self.endpoint.last_heard
-        return not (silent or self._broken or self._retiring or self._stop.is_set())
+        return not (silent or self._retiring or self._stop.is_set())
 
     @property
     def modern(self) -> bool:
@@ -212,7 +210,6 @@ class Connection:
     def stop(self) -> None:
         """Close it now; pending requests fail."""
         self._stop.set()
-        self._over.set()
 
     def stop_if_unused(self) -> bool:
         """Close it as idle if it was used only for `tools/list`; return whether it was closed."""
@@ -221,10 +218,6 @@ class Connection:
         self.idle = True
         self.stop()
         return True
-
-    def mark_broken(self) -> None:
-        self._broken = True
-        self._over.set()
 
     def request_probe(self, waited: float) -> None:
         """Have the owner task probe the server, which did not respond for `waited` seconds."""
@@ -259,7 +252,7 @@ class Connection:
             # The boundary of one connection: its errors must not end the others.
             self._record(error)
         finally:
-            self._broken = True
+            self.stop()
             self.end_report = f"{self.end_report} {self.endpoint.end_report()}".strip()
             if self.client is None and self.failure is None:
                 self.failure = ServerStartError(
@@ -344,7 +337,7 @@ class Connection:
             self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
         self.client = client
         if self._disconnected:
-            self.mark_broken()
+            self.stop()
         self._last_used = anyio.current_time()
         self.ready.set()
 
@@ -369,7 +362,7 @@ class Connection:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
                 tg.start_soon(self._subscribe, client, announced)
             tg.start_soon(self._probe, client)
-            while not self._over.is_set():
+            while not self._stop.is_set():
                 left = math.inf
                 if self._idle_seconds is not None:
                     since = anyio.current_time() if self._users else self._last_used
@@ -378,7 +371,7 @@ class Connection:
                         self.idle = True
                         self.stop()
                 with anyio.move_on_after(max(left, 0.0)):
-                    await self._over.wait()
+                    await self._stop.wait()
             tg.cancel_scope.cancel()
 
     async def _probe(self, client: ClientSession) -> None:
@@ -480,7 +473,7 @@ class Connection:
         if self.endpoint.direct is not None:
             self.endpoint.direct.close()
         if self.client is not None:
-            self.mark_broken()
+            self.stop()
 
     def _record(self, error: Exception) -> None:
         if isinstance(error, BridgeError) and not isinstance(error, UpstreamError):

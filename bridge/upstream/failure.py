@@ -130,8 +130,8 @@ def start_timeout(spec: ServerSpec, seconds: float, endpoint: Endpoint) -> Serve
         "MCP_BRIDGE_START_PATIENCE how long package runners such as npx and uvx may take."
     )
     why = explain_route(httpx2.URL(spec.url or "http://localhost"), TimeoutError())
-    text, end = f"Server {spec.name!r} did not start", endpoint.end_report()
-    text = f"{text}: it was not ready within {seconds:g} s{why}."
+    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s{why}."
+    end = endpoint.end_report()
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end)
 
 

@@ -206,7 +206,7 @@ def parse_response(line: bytes) -> Response | None:
 
 LEAST_BYTES = 1024 * 1024  # Of a large line. Parsing a shorter one as a whole costs little.
 EDGE_BYTES = 4096  # Most bytes of the response before its large text, and after it.
-PIECE_BYTES = 256 * 1024  # Of a large text, decoded at a time.
+PIECE_BYTES = 256 * 1024  # Of a large line, decoded or searched at a time.
 
 _TEXT_BEGINS = re.compile(rb'"text"\s*:\s*"')
 _FIRST_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
@@ -310,8 +310,6 @@ _KINDS = bytes(
     for code in range(256)
 )
 """Translates digits to 0 and separators to a comma, to find long numbers."""
-
-_PIECE = 256 * 1024
 
 PREVIEW_CHARACTERS = 200  # Of a line that is not a message, in the log.
 
@@ -460,7 +458,7 @@ def _messages_in(data: bytes) -> tuple[bytes, ...]:
 
 def request_id(data: bytes) -> int | str | None:
     """Return the id of a request encoded by the SDK; None for other messages."""
-    return _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
+    return _salvage_id(data, data)
 
 
 def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
@@ -495,7 +493,7 @@ def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
     data = line.data
     if count_values(data, most) > most:
         return True
-    pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+    pieces = (data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES))
     return sum(piece.translate(_KINDS).count(_LONG_NUMBER) for piece in pieces) > MAX_LONG_NUMBERS
 
 
@@ -512,7 +510,7 @@ def decode_too_many(line: Line) -> JSONRPCError | None:
 def _parse_error(
     head: bytes, tail: bytes, message: str, data: TooLarge | None = None
 ) -> JSONRPCError | None:
-    answered = _salvage_id(head[:SALVAGE_BYTES], tail[-SALVAGE_BYTES:])
+    answered = _salvage_id(head, tail)
     return None if answered is None else _error(answered, message, data)
 
 
@@ -522,7 +520,7 @@ def _error(answered: int | str, message: str, data: TooLarge | None = None) -> J
 
 
 def _salvage_id(head: bytes, tail: bytes) -> int | str | None:
-    match = _HEAD_ID.match(head) or _TAIL_ID.search(tail)
+    match = _HEAD_ID.match(head[:SALVAGE_BYTES]) or _TAIL_ID.search(tail[-SALVAGE_BYTES:])
     if match is None:
         return None
     value: int | str = json.loads(match.group(1).decode("utf-8", "replace"))

@@ -59,7 +59,7 @@ class Pool(PoolSettings):
             await tasks.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """Close all servers, at once; calls under way fail."""
+        """Close all servers at once; pending calls fail."""
         for upstream_server in self._servers.values():
             upstream_server.close(drain=False)
         for connection in self._connections:

@@ -362,7 +362,7 @@ async def translate(
 
 async def _lost(connection: Connection, what: str, *, sent: bool) -> UpstreamError:
     # The caller may get the error before the owner task, and may call again at once.
-    connection.mark_broken()
+    connection.stop()
     if not connection.endpoint.pid:
         # The owner task sets `ended` in its next step, unless closing waits for the server.
         with anyio.move_on_after(0.5):

@@ -363,8 +363,7 @@ class UpstreamServer:
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
         seconds = self.call_timeout if timeout is None else timeout
         call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
-        first = await self._ask(partial(send, call=call), what=call.what)
-        result = await self._resolve_input(call, first)
+        result = await self._complete(call)
         if not isinstance(result.get("content"), list):
             result["content"] = []
         if self._connection is not None and self._connection.rootless:
@@ -381,8 +380,7 @@ class UpstreamServer:
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
         call = self._prepare(method, what, subject if kind else "", params, self.call_timeout)
         try:
-            first = await self._ask(partial(send, call=call), what=what)
-            return await self._resolve_input(call, first)
+            return await self._complete(call)
         except ToolCallError as error:
             refusal = error
         with suppress(UpstreamError):
@@ -396,9 +394,9 @@ class UpstreamServer:
         await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
 
-    async def _resolve_input(
-        self, call: PendingRequest, result: dict[str, Json]
-    ) -> dict[str, Json]:
+    async def _complete(self, call: PendingRequest) -> dict[str, Json]:
+        """Send a request and return its final result, after the answers that the server wants."""
+        result = await self._ask(partial(send, call=call), what=call.what)
         if result.get("resultType") != INPUT_REQUIRED:
             return result
 
@@ -461,7 +459,7 @@ class UpstreamServer:
         return self._closed or (self._connection is not None and self._connection.usable)
 
     def _current(self) -> Connection:
-        connection = self._connection
+        before = self._connection
         if self._closed:
             raise UpstreamError(
                 f"Server {self.spec.name!r} is closed.",
@@ -470,34 +468,34 @@ class UpstreamServer:
                 doubtful=False,
                 code="server_lost",
             )
-        if connection is None or not connection.usable:
-            if connection is None or not connection.idle:
-                self.forget(*get_args(ListName))
-            self._connections_made += 1
-            self._connection_number = next(_CONNECTION_NUMBERS)
-            previous = connection.ended if connection and not connection.ended.is_set() else None
-            before = connection
-            if before is not None:
-                before.retire()
-                self._legacy = (
-                    before.failure is None
-                    and before.client is not None
-                    and (before.endpoint.transport == "http" and not before.modern)
-                )
-                # A process may have held something in memory.
-                lost = before.endpoint.transport == "stdio" and before.uses > before.listings
-                if lost and (caller := current_caller()) is not None:
-                    caller.note_restart(self.spec.name)
-            connection = Connection(
-                self.spec,
-                self._pool,
-                legacy=self._legacy,
-                on_lists_changed=self._handle_changed_lists,
+        if before is not None and before.usable:
+            return before
+        if before is None or not before.idle:
+            self.forget(*get_args(ListName))
+        self._connections_made += 1
+        self._connection_number = next(_CONNECTION_NUMBERS)
+        previous = before.ended if before and not before.ended.is_set() else None
+        if before is not None:
+            before.retire()
+            self._legacy = (
+                before.failure is None
+                and before.client is not None
+                and (before.endpoint.transport == "http" and not before.modern)
             )
-            self._start_task(connection, previous)
-            self._connection = connection
-            if before is not None and before.hurried_until > -math.inf:
-                connection.earlier, connection.hurried_until = before.failure, before.hurried_until
+            # A process may have held something in memory.
+            lost = before.endpoint.transport == "stdio" and before.uses > before.listings
+            if lost and (caller := current_caller()) is not None:
+                caller.note_restart(self.spec.name)
+        connection = Connection(
+            self.spec,
+            self._pool,
+            legacy=self._legacy,
+            on_lists_changed=self._handle_changed_lists,
+        )
+        self._start_task(connection, previous)
+        self._connection = connection
+        if before is not None and before.hurried_until > -math.inf:
+            connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:

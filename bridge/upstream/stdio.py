@@ -79,13 +79,13 @@ class StdioEndpoint(Endpoint):
     def __post_init__(self) -> None:
         self._engine = label_container([self.spec.command, *self.spec.args], {})[1]
         self._environ = server_environment(self.environ, self.spec)
+        self._installs = installs_packages(self.spec.command, self.spec.args)
         self.transport = "stdio"
         self._running = anyio.CancelScope(shield=True)
         self._writing = anyio.CancelScope()
         self._written = anyio.Event()
         self._drained = anyio.Event()
         self._keeper: InstallationKeeper | None = None
-        self.direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
         self._end_report = ""
@@ -121,7 +121,7 @@ class StdioEndpoint(Endpoint):
         return self.log.tail().rpartition("\n")[2]
 
     async def prepare(self) -> None:
-        if installs_packages(self.spec.command, self.spec.args):
+        if self._installs:
             await wait_for_installation(self.spec.definition)
         if self._engine:
             await self.containers.reap(self._engine, self._environ, "")
@@ -137,7 +137,7 @@ class StdioEndpoint(Endpoint):
         """Start the process; leaving stops its whole process tree."""
         with self.log:
             child = await self._spawn()
-            if installs_packages(self.spec.command, self.spec.args):
+            if self._installs:
                 self._keeper = keep(child, self.spec.definition, until - anyio.current_time())
             # Every later await is inside the try, so that the process is always stopped.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)

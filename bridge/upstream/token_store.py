@@ -303,7 +303,7 @@ class TokenStore:
     async def _write(self, key: Key, record: TokenRecord | None, place: Place) -> None:
         path, data = self.path(key), _STORED_LOGIN.dump_json(_stored_login(key, place, record))
 
-        def replace() -> None:
+        def write() -> None:
             self._make_directory()
             try:
                 # After a power cut the file must not have a used refresh token again.
@@ -311,7 +311,7 @@ class TokenStore:
             except OSError as error:
                 raise TokenStoreError(f"{path} cannot be written: {error.strerror}") from None
 
-        await anyio.to_thread.run_sync(replace)
+        await anyio.to_thread.run_sync(write)
 
 
 def _parse(data: bytes, key: Key) -> _StoredLogin | None:

@@ -53,7 +53,7 @@ class Endpoint:
         return ""
 
     async def prepare(self) -> None:
-        """Wait for another process that is installing this server."""
+        """Wait for another installation of this server, and clean up after ended bridges."""
         return
 
     def open(self, until: float) -> Transport:

@@ -59,7 +59,7 @@ SERVERS = server_entries(
 GITHUB = SERVERS[0]
 
 
-def many(count: int, *, tools: int = 5, known: bool = True) -> tuple[ServerEntry, ...]:
+def many(count: int, *, known: bool = True) -> tuple[ServerEntry, ...]:
     names = [f"server number {number}" for number in range(count)]
     made = {
         name: [
@@ -72,7 +72,7 @@ def many(count: int, *, tools: int = 5, known: bool = True) -> tuple[ServerEntry
                     "properties": {f"argument_{n}": STRING for n in range(6)},
                 },
             )
-            for number in range(tools)
+            for number in range(5)
         ]
         for name in names
     }

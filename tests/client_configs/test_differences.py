@@ -6,8 +6,6 @@ import pytest
 
 from bridge.client_configs.differences import unified_diff
 
-SECRET = "s3cret"
-
 
 def mask(text: str, path: str) -> str:
     return "\n".join(line[1:] for line in unified_diff(path, text.encode(), b"").splitlines()[2:])

@@ -104,7 +104,7 @@ def fields(entry: Mapping[str, object]) -> Iterator[str]:
     yield from (f"{json.dumps(key)} = {inline(value)}" for key, value in entry.items())
 
 
-def install(client: str, configured: Settings, machine: Machine, move: str = "") -> None:
+def install(client: str, configured: Settings, machine: Machine, move: str) -> None:
     planned = plan([client], "user", ENTRY, machine)
     if move:
         planned = anyio.run(with_moves, planned, move, configured, machine)

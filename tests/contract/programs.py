@@ -23,9 +23,9 @@ FOREVER = READY_THEN + "\nwhile True: time.sleep(3600)\n"
 BUSY = READY_THEN + "\nwhile True: pass\n"
 
 
-def spec(program: str, *, run_id: str = "contract", limits: Limits | None = None) -> LaunchSpec:
+def spec(program: str, *, limits: Limits | None = None) -> LaunchSpec:
     return LaunchSpec(
-        run_id=run_id,
+        run_id="contract",
         argv=("python3", "-I", "-S", "-c", program),
         env={"GREETING": "hello"},
         limits=limits or Limits(),

@@ -74,9 +74,9 @@ def dead_bridge(engine: Engine, runtime_dir: Path, program: str) -> Iterator[str
         engine.remove_container(container)
 
 
-def exists(engine: Engine, container: str, *, stopped: bool = True) -> bool:
+def exists(engine: Engine, container: str) -> bool:
     with engine.outside() as client:
-        found = client.containers(all=stopped, filters={"id": container})
+        found = client.containers(all=True, filters={"id": container})
     return bool(found)
 
 

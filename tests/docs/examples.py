@@ -187,13 +187,13 @@ def configure(home: Path) -> None:
 
 
 @asynccontextmanager
-async def told(home: Path, mode: Any = "auto") -> Any:
+async def told(home: Path) -> Any:
     configure(home)
 
     settings = load({"warm": "0"}, environ(home))
     story = Story(home=home)
     async with engine_on(FakeBackend(), settings, cwd=str(home / "project")) as engine:
         server = build_server(engine, principal="example")
-        async with Client(server, mode=mode, elicitation_callback=story.elicit) as client:
+        async with Client(server, mode="auto", elicitation_callback=story.elicit) as client:
             story.client = client
             yield story

@@ -225,15 +225,15 @@ class ApiServer:
         with suppress(ProcessLookupError):
             os.kill(pod.process.pid, signal.SIGKILL)
 
-    def evict(self, name: str, reason: str = "Evicted", message: str = "low on memory") -> None:
+    def evict(self, name: str, reason: str = "Evicted") -> None:
         """End a pod as the cluster does; its object stays."""
-        document = self.objects[self._path("pods", name)]
-        document["status"] |= {"phase": "Failed", "reason": reason, "message": message}
+        document = self.objects[self._pod_path(name)]
+        document["status"] |= {"phase": "Failed", "reason": reason, "message": "low on memory"}
         self.kill(name, reason=reason)
 
     def remove(self, name: str) -> None:
         """Delete a pod as another client does."""
-        self._remove(self._path("pods", name))
+        self._remove(self._pod_path(name))
 
     def put_pod(self, name: str, *, owner: str, service: str = "default") -> None:
         """Store a pod that nothing runs in, as a bridge left it."""
@@ -244,7 +244,7 @@ class ApiServer:
             "mcp-code-bridge.org/state": "used",
         }
         metadata: Document = {"name": name, "labels": labels, "uid": str(uuid.uuid4())}
-        self.put(self._path("pods", name), {"metadata": metadata, "status": {"phase": "Pending"}})
+        self.put(self._pod_path(name), {"metadata": metadata, "status": {"phase": "Pending"}})
 
     def put_lease(self, name: str, renewed: str) -> None:
         """Store a bridge's lease."""
@@ -261,8 +261,8 @@ class ApiServer:
             },
         )
 
-    def _path(self, kind: str, name: str) -> str:
-        return f"/api/v1/namespaces/sandboxes/{kind}/{name}"
+    def _pod_path(self, name: str) -> str:
+        return f"/api/v1/namespaces/sandboxes/pods/{name}"
 
     def put(self, path: str, document: Document) -> Document:
         """Store an object as another client does."""

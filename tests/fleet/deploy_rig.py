@@ -30,7 +30,6 @@ HOST = "192.0.2.1"
 
 TOKEN = "0123456789abcdef" * 4
 OTHER_TOKEN = "fedcba9876543210" * 4
-SELECTOR = "app.kubernetes.io/component=bridge"
 PATIENCE = 180.0
 STAYS = ("Namespace", "ServiceAccount", "Role", "RoleBinding")
 """What other tests need too."""

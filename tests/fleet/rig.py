@@ -79,17 +79,15 @@ def _is_there(cluster: Cluster, path: str) -> bool:
     return True
 
 
-def wait_until(
-    is_so: Callable[[], bool], what: str, seconds: float = PATIENCE, *, every: float = 0.1
-) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"in {seconds:.0f} s it did not become true that {what}"
-        time.sleep(every)
+        time.sleep(0.1)
 
 
-def pods(cluster: Cluster, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
-    path = f"/api/v1/namespaces/{namespace}/pods"
+def pods(cluster: Cluster) -> list[dict[str, Any]]:
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     return list(json.loads(cluster.request("GET", path))["items"])
 
 

@@ -52,12 +52,12 @@ class Person:
         return str(self.asked[-1]["message"])
 
 
-async def _gather(approver: Approver, count: int, call: CallFacts = CALL) -> list[object]:
+async def _gather(approver: Approver, count: int) -> list[object]:
     outcomes: list[object] = [None] * count
 
     async def one(number: int) -> None:
         try:
-            numbered = replace(call, arguments={"number": number})
+            numbered = replace(CALL, arguments={"number": number})
             outcomes[number] = await approver.approve(numbered, [DEFAULT])
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             outcomes[number] = error

@@ -133,8 +133,8 @@ def text(number: int, *path: Step) -> str:
     return write(PLAN, number, list(path))
 
 
-def known(value: Any, number: int = 1, name: str = "git.log") -> CallResult:
-    return CallResult(call=f"#{number} {name}", shape={"json": value})
+def known(value: Any, number: int = 1) -> CallResult:
+    return CallResult(call=f"#{number} git.log", shape={"json": value})
 
 
 ISSUE = {"number": 7, "title": 'a "b"', "labels": ["x", None], "open": True, "ratio": 1.5}

@@ -32,12 +32,11 @@ def put(
     journal: RunJournal,
     tool: str,
     arguments: dict[str, Json],
-    result: dict[str, Json] | None = None,
-    outcome: Outcome = "ok",
+    result: dict[str, Json],
     effect: Effect = "write",
 ) -> JournalEntry:
     entry = journal.sent(call(tool, arguments), effect, 1)
-    journal.settle(entry, outcome, result)
+    journal.settle(entry, "ok", result)
     return entry
 
 

@@ -39,8 +39,8 @@ def redactor() -> Redactor:
     return Redactor(KNOWN, words=frozenset({PASSWORD}))
 
 
-def read(marks: Marks, text: str, server: str = "fs") -> str:
-    frame = marks.of(server).frame(json.dumps({"content": text}).encode())
+def read(marks: Marks, text: str) -> str:
+    frame = marks.of("fs").frame(json.dumps({"content": text}).encode())
     shown: str = json.loads(frame)["content"]
     return shown
 

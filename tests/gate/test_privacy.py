@@ -20,8 +20,8 @@ from bridge.gate.privacy_data import (
     _CARD,
     _INTERNATIONAL,
     _IP4,
-    _PORTION,
     DETECTORS,
+    PORTION,
     TOKENS,
     Kind,
     _is_person,
@@ -263,7 +263,7 @@ def test_a_number_stands_for_a_card_however_that_was_written() -> None:
 
 def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
     middle = "+49 30 1234567 x 4111 1111 1111 1111 8.8.8.8 +999" + "12345678901 241.2.3.4"
-    for before in range(_PORTION - len(middle), _PORTION + 1, 3):
+    for before in range(PORTION - len(middle), PORTION + 1, 3):
         text = "." * before + " " + middle
         for pattern in (_INTERNATIONAL, _CARD, _IP4, TOKENS):
             # Of the same text with its beginning away: all of it lies in one portion.

@@ -37,11 +37,10 @@ for number, text in enumerate(told["programs"], told["first"]):
     lines = io.StringIO(text, newline=None).readlines()
     linecache.cache[name] = (len(text), None, lines, name)
     exec(compile(text, name, "exec", dont_inherit=True), names)
-if told["limit"]:
-    frames = list(save(names, workspace, told["limit"]))
-    answer["parts"] = [base64.b64encode(frame.data).decode() for frame in frames]
-    answer["lost"] = frames[-1].lost
-    assert not any(frame.lost for frame in frames[:-1])
+frames = list(save(names, workspace, told["limit"]))
+answer["parts"] = [base64.b64encode(frame.data).decode() for frame in frames]
+answer["lost"] = frames[-1].lost
+assert not any(frame.lost for frame in frames[:-1])
 json.dump(answer, out)
 """
 
@@ -62,7 +61,6 @@ def session(
     *programs: str,
     state: bytes = b"",
     python: str = sys.executable,
-    limit: int = LIMIT,
     first: int = 1,
 ) -> Answer:
     workspace.mkdir(exist_ok=True)
@@ -71,7 +69,7 @@ def session(
         "workspace": str(workspace),
         "state": base64.b64encode(state).decode(),
         "programs": list(programs),
-        "limit": limit,
+        "limit": LIMIT,
         "first": first,
     }
     done = subprocess.run(

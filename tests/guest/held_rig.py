@@ -155,12 +155,12 @@ async def wait_for(x):
 """
 
 
-def whole(*path: str | int, number: int = 1) -> dict[str, str]:
-    return {"$heldResult": placeholders.write(PLAN, number, path)}
+def whole(*path: str | int) -> dict[str, str]:
+    return {"$heldResult": mark(*path)}
 
 
-def mark(*path: str | int, number: int = 1) -> str:
-    return placeholders.write(PLAN, number, path)
+def mark(*path: str | int) -> str:
+    return placeholders.write(PLAN, 1, path)
 
 
 @pytest.fixture

@@ -54,9 +54,9 @@ def learn(shapes: LearnedShapes, parts: dict[str, Any], tool: Tool = TOOL) -> bo
     return shapes.learn("shop", tool, {"parts": parts})
 
 
-def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
+def read_stored(directory: Path) -> dict[str, Any]:
     with Store(directory).reading() as kept:
-        text = kept.get("shapes", "", listing_digest(spec))
+        text = kept.get("shapes", "", listing_digest(SPEC))
     return {entry["tool"]: entry for entry in json.loads(text or '{"tools": {}}')["tools"].values()}
 
 

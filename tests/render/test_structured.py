@@ -37,7 +37,7 @@ def test_a_stream_is_parted_at_newlines_only(text: str, lines: list[str]) -> Non
     assert stream_lines(text) == lines
 
 
-def stream_text(lines: list[str], *, final_newline: bool = True) -> str:
+def stream_text(lines: list[str], *, final_newline: bool) -> str:
     return "\n".join(lines) + ("\n" if lines and final_newline else "")
 
 

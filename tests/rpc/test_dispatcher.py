@@ -94,8 +94,8 @@ async def dispatching(host: _Host, limits: DispatchLimits = LIMITS) -> AsyncIter
             dispatcher.close()
 
 
-async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> None:
-    async with dispatching(host, limits) as dispatcher:
+async def _serve(host: _Host, *calls: Call) -> None:
+    async with dispatching(host) as dispatcher:
         for call in calls:
             await dispatcher.accept(call)
 

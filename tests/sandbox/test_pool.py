@@ -288,8 +288,8 @@ QUIET: dict[str, Any] = {"wanted": 3, "quiet": 9.0, "cores": 2}
 QUIET |= dict.fromkeys(("waiting", "starting", "awaited", "running"), 0)
 
 
-def _target(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
-    return target_size(claims, now, most=most, start_seconds=start)
+def _target(claims: tuple[float, ...], now: float, start: float = 0.2) -> int:
+    return target_size(claims, now, most=8, start_seconds=start)
 
 
 @pytest.mark.parametrize(

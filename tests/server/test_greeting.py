@@ -89,7 +89,7 @@ async def answers(
             os.close(each)
 
 
-def configure(settings: Settings, home: Path) -> None:
+def configure(home: Path) -> None:
     servers = {
         "git-hub": {"command": "git-hub", "description": 'Holds code \u2026 "quoted"'},
         "chat": {"command": "chat", "args": ["--token", SECRET]},
@@ -98,7 +98,7 @@ def configure(settings: Settings, home: Path) -> None:
 
 
 async def test_it_is_the_same_as_the_sdks_byte_for_byte(settings: Settings, tmp_path: Path) -> None:
-    configure(settings, tmp_path)
+    configure(tmp_path)
     text = first_instructions(settings)
     async with engine_on(FakeBackend(), settings) as engine:
         for message in PLAIN:
@@ -112,7 +112,7 @@ async def test_it_says_of_the_servers_what_the_session_says(
     settings: Settings, tmp_path: Path, configured: bool
 ) -> None:
     if configured:
-        configure(settings, tmp_path)
+        configure(tmp_path)
         async with engine_on(FakeBackend(), settings) as engine:
             spec = engine.servers.pool.spec("git-hub")
             schema = {"type": "object", "properties": {"q": {"type": "string"}}}

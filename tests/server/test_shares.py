@@ -35,8 +35,8 @@ async def _run(client: Client, **arguments: Any) -> dict[str, Any]:
     return record_of(await _call(client, **arguments))
 
 
-async def _open_session(client: Client, code: str = "kept = 1") -> str:
-    session = (await _run(client, code=code, session="work"))["session"]
+async def _open_session(client: Client) -> str:
+    session = (await _run(client, code="kept = 1", session="work"))["session"]
     assert session["state"] == "new"
     return str(session["id"])
 

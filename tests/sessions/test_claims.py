@@ -16,7 +16,7 @@ from bridge.sessions import checkpoints
 from bridge.sessions.checkpoints import Claims
 from bridge.sessions.record import Record
 from bridge.settings import Settings, store_of
-from bridge.store import Transaction, owner_digest
+from bridge.store import Transaction
 from tests.engine_rig import settings_in
 from tests.fakes.backend import FakeBackend
 from tests.postgresql import url_for
@@ -137,7 +137,7 @@ async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
         assert result.result == 1
         await until(lambda: not _claimed(settings))
         with store.writing() as kept, pytest.raises(OSError, match="taken the session over"):
-            dead.check(kept, owner_digest(OWNER), session)
+            dead.check(kept, OWNER, session)
     async with reopened(settings, FakeBackend(), replica="c") as engine:
         await Claims(store, "a").claim(OWNER, session)
         result = await run(engine, "x", session=session)

@@ -152,7 +152,7 @@ def at_rest(now: Sample, first: Sample, connections: int) -> bool:
     return others and now.descriptors <= first.descriptors + connections
 
 
-def trends(samples: Sequence[Sample], connections: int = 0) -> list[str]:
+def trends(samples: Sequence[Sample], connections: int) -> list[str]:
     """Return a complaint for each field that grew; up to `connections` descriptors may vary."""
     complaints = []
     first, last = _quarters(samples)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
@@ -327,10 +328,9 @@ class _Preflight:
             )
         elif isinstance(target, ast.Name):
             # In a session, a later program may await a global.
-            kept = context.scope.kind == "class" or (
-                self._in_session and context.scope is self._survey.root
-            )
-            if not kept and target.id not in self._survey.shared | self._survey.read_names:
+            survey, scope = self._survey, context.scope
+            kept = scope.kind == "class" or (self._in_session and scope is survey.root)
+            if not (kept or target.id in survey.shared or target.id in survey.read_names):
                 self._check_dropped_call(node, node.value, context)
 
     def _check_use(
@@ -389,7 +389,8 @@ class _Preflight:
         if isinstance(node, ast.Name):
             bound = self._survey.bound(node.id, context)
             value, context = bound[0] if len(bound) == 1 else (None, context)
-            if not isinstance(value, ast.Call) or node.id in self._handed_on | self._awaited_names:
+            awaited = node.id in self._handed_on or node.id in self._awaited_names
+            if awaited or not isinstance(value, ast.Call):
                 return ()
             node = value
         if not context.scope.asynchronous or _in_generator(context):
@@ -491,36 +492,43 @@ class _Preflight:
                 f"in {quote(name)}, which is no async function; write `async def {name}(...)` and "
                 f"`await {name}(...)` where it is called"
             )
-            edits = self._make_asynchronous(scope.node)
+            edits = self._conversions.get(scope.node, ())
+            # The first mistake in a function brings the edits of all its calls.
+            self._conversions[scope.node] = edits[:1]
         else:
             where = "in a `lambda`, which cannot await; write an `async def` instead"
         self._report.add(node, "await-outside-async", "deny", f"`{what}` {where}", edits)
 
-    def _make_asynchronous(self, function: ast.FunctionDef) -> tuple[Edit, ...]:
-        """Return the edits that make a function asynchronous and await its calls.
+    @cached_property
+    def _conversions(self) -> dict[ast.AST, tuple[Edit, ...]]:
+        """By function, the edits that make it asynchronous and await its calls.
 
         There are none if a call is not awaited at once, or made where `await` is not allowed.
         """
-        survey, name = self._survey, function.name
+        survey, handed_on = self._survey, {None, *self._handed_on}
         calls = {id(node.func): (node, context) for node, context in survey.every(ast.Call)}
         as_data = {id(value) for value, _, _ in self._uses()}
         as_data |= {id(node.value) for node, _ in survey.every(ast.Expr, ast.Await)}
         for node, _ in survey.every(ast.Assign):
-            if getattr(node.targets[0], "id", None) not in (None, *self._handed_on):
+            if getattr(node.targets[0], "id", None) not in handed_on:
                 as_data.add(id(node.value))
-        edits = [Edit("asynchronous", function)]
+        awaits = defaultdict[str, list[Edit]](list)
+        unclear = {node.attr for node, _ in survey.every(ast.Attribute)}
         for node, context in survey.every(ast.Name):
-            if node.id == name:
-                call, context = calls.get(id(node), (None, context))
-                one = self._await_edits(call, context) if id(call) in as_data else ()
-                if call is None or not one:
-                    return ()
-                edits += one if id(call) not in self._awaits else ()
-        generator = any(scope.node is function and scope.generator for scope in survey.functions)
-        named = sum(getattr(scope.node, "name", "") == name for scope in survey.functions)
-        methods = any(node.attr == name for node, _ in survey.every(ast.Attribute))
-        unclear = generator or methods or named > 1 or function.decorator_list
-        return () if unclear else tuple(edits)
+            call, context = calls.get(id(node), (None, context))
+            edits = self._await_edits(call, context) if id(call) in as_data else ()
+            if not edits:
+                unclear.add(node.id)
+            elif id(call) not in self._awaits:
+                awaits[node.id] += edits
+        named = Counter(getattr(scope.node, "name", "") for scope in survey.functions)
+        unclear |= {name for name, count in named.items() if count > 1}
+        return {
+            scope.node: (Edit("asynchronous", scope.node), *awaits[scope.node.name])
+            for scope in survey.functions
+            if isinstance(scope.node, ast.FunctionDef)
+            and not (scope.generator or scope.node.decorator_list or scope.node.name in unclear)
+        }
 
     def _gather(self, node: ast.Call, context: Context) -> None:
         first, severity = node.args[0], self._survey.raises(context, "TypeError")

@@ -18,8 +18,9 @@ import shlex
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
@@ -143,11 +144,8 @@ class Edit:
 
 def apply_edits(code: str, edits: Iterable[Edit]) -> tuple[str, str] | None:
     """Return the changed text, and the changes in words; None if a node is not found in it."""
-    lines = code.encode().splitlines(keepends=True)
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
     text = code.encode()
+    starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
     changes: set[tuple[int, int, bytes]] = set()
     for edit in edits:
         node = edit.node
@@ -372,7 +370,7 @@ def _repair(code: str, why: Unread) -> ReadProgram:
         texts, level = level, {}
         for text, done in texts.items():
             for words, change in REPAIRS:
-                parsed = {}
+                parsed: dict[str, ReadProgram] = {}
                 for new in dict.fromkeys(change(text)):
                     left -= len(new)
                     if new in seen or left < 0:
@@ -380,10 +378,10 @@ def _repair(code: str, why: Unread) -> ReadProgram:
                     seen.add(new)
                     level[new] = (*done, words)
                     if isinstance(tree := parse(new), ast.Module):
-                        parsed[ast.dump(tree)] = new
+                        read_as = "; ".join(level[new])
+                        parsed[ast.dump(tree)] = ReadProgram(code=new, tree=tree, read_as=read_as)
                 if len(parsed) == 1:
-                    (new,) = parsed.values()
-                    return ReadProgram(code=new, tree=parse(new), read_as="; ".join(level[new]))
+                    return next(iter(parsed.values()))
     return ReadProgram(code=code, tree=why)
 
 
@@ -432,10 +430,10 @@ _PYTHON = frozenset({"python", "py", "python3", "py3", "ipython"})
 def _without_fence(text: str) -> Iterator[str]:
     """Yield the text inside Markdown fences or `<code>`, if the rest is prose."""
     lines = text.splitlines()
-    marks = [n for n, line in enumerate(lines) if _MARK.match(line)]
+    marks = {n: match[1] or "" for n, line in enumerate(lines) if (match := _MARK.match(line))}
     if not marks:
         return
-    first, last = marks[0], marks[-1]
+    first, last = min(marks), max(marks)
     if first == last:
         # One end is missing: the fence is the first or the last line.
         above = any(line.strip() for line in lines[:first])
@@ -445,16 +443,16 @@ def _without_fence(text: str) -> Iterator[str]:
         yield from _several_fences(lines, marks) if len(marks) % 2 == 0 < len(marks) - 2 else ()
 
 
-def _several_fences(lines: list[str], marks: list[int]) -> Iterator[str]:
+def _several_fences(lines: list[str], marks: Mapping[int, str]) -> Iterator[str]:
     """Yield the Python programs in several fences as one, unless they may be alternatives.
 
     They are one program if no text separates them, or if each uses names from those before it.
     """
-    pairs = list(zip(marks[::2], marks[1::2], strict=True))
-    kinds = [(_MARK.match(lines[start]) or [""])[1] or "" for start, _ in pairs]
+    starts, stops = list(marks)[::2], list(marks)[1::2]
+    kinds = [marks[start] for start in starts]
     labelled = not _PYTHON.isdisjoint(kinds)
     whole, end = "", -1
-    for (start, stop), kind in zip(pairs, kinds, strict=True):
+    for start, stop, kind in zip(starts, stops, kinds, strict=True):
         block, between = lines[start + 1 : stop], lines[end + 1 : start]
         if kind not in _PYTHON and (labelled or kind):
             if not kind and _has_code(block):

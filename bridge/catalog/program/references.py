@@ -184,9 +184,9 @@ class NameTable:
             if "." in path:
                 meanings[text] = path
         imports: defaultdict[str, set[str]] = defaultdict(set)
-        for node, _ in survey.every(ast.Name):
-            if node.id not in survey.names | survey.made | BUILTINS:
-                imports[node.id].add(asked.get(id(node), ""))
+        known = survey.names | survey.made | BUILTINS
+        for node in (n for n, _ in survey.every(ast.Name) if n.id not in known):
+            imports[node.id].add(asked.get(id(node), ""))
         lines = {name: import_for(name, attributes) for name, attributes in imports.items()}
         return {**meanings, **{name: line for name, line in lines.items() if line}}
 

@@ -192,14 +192,16 @@ class RunAudit:
 
         def make() -> Mapping[str, Json]:
             arguments: Json = UNREADABLE
-            if estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
+            size = estimated_size(call.arguments, MAX_SEARCHED)
+            if size <= MAX_SEARCHED:
                 with suppress(RecursionError):
                     arguments = self.mask(dict(call.arguments), call.schema)
             whole = arguments_digest(call.arguments) if call.arguments else ""
             record = self._record(kind, {**facts, "arguments": arguments, "digest": whole, **more})
             # `link_record` cuts the few small records that need it.
-            small = estimated_size(call.arguments, SMALL) <= SMALL
-            return record if small and most == MAX_RECORD_BYTES else cut_record(record, most)
+            return (
+                record if size <= SMALL and most == MAX_RECORD_BYTES else cut_record(record, most)
+            )
 
         if self.log.directory is not None:
             await self._append(await offload(call.arguments, make))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import inspect
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-    from bridge.guest.schema.typetext import Names
+    from bridge.guest.schema.typetext import Head, Names
 
 
 class _Text(str):
@@ -29,43 +29,42 @@ class _Text(str):
 LEFT_OUT = _Text("...")  # The default of an optional argument: unsent, so the server decides.
 
 
+def make_signature(head: Head, with_result: bool = True) -> inspect.Signature:
+    """Return a tool's signature for `help()`."""
+    # Imported here because most programs call tools without `help()`.
+    import inspect
+
+    parameters: List[inspect.Parameter] = []
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    for argument in head.arguments:
+        default: Any = inspect.Parameter.empty
+        if argument.default is not None:
+            default = argument.value if argument.has_default else LEFT_OUT
+        parameters.append(
+            inspect.Parameter(
+                argument.alias,
+                kinds[argument.keyword_only],
+                default=default,
+                annotation=_Text(argument.text),
+            )
+        )
+    if head.rest:
+        kind = inspect.Parameter.VAR_KEYWORD
+        parameters.append(inspect.Parameter(head.rest, kind, annotation=_Text("Any")))
+    returns: Any = _Text(head.returns) if with_result else inspect.Signature.empty
+    return inspect.Signature(parameters, return_annotation=returns)
+
+
 class BoundParameters(binding.Parameters):
     def __init__(self, title: str, schema: Any, server: str = "", tool: str = "") -> None:
         super().__init__(schema)
         self.title = title
         self._server, self._tool = server, tool
 
-    def signature(
-        self, tool: Optional[Mapping[str, Any]] = None, names: Optional[Names] = None
-    ) -> inspect.Signature:
-        """Return the signature for `help()`; with the result's type if `tool` is given."""
-        # Imported here because most programs call tools without `help()`.
-        import inspect
-
+    def signature(self, names: Optional[Names] = None) -> inspect.Signature:
         from bridge.guest.schema.typetext import Head
 
-        head = Head({"inputSchema": self.root} if tool is None else tool, names)
-        parameters: List[inspect.Parameter] = []
-        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        for argument in head.arguments:
-            default: Any = inspect.Parameter.empty
-            if argument.default is not None:
-                default = argument.value if argument.has_default else LEFT_OUT
-            parameters.append(
-                inspect.Parameter(
-                    argument.alias,
-                    kinds[argument.keyword_only],
-                    default=default,
-                    annotation=_Text(argument.text),
-                )
-            )
-        if head.rest:
-            kind = inspect.Parameter.VAR_KEYWORD
-            parameters.append(inspect.Parameter(head.rest, kind, annotation=_Text("Any")))
-        returns: Any = inspect.Signature.empty
-        if tool is not None:
-            returns = _Text(head.returns)
-        return inspect.Signature(parameters, return_annotation=returns)
+        return make_signature(Head({"inputSchema": self.root}, names), with_result=False)
 
     def bind(self, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the JSON arguments for a call; see `bind_all`.

@@ -119,7 +119,7 @@ class Display:
 
     def _show(self, value: Any, label: str = "") -> bool:
         kind = type(value)
-        if _is_a(kind, "matplotlib.figure", "Figure"):
+        if _is_figure(kind):
             self._figures.append(value)
             self._send_picture(lambda: figure_png(value), label)
             return True
@@ -158,7 +158,7 @@ class Display:
 
     def _drawn(self, value: Any) -> bool:
         figures: List[Any] = []
-        if "matplotlib" not in sys.modules or _is_a(type(value), "matplotlib.figure", "Figure"):
+        if "matplotlib" not in sys.modules or _is_figure(type(value)):
             return False
         if not _collect(value, figures, 0):
             return False
@@ -219,8 +219,7 @@ def _is_seen(value: Any) -> bool:
     kind = type(value)
     if isinstance(value, (Blob, bytes)):
         return bool(mime_of(bytes(value)))
-    drawn = _is_a(kind, "matplotlib.figure", "Figure") or _is_a(kind, "PIL.Image", "Image")
-    return drawn or _is_table(kind)
+    return _is_figure(kind) or _is_a(kind, "PIL.Image", "Image") or _is_table(kind)
 
 
 def _is_table(kind: type) -> bool:
@@ -309,7 +308,7 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
     those of a histogram.
     """
     kind = type(value)
-    figure = value if _is_a(kind, "matplotlib.figure", "Figure") else None
+    figure = value if _is_figure(kind) else None
     module = type.__getattribute__(kind, "__module__")
     if _is_a(kind, "matplotlib.artist", "Artist") or str(module) == "seaborn.axisgrid":
         figure = figure or getattr(value, "figure", None)
@@ -326,6 +325,10 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
     return all(_collect(part, figures, depth + 1) for part in parts[:MAX_ITEMS])
+
+
+def _is_figure(kind: type) -> bool:
+    return _is_a(kind, "matplotlib.figure", "Figure")
 
 
 def _is_a(kind: type, module: str, name: str) -> bool:

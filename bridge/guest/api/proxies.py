@@ -16,7 +16,7 @@ from bridge.guest.api.values import MCPError, Result, UnknownNameError, list_nam
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+    from importlib.machinery import ModuleSpec as ModuleSpec  # also for other modules
     from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, Sequence
 
     # Sends a bound call: server, tool, arguments.
@@ -54,12 +54,12 @@ def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, 
     function.server = server_name  # type: ignore[attr-defined]
     if "description" in tool:
         # The host omits it for a program that only calls the tool.
-        function.__doc__ = documentation(tool)
-        function.__signature__ = parameters.signature(tool)  # type: ignore[attr-defined]
+        _document(function, tool)
     return function
 
 
-def documentation(tool: Mapping[str, Any]) -> str:
+def _document(function: Any, tool: Mapping[str, Any]) -> None:
+    from bridge.guest.api.arguments import make_signature
     from bridge.guest.schema.typetext import Head, function_docstring, typed_dicts
 
     head = Head(tool)
@@ -68,16 +68,16 @@ def documentation(tool: Mapping[str, Any]) -> str:
     if classes:
         lines = "\n".join(classes).split("\n")
         text += "%sTypes:\n    %s" % ("\n\n" if text else "\n", "\n    ".join(lines))
-    return text
+    function.__doc__ = text
+    function.__signature__ = make_signature(head)
 
 
 def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
     """Return a tool's call signature and result type, with objects written inline as in search."""
-    from bridge.guest.api.arguments import BoundParameters
-    from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
+    from bridge.guest.api.arguments import make_signature
+    from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Head, Names
 
-    parameters = BoundParameters(str(tool["alias"]), tool.get("inputSchema"))
-    signature = parameters.signature(tool, Names(inline=MAX_INLINE_CHARS))
+    signature = make_signature(Head(tool, Names(inline=MAX_INLINE_CHARS)))
     text = "mcp_%s.%s%s" % (server["alias"], tool["alias"], signature)
     # "Any" adds no information.
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text

@@ -7,7 +7,6 @@ The host answers questions about other servers.
 from __future__ import annotations
 
 import builtins
-import sys
 import types
 from collections import abc
 from contextlib import suppress
@@ -32,14 +31,10 @@ from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS, OF_SERVERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
     from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, Union
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
-else:
-    # `importlib.machinery.ModuleSpec`, without that import.
-    ModuleSpec = type(sys.__spec__)
 
 PUBLIC = ("MCPError", *HELPERS)
 
@@ -394,7 +389,7 @@ def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     """
     runtime = Runtime(run, client)
     module = types.ModuleType("mcp.runtime", __doc__)
-    module.__spec__ = ModuleSpec("mcp.runtime", None)
+    module.__spec__ = proxies.ModuleSpec("mcp.runtime", None)
     helpers = {name: getattr(runtime, name) for name in PUBLIC}
     module.__dict__.update(helpers)
     for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, Result, UnknownNameError):

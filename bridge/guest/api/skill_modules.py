@@ -11,20 +11,16 @@ import sys
 import types
 
 from bridge.guest.api.program_files import strip_await
-from bridge.guest.api.proxies import Server, Tools
+from bridge.guest.api.proxies import ModuleSpec, Server, Tools
 from bridge.guest.api.tracebacks import register_source
 from bridge.guest.api.values import MCPError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
     from typing import Any, Dict, List, Mapping, Optional
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
-else:
-    # `importlib.machinery.ModuleSpec` without the import.
-    ModuleSpec = type(sys.__spec__)
 
 PACKAGE = "skills"
 UNKNOWN = "unknown_skill"  # The host's error code for an unknown skill.
@@ -96,7 +92,6 @@ class SkillFinder:
             own.setdefault("mcp_%s" % server["alias"], Server(tools))
         register_source(source, file_of(name))
         tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
-
         strip_await(tree)
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source

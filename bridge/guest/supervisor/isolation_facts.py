@@ -33,7 +33,6 @@ _LIMITS = {"nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "core": "RLIMIT_C
 
 _WRITABLE = ("/tmp", "/workspace")
 
-
 _OPTIONS = {
     "ro": os.ST_RDONLY,
     "nosuid": os.ST_NOSUID,
@@ -187,7 +186,7 @@ class OomKills:
     """Counts the kernel's out-of-memory kills in this cgroup."""
 
     def __init__(self, read: Reader = _read) -> None:
-        paths = dict.fromkeys(_cgroup_paths(read, "memory", "memory.events", "memory.oom_control"))
+        paths = _cgroup_paths(read, "memory", "memory.events", "memory.oom_control")
         self._read = read
         self._path = next((path for path in paths if read(path).strip()), "")
 
@@ -235,7 +234,7 @@ def _mount(path: str) -> Dict[str, Any]:
 
 
 def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
-    paths = dict.fromkeys(_cgroup_paths(read, controller, unified, legacy))
+    paths = _cgroup_paths(read, controller, unified, legacy)
     return [text for text in (read(path).strip() for path in paths) if text]
 
 
@@ -258,4 +257,4 @@ def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> L
             group = group.rpartition("/")[0]
     if legacy:
         paths.append("%s/%s/%s" % (root, controller, legacy))
-    return paths
+    return list(dict.fromkeys(paths))

@@ -166,7 +166,7 @@ class FileCollector:
         elif stat.S_ISREG(mode):
             self._file(fd, name, path)
         else:
-            self._problem(path, "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no regular file"))
+            self._problem(path, _describe_kind(mode))
 
     def _file(self, above: int, name: str, path: str) -> None:
         try:
@@ -186,9 +186,7 @@ class FileCollector:
     def _send_opened(self, fd: int, path: str) -> None:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            self._problem(
-                path, "it is %s" % _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-            )
+            self._problem(path, _describe_kind(found.st_mode))
             return
         if found.st_dev != self._device:
             self._problem(path, "something else is mounted there")
@@ -245,4 +243,8 @@ def _wrong_kind(above: int, name: str) -> str:
         return ""
     if stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and name != OUT):
         return ""
+    return _describe_kind(mode)
+
+
+def _describe_kind(mode: int) -> str:
     return "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no regular file")

@@ -410,7 +410,11 @@ class Capture:
             start = min(3, len(self._tail)) - len(head)
             del self._tail[:start]
             self._dropped += start
-        return list(self._frames(self._dropped))
+        frames = []
+        for start in range(0, max(len(self._tail), self._dropped > 0), PIECE_BYTES):
+            data = bytes(self._tail[start : start + PIECE_BYTES])
+            frames.append(wire.Output(self._stream, data, 0 if start else self._dropped))
+        return frames
 
     def _keep(self, data: bytes) -> None:
         self._tail += data
@@ -422,11 +426,6 @@ class Capture:
         excess = max(0, len(self._tail) - self._tail_limit)
         del self._tail[:excess]
         self._dropped += excess
-
-    def _frames(self, skipped: int) -> Iterator[wire.Output]:
-        for start in range(0, max(len(self._tail), skipped > 0), PIECE_BYTES):
-            data = bytes(self._tail[start : start + PIECE_BYTES])
-            yield wire.Output(self._stream, data, skipped if not start else 0)
 
 
 def _whole(data: bytes) -> int:

@@ -15,7 +15,7 @@ import select
 import sys
 import time
 
-from bridge.guest import imports, processes
+from bridge.guest import processes
 from bridge.guest.api.program_files import PROGRAM_FILE
 from bridge.guest.protocol import json_text, wire
 from bridge.guest.supervisor.denial_probes import denials
@@ -58,8 +58,8 @@ def _serve(digest: str, precompiled: bool, children: processes.Children) -> int:
     reader, writer = processes.claim_channel()
     processes.close_others((0, 1, 2, reader, writer))
     wake = _wake_on_signals()
-    adopts = children.is_init or processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
-    children.adopts_orphans = adopts
+    if not children.is_init:
+        children.adopts_orphans = processes.prctl(processes.PR_SET_CHILD_SUBREAPER, 1)
     facts = isolation_facts()
     facts["precompiled"] = precompiled
     facts["denials"] = denials()
@@ -204,7 +204,7 @@ def _fork_worker(children: processes.Children) -> Tuple[int, int, Dict[int, str]
     children.worker = os.fork()
     if children.worker == 0:
         own = (theirs.detach(), control_read, out_write, err_write)
-        worker.main(*own, children.is_init, imports.STANDARD)
+        worker.main(*own, children.is_init)
     for fd in (theirs.detach(), control_read, out_write, err_write):
         os.close(fd)
     kept = [processes.private(fd) for fd in (ours.detach(), control, out_read, err_read)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.display import Display
-    from bridge.guest.protocol.wire import Done, Run
+    from bridge.guest.protocol.wire import Run
 
 compact = encoder()
 
@@ -197,8 +197,8 @@ def show_help(*things: Any) -> None:
 
 def _server_help(server: Mapping[str, Any]) -> Iterator[str]:
     about = str(server.get("description") or "")
-    yield "mcp_%s%s" % (server["alias"], ": " + about if about else "")
     head = "mcp_%s" % server["alias"]
+    yield head + (": " + about if about else "")
     for tool in server.get("tools") or ():
         text = " ".join(str(tool.get("description") or "").split()).split(". ")[0][:120]
         comment = "  # " + text if text else ""

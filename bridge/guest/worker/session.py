@@ -17,7 +17,7 @@ from itertools import chain, islice
 from bridge.guest import processes
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
-from bridge.guest.imports import import_path, search_path
+from bridge.guest.imports import search_path
 from bridge.guest.protocol.wire import Done
 from bridge.guest.worker import leftovers
 from bridge.guest.worker.environment import arrange, conclude, note_files
@@ -39,7 +39,7 @@ class WorkerSession:
         self._module = types.ModuleType("__main__")
         self._module.__dict__["__builtins__"] = sys.modules["builtins"]
         self._provided: Dict[str, Any] = {}
-        self._workspace = ""
+        self._workspace = os.getcwd()
         self._loop: Any = None
         self._running = False
         self._lost: List[List[str]] = []
@@ -85,10 +85,6 @@ class WorkerSession:
         sys.argv = [run.name or "run_python", *run.argv]
         own = self._module.__dict__
         given = build(run, self._client)
-        if not self._workspace:
-            # Not before: files in the working directory must not be imported earlier.
-            sys.path[:] = import_path(run)
-            self._workspace = os.getcwd()
         _reset_output()
         # Before `_restore`, which may import skills.
         refused = arrange(run, self._client, given)

@@ -66,14 +66,12 @@ def prepare() -> None:
     faulthandler.enable(file=2, all_threads=False)
 
 
-def main(
-    channel: int, control: int, stdout: int, stderr: int, is_init: bool, modules: Sequence[str]
-) -> NoReturn:
+def main(channel: int, control: int, stdout: int, stderr: int, is_init: bool) -> NoReturn:
     code = 70
     try:
         channel, control = _set_up_process(channel, control, stdout, stderr, is_init)
         prepare()
-        run = _await_run(control, modules)
+        run = _await_run(control)
         _limit_resources(run.limits)
         code = _run(run, channel, control)
     except BaseException:
@@ -85,7 +83,7 @@ def main(
         os._exit(code)
 
 
-def _await_run(control: int, modules: Sequence[str]) -> Run:
+def _await_run(control: int) -> Run:
     poller = select.poll()
     poller.register(control, select.POLLIN)
 
@@ -93,7 +91,7 @@ def _await_run(control: int, modules: Sequence[str]) -> Run:
         return any(poller.poll(0) for _ in imports.steps(names))
 
     # A run that waits for its sandbox arrives earlier and must not wait for these imports.
-    if not (arrives(imports.OWN) or poller.poll(100) or arrives(modules)):
+    if not (arrives(imports.OWN) or poller.poll(100) or arrives(imports.STANDARD)):
         from bridge.guest.worker.program import compile_program
 
         compile_program("1")  # The first compilation is slow.

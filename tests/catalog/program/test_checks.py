@@ -160,8 +160,7 @@ def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> Non
 
 def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
     verdict = _hub_verdict("\n".join(f"await mcp_hub.nope_{n}()" for n in range(100)))
-    assert len(verdict.findings) == 25
-    assert verdict.omitted == 75
+    assert (len(verdict.findings), verdict.omitted) == (25, 75)
 
 
 def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> None:
@@ -169,9 +168,10 @@ def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> No
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
     code = "".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000))
     verdict = _verdict(code, server, s="s")
-    assert len(verdict.certain) == 25
-    assert verdict.omitted == 8000 - 25
+    assert (len(verdict.certain), verdict.omitted) == (25, 8000 - 25)
     assert verdict.certain[0].line == 1
+    code = "import asyncio\ndef f():\n" + " await asyncio.sleep(1)\n" * 400 + "f()\n" * 400
+    assert len(_verdict(code).edits) < 1000
 
 
 def test_names_of_a_session_s_earlier_programs_are_no_matter_of_notes() -> None:

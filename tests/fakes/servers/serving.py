@@ -42,7 +42,7 @@ class OlderApp:
 
 def main(
     make_server: Callable[[], Server[Any]],
-    changes: NotificationOptions | None = None,
+    changes: NotificationOptions,
     **apps: Callable[[], ASGIApp],
 ) -> None:
     """Serve as the first argument says: `stdio`, `http`, `older-http` or one of `apps`.
@@ -70,6 +70,6 @@ def main(
     uvicorn.Server(config).run(sockets=[listener])
 
 
-async def serve_stdio(server: Server[Any], changes: NotificationOptions | None = None) -> None:
+async def serve_stdio(server: Server[Any], changes: NotificationOptions) -> None:
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options(changes))

@@ -231,7 +231,7 @@ def test_unusual_schemas_admit_what_they_should(
 
 
 def test_a_bare_tool_has_an_empty_documentation_and_one_that_is_only_called_none() -> None:
-    assert proxies.documentation(tool("x", schema={"properties": {}})) == ""
+    assert server_of(tool("x", schema={"properties": {}})).x.__doc__ == ""
     bare = {"name": "x", "alias": "x", "inputSchema": SCHEMA}
     assert not hasattr(server_of(bare).x, "__signature__")
 

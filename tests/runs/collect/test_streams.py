@@ -39,8 +39,8 @@ async def written(
     return await streams.finish()
 
 
-def all_of(store: ArtifactStore, stream: str = "stdout") -> bytes:
-    return store.read("", f"bridge://runs/{RUN}/{stream}")
+def all_of(store: ArtifactStore) -> bytes:
+    return store.read("", f"bridge://runs/{RUN}/stdout")
 
 
 async def test_what_can_be_shown_is_not_kept(tmp_path: Path) -> None:

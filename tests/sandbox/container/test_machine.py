@@ -43,9 +43,7 @@ def read_recording(name: str) -> CompletedCommand:
     )
 
 
-def plan(
-    info: str, machines: str, connections: str = "macos_connections", platform: str = "darwin"
-) -> MachinePlan:
+def plan(info: str, machines: str, connections: str, platform: str) -> MachinePlan:
     if not concerns_machine(platform, {}, read_recording(info)):
         return MachinePlan("none")
     return decide(

@@ -103,10 +103,8 @@ def spec(
     )
 
 
-async def run(
-    backend: Backend, program: str, *, limits: Limits | None = None, patience: float = PATIENCE
-) -> Ran:
-    with anyio.fail_after(patience):
+async def run(backend: Backend, program: str, *, limits: Limits | None = None) -> Ran:
+    with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(program, limits=limits)) as sandbox:
             out = await read_all(sandbox)
             report = await sandbox.wait()
@@ -137,8 +135,7 @@ def exists(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def groups_of(bridge: int | None = None) -> list[Path]:
-    owner = os.getpid() if bridge is None else bridge
+def groups_of(owner: int) -> list[Path]:
     # One that is just going away may be found, and be gone when it is looked into.
     while True:
         with suppress(FileNotFoundError):
@@ -147,11 +144,12 @@ def groups_of(bridge: int | None = None) -> list[Path]:
 
 
 def left_groups(bridge: int | None = None) -> list[Path]:
+    owner = os.getpid() if bridge is None else bridge
     for _ in range(LOOKS):
-        if not groups_of(bridge):
+        if not groups_of(owner):
             break
         time.sleep(LOOK_SECONDS)
-    return groups_of(bridge)
+    return groups_of(owner)
 
 
 def with_argument(mark: str) -> list[int]:
