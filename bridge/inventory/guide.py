@@ -96,16 +96,6 @@ class GuestGuide:
     def instructions(self) -> str:
         return server_instructions(self._servers.inventory, self._servers.discovery)
 
-    @property
-    def offers_packages(self) -> bool:
-        return bool(self.allowed_packages)
-
-    @property
-    def allowed_packages(self) -> list[str]:
-        """Patterns of the packages that programs may request; "*" matches any text."""
-        allowed = self._settings.dependencies.allow if self._settings.packages_allowed else ()
-        return [entry.name for entry in allowed]
-
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
         settings = self._settings
         packages = [entry.text for entry in settings.dependencies.allow]

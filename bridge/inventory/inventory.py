@@ -50,6 +50,7 @@ class ToolInventory:
         self._entries: dict[str, ServerEntry] = {}
         self._by_name: dict[str, dict[str, Tool]] = {}
         self._all: tuple[ServerEntry, ...] | None = None
+        # These depend on `revision` alone.
         self._initial: tuple[ServerEntry, ...] | None = None
         self._discovered: list[dict[str, Any]] | None = None
         self._changing: set[str] = set()
@@ -59,9 +60,9 @@ class ToolInventory:
     def revision(self) -> int:
         return self._revision
 
-    @revision.setter
-    def revision(self, revision: int) -> None:
-        self._revision = revision
+    def _revise(self) -> None:
+        self._revision += 1
+        self._initial = self._discovered = None
         for listener in tuple(self._listeners):
             listener()
 
@@ -86,14 +87,14 @@ class ToolInventory:
             self.describe(name, listing.info)
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
-        self.revision += 1
         self.aliases = server_aliases(tuple(descriptions))
         clear = self._redactor.text
         self._descriptions = {name: clear(text) for name, text in descriptions.items()}
         self._tools = dict(tools)
         self._changing.clear()
         self._redacted.clear()
-        self._drop_all()
+        self._drop()
+        self._revise()
 
     def describe(self, name: str, info: Mapping[str, str]) -> None:
         """Set a server's own description (`server_info`), unless the configuration has one."""
@@ -104,9 +105,8 @@ class ToolInventory:
         if not about or self._descriptions.get(name) != "":
             return
         self._descriptions = {**self._descriptions, name: self._redactor.text(about)}
-        self.revision += 1
-        self._initial = self._discovered = None
         self._drop(name)
+        self._revise()
 
     def tools(self, name: str) -> tuple[Tool, ...] | None:
         """Return a server's redacted tools; None if it was never asked for them."""
@@ -126,8 +126,8 @@ class ToolInventory:
             # A renewed token must not change texts in which it does not occur.
             return
         self._descriptions = descriptions
-        self.revision += 1
-        self._drop_all()
+        self._drop()
+        self._revise()
 
     def update(self, name: str, tools: tuple[Tool, ...]) -> bool:
         before = self._tools.get(name)
@@ -140,10 +140,8 @@ class ToolInventory:
                 self._redacted[name] = tools
             return False
         self._redacted.pop(name, None)
-        self.revision += 1
-        self._by_name.pop(name, None)
-        self._initial = None
         self._drop(name)
+        self._revise()
         return True
 
     def tool(self, name: str, tool: str) -> Tool | None:
@@ -169,16 +167,12 @@ class ToolInventory:
             self.shape_revision += 1
             self._drop(name)
 
-    def _drop(self, name: str) -> None:
-        self._entries.pop(name, None)
-        self._stubs.pop(name, None)
+    def _drop(self, name: str | None = None) -> None:
+        """Drop what was made from a server's tools, or from those of all servers."""
+        for made in (self._entries, self._stubs, self._by_name):
+            for key in tuple(made) if name is None else (name,):
+                made.pop(key, None)
         self._all = None
-
-    def _drop_all(self) -> None:
-        self._entries.clear()
-        self._stubs.clear()
-        self._by_name.clear()
-        self._all = self._initial = self._discovered = None
 
     def entry(self, name: str) -> ServerEntry:
         found = self._entries.get(name)

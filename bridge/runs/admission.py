@@ -26,6 +26,7 @@ from bridge.runs.execution import Parts, PreparedRun
 from bridge.runs.input_files import resolve_files
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
+from bridge.saved_functions.source import PACKAGE
 from bridge.sessions import Sessions
 from bridge.settings import Settings, narrow
 
@@ -97,8 +98,8 @@ class Admission:
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
-        packages, settings = request.packages, self._in_force(request)
-        if program.packages and settings.packages_allowed and settings.dependencies.allow:
+        packages = request.packages
+        if program.packages and self._in_force(request).allowed_packages:
             packages += program.packages
             words = f"{program.read_as}, with {', '.join(program.packages)} as `packages`"
             program = replace(program, read_as=words)
@@ -114,8 +115,11 @@ class Admission:
             SettingsError: The policy does not parse.
             UnknownError: The run to retry does not exist.
         """
-        skills = await self._skills.of_program(request, program.survey, caller)
-        servers, tolerant = self._servers_to_load(request, skills.extend(program.references))
+        skills, references = None, program.references
+        if PACKAGE in request.code and isinstance(program.survey, Survey):
+            skills = await self._skills.of_program(request, program.survey, caller)
+            references = references if skills is None else skills.extend(references)
+        servers, tolerant = self._servers_to_load(request, references)
         check = await self._check(request, program, servers)
         request, program, check = await self._apply_fixes(request, program, check)
         run_id = request.run_id
@@ -141,6 +145,8 @@ class Admission:
         if run.check.verdict.certain:
             result = refusal_result(run_id, run.program, run.check.verdict, limits)
             return add_findings(result, run.program, run.check.verdict)
+        if skills is None:
+            return run
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)
 
