@@ -183,31 +183,21 @@ find their tool; 4 of these have a worse first match. So do 102 of 123 queries f
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A tool that matches a query.
-
-    Attributes:
-        score: Comparable within one query only.
-        fit: The share of the query's words in the tool, weighted by rarity.
-    """
+    """A tool that matches a query."""
 
     tool: Tool
-    score: float
-    fit: float = 1.0
+    score: float  # Comparable within one query only.
+    fit: float = 1.0  # The share of the query's words in the tool, weighted by rarity.
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Term:
-    """One word of a query.
-
-    Attributes:
-        telling: The rows with the word in a column on the purpose.
-        likeness: 1 for the word itself, less for a prefix or a correction.
-    """
+    """One word of a query."""
 
     text: str
     scores: Mapping[int, float]
-    telling: Collection[int]
-    likeness: float = 1.0
+    telling: Collection[int]  # The rows with the word in a column on the purpose.
+    likeness: float = 1.0  # 1 for the word itself, less for a prefix or a correction.
 
 
 class ToolIndex:

@@ -25,17 +25,12 @@ SAMPLED_ITEMS = 20  # Items read of one list. Most lists have items of one kind.
 
 
 class Fields(NamedTuple):
-    """The fields of the objects at one position.
-
-    Attributes:
-        other: The shape below keys that are data; None without such keys.
-        is_map: Whether all keys count as data, since there were too many.
-    """
+    """The fields of the objects at one position."""
 
     named: Mapping[str, Shape]
     always: frozenset[str]
-    other: Shape | None = None
-    is_map: bool = False
+    other: Shape | None = None  # The shape below keys that are data; None without such keys.
+    is_map: bool = False  # Whether all keys count as data, since there were too many.
 
 
 class Shape(NamedTuple):

@@ -85,8 +85,7 @@ def complete_sessions(settings: Settings, context: Context) -> Iterable[str]:
 
 
 def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
-    from bridge.inventory.configuration import context_for
-    from bridge.inventory.consents import consents_of
+    from bridge.inventory.configuration import consents_of, context_for
 
     context = context_for(settings)
     return tuple(consents_of(settings).discover(context).servers)

@@ -1,11 +1,15 @@
 """Finds the configured servers, and describes them without a connection.
 
+A client's own approvals of a project's servers count only if they existed when this bridge started.
+A program may have written later ones, so the user has to approve their servers.
+
 Imports neither the MCP SDK nor the packages that run programs, because the response to
 `initialize` waits for this module.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -14,15 +18,72 @@ from typing import Protocol
 
 from bridge.catalog.docs import instructions
 from bridge.catalog.entries import server_aliases
-from bridge.discovery.finder import Discovery, DiscoveryContext
-from bridge.discovery.report import SkippedServer
+from bridge.discovery.consents import PERSON, Consent, ConsentFile, Consents
+from bridge.discovery.documents import MalformedError
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover
+from bridge.discovery.report import ConfigWarning, Definition, SkippedServer
 from bridge.discovery.watch import Watch
-from bridge.inventory.consents import ProjectConsents, consents_of
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.project_servers import waiting_line
 from bridge.inventory.secrets import Secrets
 from bridge.inventory.tool_cache import ToolCache
 from bridge.settings import Settings, home, moved_dir, store_of, writable_places
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME = "project-servers.json"  # In the state directory.
+
+
+class ProjectConsents:
+    """The approvals that count for one bridge. All methods except `allow_for_now` access files."""
+
+    def __init__(self, file: ConsentFile) -> None:
+        self._file = file
+        self._now: frozenset[Definition] = frozenset()
+        self._seen: frozenset[Consent] | None = None
+        self.changes = 0  # Grows with each approval that is not saved.
+
+    def discover(self, context: DiscoveryContext) -> Discovery:
+        warnings: tuple[ConfigWarning, ...] = ()
+        try:
+            kept = self._file.read()
+        except MalformedError as error:
+            kept = ()
+            warnings = (ConfigWarning(path=str(self._file.path), key="", reason=str(error)),)
+        by_person = frozenset(each.definition for each in kept if each.by == PERSON)
+        first = self._seen is None and not warnings
+        if self._seen is None:
+            self._seen = frozenset(each for each in kept if each.by != PERSON)
+        consents = Consents(by_person=by_person | self._now, seen=self._seen, first=first)
+        found = discover(replace(context, consents=consents))
+        if found.first_seen and not self._keep(found.first_seen):
+            # If they are not saved, the next bridge would accept changed ones.
+            found = discover(replace(context, consents=replace(consents, first=False)))
+        self._seen |= frozenset(found.first_seen)
+        return replace(
+            found,
+            warnings=(*warnings, *found.warnings),
+            references=(*found.references, self._file.path),
+        )
+
+    def allow(self, definition: Definition) -> None:
+        self._file.add([Consent(definition=definition)])
+
+    def allow_for_now(self, definition: Definition) -> None:
+        self._now |= {definition}
+        self.changes += 1
+
+    def _keep(self, seen: tuple[Consent, ...]) -> bool:
+        try:
+            self._file.add(seen)
+        except MalformedError as error:
+            logger.warning("approvals of clients do not count: %s", error)
+            return False
+        return True
+
+
+def consents_of(settings: Settings) -> ProjectConsents:
+    return ProjectConsents(ConsentFile(settings.state_dir / FILE_NAME))
 
 
 class Finder(Protocol):

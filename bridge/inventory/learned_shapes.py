@@ -54,23 +54,17 @@ _KIND = "shapes"
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeRecord:
-    """The learned shape of one version of a tool, as it is stored.
-
-    Attributes:
-        depth: Number of levels within `MAX_SCHEMA_BYTES`; deeper levels are left out.
-        count: Number of results.
-        day: Date of the last result, as in "2026-11-20".
-        several: Whether the tool has ever sent several texts.
-    """
+    """The learned shape of one version of a tool, as it is stored."""
 
     name: Annotated[str, Field(alias="tool")]
     shape: Annotated[
         Shape, PlainValidator(from_schema), PlainSerializer(schema), Field(alias="returns")
     ] = NOTHING
+    # Number of levels within `MAX_SCHEMA_BYTES`; deeper levels are left out.
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)] = MAX_DEPTH
-    count: Annotated[int, Field(ge=0)] = 0
-    day: str = ""
-    several: bool = False
+    count: Annotated[int, Field(ge=0)] = 0  # Number of results.
+    day: str = ""  # Date of the last result, as in "2026-11-20".
+    several: bool = False  # Whether the tool has ever sent several texts.
 
     def with_shape(self, shape: Shape) -> ShapeRecord:
         """Return this record with `shape` merged into it, within the bounds."""
@@ -252,10 +246,8 @@ class _Server:
 class LearnedShapes:
     """Learns, returns and stores shapes. For one event loop; only `load` may run in a thread.
 
-    Run `save_regularly` as a task and call `close` at the end, or nothing is stored.
-
-    Args:
-        save_seconds: Delay before storing, so that a program's many calls cause one write.
+    Run `save_regularly` as a task and call `close` at the end, or nothing is stored. A delay of
+    `save_seconds` makes one write of a program's many calls.
     """
 
     def __init__(self, store: Store, *, save_seconds: float = 5.0) -> None:

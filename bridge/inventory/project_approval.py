@@ -30,11 +30,8 @@ class ProjectApproval:
     async def ensure_approved(self, names: Iterable[str], run: RunCaller) -> bool:
         """Ensure that the servers of a run are approved, by asking the user if needed.
 
-        Return whether a server was approved, so that the configuration may have new servers.
-
-        Raises:
-            RefusedError: A server is not approved.
-            AuditError: An approval could not be recorded, so the server is not used.
+        Return whether a server was approved, so that the configuration may have new servers. Raise
+        `RefusedError` if one is not, and `AuditError` if an approval could not be recorded.
         """
         approved = False
         for name in dict.fromkeys(names):

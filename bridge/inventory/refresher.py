@@ -39,26 +39,16 @@ Outcome = tuple[Tool, ...] | BridgeError
 
 @dataclass(kw_only=True)
 class Request:
-    """One request for a server's tools, which continues when its callers stop waiting.
-
-    Attributes:
-        deadline: Time until which callers wait.
-        outcome: None until `done`, and if the request was cancelled.
-    """
+    """One request for a server's tools, which continues when its callers stop waiting."""
 
     spec: ServerSpec
-    deadline: float
+    deadline: float  # Time until which callers wait.
     done: anyio.Event = field(default_factory=anyio.Event)
-    outcome: Outcome | None = None
+    outcome: Outcome | None = None  # None until `done`, and if the request was cancelled.
 
 
 class Lister:
-    """Asks servers for their tools, also in the background, and stores the lists.
-
-    Attributes:
-        tasks: Runs the requests; the owner sets it before the first one.
-        listings: Each server's last listing, by name.
-    """
+    """Asks servers for their tools, also in the background, and stores the lists."""
 
     def __init__(
         self,
@@ -68,8 +58,8 @@ class Lister:
         straggler_seconds: float,
         failure_seconds: float,
     ) -> None:
-        self.tasks: TaskGroup | None = None
-        self.listings: dict[str, Listing] = {}
+        self.tasks: TaskGroup | None = None  # Runs the requests; set before the first one.
+        self.listings: dict[str, Listing] = {}  # The last listings.
         self._redefined_at: dict[str, float] = {}
         self._pool = pool
         self.cache = cache
@@ -86,8 +76,8 @@ class Lister:
         # Starts in the background must not disturb the user's own work.
         self._refresh_starts = anyio.CapacityLimiter(2)
         self._attempts: dict[str, tuple[ServerSpec, float]] = {}
-        self._changed: set[str] = set()
-        self._relisting: set[str] = set()
+        # Servers that are asked again after changes; whether they have reported another change.
+        self._changed: dict[str, bool] = {}
         self._used: set[str] = set()
 
     def is_current(self, name: str) -> bool:
@@ -271,10 +261,10 @@ class Lister:
 
     def tools_changed(self, name: str) -> None:
         """Start asking a server that reports changed tools; do not wait."""
-        self._changed.add(name)
-        if name not in self._relisting and self.tasks is not None:
-            self._relisting.add(name)
-            self.tasks.start_soon(self._relist, name)
+        if self.tasks is not None:
+            if name not in self._changed:
+                self.tasks.start_soon(self._relist, name)
+            self._changed[name] = True
 
     async def _refresh(self, name: str) -> None:
         async with self._refresh_starts:
@@ -301,8 +291,8 @@ class Lister:
     async def _relist(self, name: str) -> None:
         try:
             await anyio.sleep(0.5)  # Servers that register tools one by one report each.
-            while name in self._changed:
-                self._changed.discard(name)
+            while self._changed[name]:
+                self._changed[name] = False
                 # A stopped server is asked at its next start.
                 if self._pool.state(name).state != "ready":
                     return
@@ -311,7 +301,7 @@ class Lister:
         except UnknownError:
             return
         finally:
-            self._relisting.discard(name)
+            del self._changed[name]
 
     def _is_idle(self, name: str) -> bool:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")

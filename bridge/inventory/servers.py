@@ -19,8 +19,7 @@ from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
 from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownError, UpstreamError
 from bridge.guest.schema.names import nearest
-from bridge.inventory.configuration import Finder, with_own_aliases, with_unread
-from bridge.inventory.consents import ProjectConsents
+from bridge.inventory.configuration import Finder, ProjectConsents, with_own_aliases, with_unread
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.learned_shapes import LearnedShapes, Loaded
 from bridge.inventory.project_servers import approval_needed, reference_names
@@ -37,11 +36,9 @@ logger = logging.getLogger(__name__)
 class Servers:
     """The discovered servers, their tools and their sessions. Enter before use.
 
-    Args:
-        eager: Whether entering reads the configuration. If not, call `refresh` first.
-        straggler_seconds: Time that a tolerant load waits for a server.
-        failure_seconds: Time in which tolerant loads do not retry a failed server.
-        offer_login: Asks the current run's user to log in to a server; returns whether they did.
+    Entering reads the configuration if `eager`; if not, call `refresh` first. A tolerant load waits
+    `straggler_seconds` for a server, and does not retry a failed one within `failure_seconds`.
+    `offer_login` asks the current run's user to log in to a server, and returns whether they did.
     """
 
     def __init__(
@@ -277,12 +274,9 @@ class Servers:
     ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
         """Ask `names` concurrently; return their tools, and the errors of the others.
 
-        A refused server is among the errors, unless all are refused. Other errors are raised.
-
-        Args:
-            tolerant: Whether to return errors instead of raising them. Of a slow server the last
-                known tools are used; a call waits for it.
-            patient: With `tolerant`, whether to wait for slow servers and retry failed ones.
+        A refused server is among the errors, unless all are refused. Other errors are raised,
+        unless `tolerant`: then of a slow server the last known tools are used. `patient` waits
+        for slow servers and retries failed ones.
         """
         if not names:
             return {}, {}

@@ -15,7 +15,7 @@ from functools import cache
 from time import time
 from typing import TYPE_CHECKING, Literal
 
-from bridge.model import MEBIBYTE, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
 from bridge.store import Store
 
 if TYPE_CHECKING:
@@ -33,25 +33,30 @@ _KIND = "listing"
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A server's list of tools.
-
-    Attributes:
-        info: As in `ServerState.server_info`.
-        listed_at: Seconds since the epoch.
-        start_seconds: Time of start and list; None if the server was already running.
-        form: Version of this format; others are ignored.
-    """
+    """A server's list of tools."""
 
     server: str
     tools: tuple[Tool, ...]
-    info: Mapping[str, str] = field(default_factory=dict)
-    listed_at: float = 0.0
-    start_seconds: float | None = None
-    form: Literal[2] = 2
+    info: Mapping[str, str] = field(default_factory=dict)  # As in `ServerState.server_info`.
+    listed_at: float = 0.0  # Seconds since the epoch.
+    start_seconds: float | None = None  # Of start and list; None if it was already running.
+    form: Literal[2] = 2  # Version of this format; others are ignored.
 
     @property
     def schema_bytes(self) -> int:
-        return sum(map(_described_bytes, self.tools))
+        """The size of the tools' definitions as JSON."""
+        size = 0
+        for tool in self.tools:
+            described: dict[str, Json] = {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": tool.input_schema,
+            }
+            if tool.output_schema is not None:
+                described["outputSchema"] = tool.output_schema
+            text = json.dumps(described, ensure_ascii=False, separators=(",", ":"))
+            size += len(text.encode("utf-8", "replace"))
+        return size
 
 
 @cache
@@ -111,15 +116,3 @@ class ToolCache:
                 kept.prune(_KIND, most=500, oldest=time() - AGE)
         except OSError as error:
             logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
-
-
-def _described_bytes(tool: Tool) -> int:
-    described = {
-        "name": tool.name,
-        "description": tool.description,
-        "inputSchema": tool.input_schema,
-    }
-    if tool.output_schema is not None:
-        described["outputSchema"] = tool.output_schema
-    text = json.dumps(described, ensure_ascii=False, separators=(",", ":"))
-    return len(text.encode("utf-8", "replace"))

@@ -14,13 +14,13 @@ from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.guard import NOTHING
-from bridge.catalog.program.parsing import Unread, apply_edits
+from bridge.catalog.program.parsing import apply_edits
 from bridge.catalog.program.references import NameTable, References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
 from bridge.inventory.project_approval import ProjectApproval
-from bridge.model import Limits, RunRequest, RunResult, Tool
+from bridge.model import Finding, Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refusal_result
 from bridge.runs.execution import Parts, PreparedRun
 from bridge.runs.input_files import resolve_files
@@ -193,7 +193,7 @@ class Admission:
         reading = await self._read(fixed)
         words = "; ".join(filter(None, (program.read_as, new[1])))
         again = await self._check(fixed, reading, check.servers)
-        if again.verdict.certain or isinstance(reading.survey, Unread):
+        if again.verdict.certain or isinstance(reading.survey, Finding):
             return request, program, check
         return fixed, replace(reading, read_as=words), again
 
@@ -217,7 +217,7 @@ class Admission:
         known, survey = self._servers.inventory, program.survey
         if self._settings.preflight != "check":
             return Check(verdict=NOTHING)
-        if isinstance(survey, Unread):
+        if isinstance(survey, Finding):
             return Check(verdict=explain_syntax(request.code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, session = known.revision, bool(request.session)

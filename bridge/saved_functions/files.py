@@ -131,8 +131,7 @@ class SkillFiles:
     ) -> SavedSkill:
         """Save a source as a skill, and the previous text as a version.
 
-        Args:
-            only_if: The expected digest of the previous text; empty for no text, None for any.
+        The expected digest of the previous text, `only_if`, is empty for none, and None for any.
         """
         with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -216,12 +215,7 @@ class SkillFiles:
         versions: bool,
         only_if: str | None = None,
     ) -> bool:
-        """Remove a skill; return whether it existed.
-
-        Args:
-            versions: Whether to remove its versions too. Otherwise the last text becomes one.
-            only_if: The expected digest of the text; see `save`.
-        """
+        """Remove a skill, or all its `versions`, and return whether it existed."""
         if not self.folder.is_dir():
             return False
         with self._changing(name, "removed", provenance) as kept:

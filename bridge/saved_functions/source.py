@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.parsing import parse
 from bridge.errors import InvalidRequestError
-from bridge.model import Json, Provenance
+from bridge.model import Finding, Json, Provenance
 from bridge.text import valid_text
 
 # A program can save any text; parsing more takes most of a second.
@@ -60,12 +60,7 @@ class SkillCode:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """The head of a skill's file.
-
-    Attributes:
-        created, updated: ISO 8601, in UTC.
-        provenance: The provenance of the run that saved it; None if it was not recorded.
-    """
+    """The head of a skill's file. Times are in ISO 8601, in UTC."""
 
     description: str = ""
     version: int = 0
@@ -73,27 +68,21 @@ class Header:
     updated: str = ""
     digest: str = ""
     tools: Tools = field(default_factory=dict)
-    provenance: Provenance | None = None
+    provenance: Provenance | None = None  # None if that of the saving run was not recorded.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skill:
-    """A skill that was read from its file.
-
-    Attributes:
-        text: The whole file; tracebacks show its lines.
-        version: One more than the saved one if the file was edited.
-        problem: Why it cannot be used; empty if it is valid.
-    """
+    """A skill that was read from its file."""
 
     name: str
-    text: str = field(repr=False)
+    text: str = field(repr=False)  # The whole file; tracebacks show its lines.
     source: str = field(repr=False)
     header: Header
-    version: int
+    version: int  # One more than the saved one if the file was edited.
     edited: bool = False
     code: SkillCode | None = field(default=None, repr=False)
-    problem: str = ""
+    problem: str = ""  # Why it cannot be used; empty if it is valid.
 
     @property
     def digest(self) -> str:
@@ -127,8 +116,8 @@ def read_code(source: str, name: str = "") -> SkillCode:
         message = f"The skill's source takes {size:,} bytes; the limit is {MAX_SOURCE_BYTES:,}."
         raise InvalidRequestError(message, remedy=_SMALLER)
     tree = parse(source)
-    if isinstance(tree, Unread) or source[0] in " \t":
-        why = tree.finding if isinstance(tree, Unread) else "it is indented as a whole"
+    if isinstance(tree, Finding) or source[0] in " \t":
+        why = tree if isinstance(tree, Finding) else "it is indented as a whole"
         raise InvalidRequestError(f"The skill's source cannot be read: {why}.", remedy=_SMALLER)
     if sum(1 for _ in islice(ast.walk(tree), MAX_NODES + 1)) > MAX_NODES:
         message = f"The skill's source has more than {MAX_NODES:,} syntax nodes."

@@ -20,8 +20,7 @@ from bridge.clock import Clock
 from bridge.discovery.consents import ConsentFile
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import ServerStartError
-from bridge.inventory.configuration import ConfigFinder
-from bridge.inventory.consents import ProjectConsents
+from bridge.inventory.configuration import ConfigFinder, ProjectConsents
 from bridge.inventory.refresher import FIRST_STARTS, REFRESH_SECONDS, Lister
 from bridge.inventory.servers import Servers
 from bridge.inventory.tool_cache import AGE, Listing, ToolCache, listing_digest

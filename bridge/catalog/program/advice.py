@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from bridge.catalog.entries import ServerEntry, call_signature
 from bridge.catalog.program.guard import NOTHING, Verdict
-from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of
-from bridge.catalog.program.survey import Survey
-from bridge.catalog.program.symbols import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
-from bridge.catalog.prose import clip, one_line
+from bridge.catalog.program.parsing import SYNTAX, lines_of
+from bridge.catalog.program.survey import BUILTINS, Survey
+from bridge.catalog.program.symbols import HELPERS, OWN_GLOBALS, RUNTIME_TYPES
 from bridge.guest.schema.binding import Wrong
 from bridge.guest.schema.names import NAME_CHARS, nearest
+from bridge.model import Finding
+from bridge.text import clip, one_line
 
 SIGNATURE = " Signature: "
 """Separates the problem with a call from the call's signature."""
@@ -86,9 +87,8 @@ _BY_LINE = tuple(
 )
 
 
-def explain_syntax(code: str, why: Unread) -> Verdict:
+def explain_syntax(code: str, finding: Finding) -> Verdict:
     """Return a note on a program without a tree; the sandbox's Python decides on it."""
-    finding = why.finding
     if finding.rule != SYNTAX:
         return NOTHING
     lines, problem = lines_of(code), finding.message

@@ -30,7 +30,6 @@ from bridge.catalog.program.parsing import AWAIT, Edit
 from bridge.catalog.program.references import CallReader, CallText, helper_parameters
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import (
-    BUILTINS,
     BY_NAME,
     DATA_BUILTINS,
     DATA_MEMBERS,
@@ -50,12 +49,7 @@ def check_program(
     aliases: Mapping[str, str],
     more_names: bool = False,
 ) -> Verdict:
-    """Return the preflight's verdict on a program.
-
-    Args:
-        servers: The servers of the run; those whose tools are known count.
-        more_names: Whether it may use names that it does not bind, as in a session.
-    """
+    """Return the preflight's verdict on a program; `more_names` if a session has others."""
     return _Preflight(survey, servers, frozenset(aliases.values()), more_names).verdict()
 
 
@@ -153,15 +147,13 @@ class _Preflight:
     def _check_names(self) -> None:
         """Report names that nothing binds; `references` reports those with `mcp_`."""
         survey = self._survey
-        known = survey.names | survey.made | BUILTINS | OWN_GLOBALS | survey.given.keys()
+        known = OWN_GLOBALS | survey.given.keys()
         last = survey.tree.body[-1] if survey.tree.body else None
         answer = getattr(getattr(last, "value", None), "func", None)
         seen: set[str] = set()
-        for node, context in survey.each(ast.Name):
+        for node, context in survey.free:
             name = node.id
-            if name in known or name in seen or not isinstance(node.ctx, ast.Load):
-                continue
-            if name.startswith(("__", "mcp_")):
+            if context.dead or name in known or name in seen or name.startswith(("__", "mcp_")):
                 continue
             severity = "note" if survey.stars else survey.raises(context, "NameError")
             if severity == "deny":
