@@ -87,21 +87,22 @@ def runs(text: str) -> list[str]:
     return _RUN.findall(text)
 
 
-def parts(run: str) -> list[str]:
+@lru_cache(maxsize=8_192)  # a few megabytes
+def parts(run: str) -> tuple[str, ...]:
     if not run.isascii():
-        return [run.lower()[:MAX_WORD_CHARS]]
-    return [match[0].lower()[:MAX_WORD_CHARS] for match in _PART.finditer(run)]
+        return (run.lower()[:MAX_WORD_CHARS],)
+    return tuple(match[0].lower()[:MAX_WORD_CHARS] for match in _PART.finditer(run))
 
 
 def words(text: str) -> list[str]:
-    return [part for run in runs(text) for part in _parts(run)]
+    return [part for run in runs(text) for part in parts(run)]
 
 
 def index_text(text: str) -> str:
     """Return `text` and the words that it joins by case: "GitHub" adds "git hub"."""
     if _JOINED.search(text):
         # Longer runs are encoded data rather than names.
-        apart = (_parts(run[: 2 * MAX_WORD_CHARS]) for run in runs(text))
+        apart = (parts(run[: 2 * MAX_WORD_CHARS]) for run in runs(text))
         text = f"{text} {' '.join(part for own in apart if own[1:] for part in own)}"
     return valid_text(text)
 
@@ -129,11 +130,6 @@ def correct_word(word: str, known: Container[str]) -> list[str]:
         near.update(head + letter + tail[1:] for head, tail in ends if tail)
         near.update(head + letter + tail for head, tail in ends)
     return sorted(other for other in near if other in known)
-
-
-@lru_cache(maxsize=8_192)  # a few megabytes
-def _parts(run: str) -> tuple[str, ...]:
-    return tuple(parts(run))
 
 
 def _forms(word: str) -> Iterable[str]:

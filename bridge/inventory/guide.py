@@ -11,16 +11,8 @@ from typing import Any, Protocol
 import anyio
 import anyio.to_thread
 
-from bridge.catalog.docs import (
-    Detail,
-    Offers,
-    capabilities,
-    is_outdated,
-    root_names,
-    server_docs,
-    tool_description,
-    tool_docs,
-)
+from bridge.catalog import docs
+from bridge.catalog.docs import Detail, Offers
 from bridge.catalog.entries import ServerEntry, server_stub
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.errors import BridgeError, UsageError
@@ -57,8 +49,9 @@ class GuestGuide:
         self._skills = skills
         self._servers = servers
         self._settings = settings
-        self._described: tuple[int | None, str, str] = (None, "", "")
-        self._described_servers: tuple[ServerEntry, ...] | None = None
+        self._described: tuple[ServerEntry, ...] | None = None
+        self._described_revision = -1
+        self._descriptions = {False: "", True: ""}  # By whether they are brief.
         self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
@@ -69,29 +62,25 @@ class GuestGuide:
         A `brief` one is for clients that load tools on demand.
         """
         revision = self._servers.inventory.revision
-        if self._described[0] != revision:
+        if self._described_revision != revision:
             servers = self._servers.inventory.initial_entries()
-            described = self._described_servers
-            if described is None or is_outdated(described, servers):
+            if self._described is None or docs.is_outdated(self._described, servers):
                 describe = partial(
-                    tool_description,
+                    docs.tool_description,
                     servers,
                     limits_for(self._settings),
                     checked=self._settings.preflight == "check",
                     offers=self.offers(),
                 )
-                # In a thread: it may format hundreds of tools.
                 budget = self._settings.description_tokens
-                texts = [
-                    await anyio.to_thread.run_sync(partial(describe, tokens=tokens))
-                    for tokens in (budget, min(budget, BRIEF_TOKENS))
-                ]
-                self._described_servers = servers
-                self._described = (revision, texts[0], texts[1])
-            else:
-                self._described = (revision, *self._described[1:])
-        _, full, short = self._described
-        return short if brief else full
+                self._descriptions = {
+                    # In a thread: it may format hundreds of tools.
+                    short: await anyio.to_thread.run_sync(partial(describe, tokens=tokens))
+                    for short, tokens in ((False, budget), (True, min(budget, BRIEF_TOKENS)))
+                }
+                self._described = servers
+            self._described_revision = revision
+        return self._descriptions[brief]
 
     def instructions(self) -> str:
         return server_instructions(self._servers.inventory, self._servers.discovery)
@@ -109,7 +98,7 @@ class GuestGuide:
             installed=contents.packages,
             python=contents.python,
             directories=settings.offered_directories,
-            roots=root_names(roots, map(str, settings.roots)),
+            roots=docs.root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),
             listed_only=settings.listed_servers_only,
         )
@@ -129,7 +118,7 @@ class GuestGuide:
         text = self._guides.get(key)
         if text is None:
             entries = self._servers.entries(loaded=loaded)
-            text = capabilities(entries, limits=limits, offers=offers)
+            text = docs.capabilities(entries, limits=limits, offers=offers)
             if left_out:
                 text = f"{text.rstrip()}\n\n{left_out}\n"
             if len(self._guides) >= 32:  # One for each set of servers that programs use.
@@ -167,11 +156,11 @@ class GuestGuide:
         return json.dumps(document, ensure_ascii=False)
 
     async def tools_json(self, name: str) -> str:
-        docs = await self.server_docs(await self._load(name), "full")
-        return json.dumps(docs, ensure_ascii=False)
+        documents = await self.server_docs(await self._load(name), "full")
+        return json.dumps(documents, ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
-        entry = self._entry(await self._load(name))
+        entry = self._servers.inventory.entry(await self._load(name))
         # In a thread: hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, entry)
 
@@ -181,19 +170,19 @@ class GuestGuide:
         return server
 
     async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
-        entry = self._entry(server)
+        entry = self._servers.inventory.entry(server)
         # In a thread: a tool takes half a millisecond, or a hundred with large schemas.
-        return await anyio.to_thread.run_sync(server_docs, entry, detail)
+        return await anyio.to_thread.run_sync(docs.server_docs, entry, detail)
 
     async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
-        entry = self._entry(server)
+        entry = self._servers.inventory.entry(server)
         candidate = entry.find_tool(tool)
         if candidate is None:
             await self._servers.ask_again([server])
-            entry = self._entry(server)
+            entry = self._servers.inventory.entry(server)
             candidate = entry.find_tool(tool)
         if candidate is not None:
-            return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
+            return await anyio.to_thread.run_sync(docs.tool_docs, entry, candidate, detail)
         near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
         hint = f" Did you mean {near!r}?" if near else ""
         raise UsageError(f"The server {server!r} has no tool {tool!r:.100}.{hint}")
@@ -261,15 +250,15 @@ class GuestGuide:
                 # Removed from the configuration during the search.
                 continue
             entry = inventory.entry(name)
-            same = next((docs for tool, docs in returned if _is_same(tool, match.tool)), None)
+            same = next((one for tool, one in returned if _is_same(tool, match.tool)), None)
             listed = next((tool for tool in entry.tools if tool.tool.name == match.tool.name), None)
             if same is not None:
                 same.setdefault("also", []).append(f"mcp_{entry.alias}")
             elif listed is not None:
-                docs = await anyio.to_thread.run_sync(tool_docs, entry, listed, detail)
-                documents.append({**docs, "score": score})
+                found = await anyio.to_thread.run_sync(docs.tool_docs, entry, listed, detail)
+                documents.append({**found, "score": score})
                 returned.append((match.tool, documents[-1]))
-        return [{**docs, "poor": True} for docs in documents] if poor else documents
+        return [{**document, "poor": True} for document in documents] if poor else documents
 
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
         if not query:
@@ -278,9 +267,6 @@ class GuestGuide:
             ]
         only = names[0] if len(names) == 1 else None
         return await self.search(query, 50, "summary", server=only)
-
-    def _entry(self, server: str) -> ServerEntry:
-        return self._servers.inventory.entry(server)
 
 
 def has_match(found: Sequence[Mapping[str, Any]]) -> bool:

@@ -220,11 +220,7 @@ class ToolInventory:
 
     def discovery_lines(self, loaded: Collection[str]) -> list[dict[str, Any]]:
         if self._discovered is None:
-            bare = (
-                ServerEntry(name=name, alias=self.aliases[name], description=description)
-                for name, description in self._descriptions.items()
-            )
-            self._discovered = run_discovered(tuple(bare))
+            self._discovered = run_discovered(self.entries())
         lines = self._discovered
         return [{**line, "loaded": True} if line["name"] in loaded else line for line in lines]
 

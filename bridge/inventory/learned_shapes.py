@@ -79,6 +79,7 @@ class ShapeRecord:
 
 
 ShapeRecords = Mapping[str, ShapeRecord]  # Records by the version digest of a tool.
+Loaded = Mapping[str, ShapeRecords]  # The stored records by server.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ class _Document:
 _DOCUMENT = TypeAdapter(_Document)
 
 
-def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> dict[str, dict[str, ShapeRecord]]:
+def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> Loaded:
     named = {listing_digest(spec): spec for spec in specs}
     found: dict[str, bytes] = {}
     try:
@@ -154,9 +155,6 @@ FIRST_RESULTS = 16
 
 SAMPLE_EVERY = 16
 """One in so many later results is read, so that a long loop is not slowed down."""
-
-Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
-"""The stored records by server, each with the definition to which they belong."""
 
 
 @dataclass(eq=False)
@@ -260,12 +258,9 @@ class LearnedShapes:
 
     def load(self, specs: Iterable[ServerSpec]) -> Loaded:
         """Read the records of new or redefined servers. Blocks, so call it in a thread."""
-        known = dict(self._servers)
-        new = [spec for spec in specs if spec.name not in known or known[spec.name].spec != spec]
-        if not new:
-            return {}
-        found = load_shapes(self._store, new)
-        return {spec.name: (spec, found[spec.name]) for spec in new}
+        known = {name: server.spec for name, server in tuple(self._servers.items())}
+        new = [spec for spec in specs if known.get(spec.name) != spec]
+        return load_shapes(self._store, new) if new else {}
 
     def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
         before, self._servers = self._servers, {}
@@ -273,8 +268,8 @@ class LearnedShapes:
             known = before.get(spec.name)
             if known is not None and known.spec == spec:
                 self._servers[spec.name] = before.pop(spec.name)
-            elif spec.name in loaded and loaded[spec.name][0] == spec:
-                self._servers[spec.name] = _Server(*loaded[spec.name])
+            elif spec.name in loaded:
+                self._servers[spec.name] = _Server(spec, loaded[spec.name])
         for gone in before.values():
             self._put_back(gone.spec, gone.news(_today()))
 

@@ -294,14 +294,8 @@ class Servers:
         async with anyio.create_task_group() as tasks:
             for name in dict.fromkeys(names):
                 tasks.start_soon(ask, name)
-        tools: dict[str, tuple[Tool, ...]] = {}
-        errors: dict[str, BridgeError] = {}
-        for name in names:
-            outcome = outcomes[name]
-            if isinstance(outcome, BridgeError):
-                errors[name] = outcome
-            else:
-                tools[name] = outcome
+        tools = {n: each for n in names if not isinstance(each := outcomes[n], BridgeError)}
+        errors = {n: each for n in names if isinstance(each := outcomes[n], BridgeError)}
         for error in () if tolerant else errors.values():
             if not (tools and isinstance(error, RefusedError)):
                 raise error

@@ -207,19 +207,17 @@ class KeptRequests:
         return existed
 
     def _skill_fields(self, skill: Skill) -> dict[str, Json]:
+        unusual = {"edited": skill.edited, "problem": skill.problem}
         return {
             "name": skill.name,
             "version": skill.version,
             "description": skill.description,
             "signature": skill.signature,
             "import": f"from skills import {skill.name}",
-            "tools": [
-                f"{server}.{tool}" for server, tools in skill.header.tools.items() for tool in tools
-            ],
+            "tools": skill.header.tool_names,
             "updated": skill.header.updated,
             "stale": self._index.stale(skill),
-            **({"edited": True} if skill.edited else {}),
-            **({"problem": skill.problem} if skill.problem else {}),
+            **{name: value for name, value in unusual.items() if value},
         }
 
     async def _save_memory(self, params: Mapping[str, Json]) -> Json:

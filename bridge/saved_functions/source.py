@@ -70,6 +70,10 @@ class Header:
     tools: Tools = field(default_factory=dict)
     provenance: Provenance | None = None  # None if that of the saving run was not recorded.
 
+    @property
+    def tool_names(self) -> list[str]:
+        return [f"{server}.{tool}" for server, tools in self.tools.items() for tool in tools]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Skill:
