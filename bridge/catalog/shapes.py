@@ -254,9 +254,6 @@ _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
 """A word, with an optional mark in front. Paths, addresses and sentences do not match: they have
 dots, slashes or spaces."""
 
-_ORDINARY = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,5}")
-"""A fast path for most names."""
-
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{8,}")
 _RUNS = re.compile(r"[A-Z]+")
 _WORDS = re.compile(r"[A-Z]*[^\WA-Z\d_]+|[A-Z]+")
@@ -272,8 +269,6 @@ _TOKEN = re.compile(
 def is_field_name(key: str) -> bool:
     if not 0 < len(key) <= 48 or _HEXADECIMAL.fullmatch(key):
         return False
-    if _ORDINARY.fullmatch(key):
-        return True
     if not _NAME.fullmatch(key) or _TOKEN.match(key):
         return False
     if len(re.findall(r"\d+", key)) > 2 or sum(map(str.isdigit, key)) > 4:

@@ -303,7 +303,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
         raise UsageError(servers.unknown_server_text(unknown))
     with waiting("asking the program's servers for their tools"):
         errors = await servers.load_unknown(reading.references.servers, patient=True)
-    survey = expected_calls(reading.survey, servers.entries())
+    survey = expected_calls(reading.survey, servers.inventory.entries())
     policy = engine.gate.policy()
     judged = _judge(policy, survey.calls, lambda name: servers.inventory.tools(name) is not None)
     denied = sum(strictest(o.decision, flow).action == "deny" for _, o, flow in judged)

@@ -56,9 +56,13 @@ class ProjectConsents:
             self._seen = frozenset(each for each in kept if each.by != PERSON)
         consents = Consents(by_person=by_person | self._now, seen=self._seen, first=first)
         found = discover(replace(context, consents=consents))
-        if found.first_seen and not self._keep(found.first_seen):
-            # If they are not saved, the next bridge would accept changed ones.
-            found = discover(replace(context, consents=replace(consents, first=False)))
+        if found.first_seen:
+            try:
+                self._file.add(found.first_seen)
+            except MalformedError as error:
+                logger.warning("approvals of clients do not count: %s", error)
+                # If they are not saved, the next bridge would accept changed ones.
+                found = discover(replace(context, consents=replace(consents, first=False)))
         self._seen |= frozenset(found.first_seen)
         return replace(
             found,
@@ -72,14 +76,6 @@ class ProjectConsents:
     def allow_for_now(self, definition: Definition) -> None:
         self._now |= {definition}
         self.changes += 1
-
-    def _keep(self, seen: tuple[Consent, ...]) -> bool:
-        try:
-            self._file.add(seen)
-        except MalformedError as error:
-            logger.warning("approvals of clients do not count: %s", error)
-            return False
-        return True
 
 
 def consents_of(settings: Settings) -> ProjectConsents:

@@ -117,7 +117,7 @@ class GuestGuide:
         key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
         text = self._guides.get(key)
         if text is None:
-            entries = self._servers.entries(loaded=loaded)
+            entries = self._servers.inventory.entries(loaded=loaded)
             text = docs.capabilities(entries, limits=limits, offers=offers)
             if left_out:
                 text = f"{text.rstrip()}\n\n{left_out}\n"

@@ -14,7 +14,6 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from bridge.catalog.entries import ServerEntry
 from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
 from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownError, UpstreamError
@@ -130,21 +129,12 @@ class Servers:
     def names(self) -> tuple[str, ...]:
         return tuple(spec.name for spec in self.discovery.servers)
 
-    def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
-        return self.inventory.entries(loaded=loaded)
-
     def definition(self, name: str) -> str:
-        try:
-            return self.pool.spec(name).definition
-        except UnknownError:
-            return ""
+        return self.pool.spec(name).definition if name in self.aliases else ""
 
     def is_own(self, name: str) -> bool:
         """Return whether the user's own file, not a project's, defines a server."""
-        try:
-            return not self.pool.spec(name).written
-        except UnknownError:
-            return False
+        return name in self.aliases and not self.pool.spec(name).written
 
     def last_listing(self, name: str) -> Listing | None:
         return self._lister.listings.get(name)

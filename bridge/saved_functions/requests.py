@@ -87,6 +87,9 @@ class KeptRequests:
         """Return a handler whose effect a retry of the run does not repeat."""
 
         async def answer_once(params: Mapping[str, Json]) -> Json:
+            if self._request.mode == "plan" and effect != "read":
+                message = f"A plan changes nothing, so {method} was not done."
+                raise CallFailedError(f"{message} Call it without a plan.", kind="policy")
             if method.endswith("_skill"):
                 return await self._own.make(method, params, effect, answer)
             if not owner_of(self._request):
@@ -99,7 +102,6 @@ class KeptRequests:
         return answer_once
 
     async def _save_skill(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("save_skill")
         self._review.check("save")
         source, name = params.get("source", ""), params.get("name", "")
         description = params.get("description", "")
@@ -190,7 +192,6 @@ class KeptRequests:
         return skill, named
 
     async def _delete_skill(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("delete_skill")
         self._review.check("delete")
         name = _name(params)
         provenance = self._tracker.provenance()
@@ -221,7 +222,6 @@ class KeptRequests:
         }
 
     async def _save_memory(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("save_memory")
         metadata, revision = params.get("metadata"), params.get("revision")
         if metadata is not None and not isinstance(metadata, dict):
             raise InvalidRequestError(f"metadata must be a dict, not {type(metadata).__name__}.")
@@ -274,7 +274,6 @@ class KeptRequests:
         ]
 
     async def _delete_memory(self, params: Mapping[str, Json]) -> Json:
-        self._reject_plan("delete_memory")
         key, provenance = self._key(params), self._tracker.provenance()
         await self._add_writers()
         delete = partial(self._memories.delete, key, provenance=provenance)
@@ -293,11 +292,6 @@ class KeptRequests:
         if not isinstance(key, str):
             raise InvalidRequestError(f"key must be a string, not {type(key).__name__}.")
         return self._redactor.text(key)
-
-    def _reject_plan(self, what: str) -> None:
-        if self._request.mode == "plan":
-            message = f"A plan changes nothing, so {what} was not done. Call it without a plan."
-            raise CallFailedError(message, kind="policy")
 
 
 def _memory_fields(memory: Memory) -> dict[str, Json]:
