@@ -34,8 +34,12 @@ from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
-from bridge.inventory.configuration import consents_of, context_for
-from bridge.inventory.project_servers import definition_lines, reference_names
+from bridge.inventory.configuration import (
+    consents_of,
+    context_for,
+    definition_lines,
+    reference_names,
+)
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home, parsers, store_of
 from bridge.text import clip, counted

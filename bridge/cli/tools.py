@@ -18,7 +18,7 @@ from bridge.cli.output import (
 from bridge.cli.servers import SERVER_UNREACHABLE, none_found
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UnknownError
-from bridge.inventory.project_servers import waiting_line
+from bridge.inventory.configuration import waiting_line
 from bridge.settings import Settings
 from bridge.text import clip, counted, first_sentence, one_line
 

@@ -17,8 +17,7 @@ from bridge.catalog.entries import ServerEntry, server_stub
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
-from bridge.inventory.configuration import server_instructions
-from bridge.inventory.project_servers import waiting_line
+from bridge.inventory.configuration import server_instructions, waiting_line
 from bridge.inventory.servers import Servers
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.contents import recall

@@ -21,20 +21,9 @@ import anyio
 import anyio.to_thread
 from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
+from bridge.catalog import shapes
 from bridge.catalog.entries import Observation
-from bridge.catalog.shapes import (
-    MAX_DEPTH,
-    NOTHING,
-    SAMPLED_ITEMS,
-    Shape,
-    from_schema,
-    merge_shapes,
-    outline,
-    prune_shape,
-    schema,
-    shape_of,
-    shown,
-)
+from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape
 from bridge.guest.protocol.results import text_of
 from bridge.inventory.tool_cache import AGE, listing_digest
 from bridge.model import Json, ServerSpec, Tool
@@ -58,7 +47,10 @@ class ShapeRecord:
 
     name: Annotated[str, Field(alias="tool")]
     shape: Annotated[
-        Shape, PlainValidator(from_schema), PlainSerializer(schema), Field(alias="returns")
+        Shape,
+        PlainValidator(shapes.from_schema),
+        PlainSerializer(shapes.schema),
+        Field(alias="returns"),
     ] = NOTHING
     # Number of levels within `MAX_SCHEMA_BYTES`; deeper levels are left out.
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)] = MAX_DEPTH
@@ -68,13 +60,13 @@ class ShapeRecord:
 
     def with_shape(self, shape: Shape) -> ShapeRecord:
         """Return this record with `shape` merged into it, within the bounds."""
-        depth, found = self.depth, merge_shapes(self.shape, shape)
+        depth, found = self.depth, shapes.merge_shapes(self.shape, shape)
         if depth < MAX_DEPTH:
-            found = prune_shape(found, depth)
-        while depth > 0 and len(json.dumps(schema(found))) > MAX_SCHEMA_BYTES:
+            found = shapes.prune_shape(found, depth)
+        while depth > 0 and len(json.dumps(shapes.schema(found))) > MAX_SCHEMA_BYTES:
             # A removed level stays out, or the shape would change after each call.
             depth -= 1
-            found = prune_shape(found, depth)
+            found = shapes.prune_shape(found, depth)
         return replace(self, shape=found, depth=depth)
 
 
@@ -178,7 +170,7 @@ class _Tool:
             return False
         if (shape := self._new_shape(wire["parts"])) is None:
             return False
-        if merge_shapes(self.record.shape, shape) == self.record.shape:
+        if shapes.merge_shapes(self.record.shape, shape) == self.record.shape:
             return False
         found = self.record.with_shape(shape)
         if found.shape == self.record.shape:
@@ -190,12 +182,12 @@ class _Tool:
     def _new_shape(self, parts: Mapping[str, Json]) -> Shape | None:
         """Return the shape that a result adds to the record; None for no change."""
         text, blocks = parts.get("text"), parts.get("content") or ()
-        texts = [text, *(text_of(block) for block in blocks[:SAMPLED_ITEMS])]
+        texts = [text, *(text_of(block) for block in blocks[: shapes.SAMPLED_ITEMS])]
         if any(text is not None and len(text) > LARGE for text in texts):
             return None
-        if len(blocks) > SAMPLED_ITEMS:
-            parts = {**parts, "content": blocks[:SAMPLED_ITEMS]}
-        shape = shape_of(shape_value({"parts": parts}))
+        if len(blocks) > shapes.SAMPLED_ITEMS:
+            parts = {**parts, "content": blocks[: shapes.SAMPLED_ITEMS]}
+        shape = shapes.shape_of(shape_value({"parts": parts}))
         if text is None or "key" in parts or self.record.several:
             return shape
         known = self.record.shape
@@ -206,10 +198,10 @@ class _Tool:
             return shape
         if shape == Shape(items=NOTHING):
             return None
-        if self.parsed and outline(self.parsed[0]) != outline(shape):
+        if self.parsed and shapes.outline(self.parsed[0]) != shapes.outline(shape):
             self.parsed.clear()
         self.parsed.append(shape)
-        return merge_shapes(*self.parsed) if len(self.parsed) >= 3 else None
+        return shapes.merge_shapes(*self.parsed) if len(self.parsed) >= 3 else None
 
 
 @dataclass(eq=False)
@@ -357,7 +349,7 @@ def version_digest(tool: Tool) -> str:
 
 
 def _observation(record: ShapeRecord, seen: int) -> Observation:
-    return Observation(schema=shown(record.shape), count=record.count + seen)
+    return Observation(schema=shapes.shown(record.shape), count=record.count + seen)
 
 
 def _today() -> str:

@@ -14,7 +14,7 @@ from bridge.errors import ApprovalRefusedError, CannotAskError
 from bridge.gate.audit import AuditLog
 from bridge.gate.question import read_answer, safe_name
 from bridge.gate.server_starts import Starts, approved_record
-from bridge.inventory.project_servers import approval_needed, approval_question
+from bridge.inventory.configuration import approval_needed, approval_question
 from bridge.inventory.servers import Servers
 
 

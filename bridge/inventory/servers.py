@@ -18,10 +18,16 @@ from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
 from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownError, UpstreamError
 from bridge.guest.schema.names import nearest
-from bridge.inventory.configuration import Finder, ProjectConsents, with_own_aliases, with_unread
+from bridge.inventory.configuration import (
+    Finder,
+    ProjectConsents,
+    approval_needed,
+    reference_names,
+    with_own_aliases,
+    with_unread,
+)
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.learned_shapes import LearnedShapes, Loaded
-from bridge.inventory.project_servers import approval_needed, reference_names
 from bridge.inventory.refresher import STRAGGLER_SECONDS, Lister
 from bridge.inventory.secrets import Secrets
 from bridge.inventory.tool_cache import Listing, ToolCache

@@ -270,14 +270,9 @@ def question(
         # In full, since it counts as reviewed.
         description = one_line(skill.description, 5 * MAX_DESCRIPTION_CHARS)
         lines.append(f"    described as: {description}")
-    tools = [
-        f"{safe_name(server)}.{safe_name(tool)}"
-        for server, found in skill.header.tools.items()
-        for tool in found
-    ]
-    more = f" and {len(tools) - 12} more" if len(tools) > 12 else ""
     # The header is not approved, only the source below: a writer of the file can change it.
-    lines.append(f"    its file names as called: {', '.join(tools[:12]) or 'no tool'}{more}")
+    tools = _list_names(skill.header.tool_names) or "no tool"
+    lines.append(f"    its file names as called: {tools}")
     if skill.header.provenance is not None:
         lines.append(f"    saved by {_saver(skill.header.provenance)}")
     if stale:
@@ -297,9 +292,11 @@ def question(
 def _saver(provenance: Provenance) -> str:
     if provenance.anything:
         return "a run that may have read anything"
-    servers = sorted(provenance.servers)
-    more = f" and {len(servers) - 12} more" if len(servers) > 12 else ""
-    named = ", ".join(map(safe_name, servers[:12]))
-    labels = ", ".join(map(safe_name, sorted(provenance.labels)[:12]))
+    called, labels = _list_names(sorted(provenance.servers)), _list_names(sorted(provenance.labels))
     read = f", and read what is {labels}" if labels else ""
-    return f"a run that had called {named or 'no server'}{more}{read}"
+    return f"a run that had called {called or 'no server'}{read}"
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(map(safe_name, names[:12])) + more

@@ -15,8 +15,8 @@ import mcp_types as types
 from bridge.catalog.docs import Detail
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.errors import BridgeError, InvalidRequestError
+from bridge.inventory.configuration import waiting_line
 from bridge.inventory.guide import has_match, starting_line
-from bridge.inventory.project_servers import waiting_line
 from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.arguments import checked_arguments, field

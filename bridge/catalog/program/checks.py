@@ -17,14 +17,8 @@ from types import CoroutineType
 from typing import Any
 
 from bridge.catalog.entries import ServerEntry, call_signature
-from bridge.catalog.program.advice import (
-    list_names,
-    no_helper,
-    no_tool,
-    quote,
-    undefined_name,
-    wrong_argument,
-)
+from bridge.catalog.program import advice
+from bridge.catalog.program.advice import quote
 from bridge.catalog.program.guard import Report, Verdict
 from bridge.catalog.program.parsing import AWAIT, Edit
 from bridge.catalog.program.references import CallReader, CallText, helper_parameters
@@ -159,7 +153,7 @@ class _Preflight:
             if severity == "deny":
                 # Report each name once, but again if the first report was not certain.
                 seen.add(name)
-            message = partial(undefined_name, node, survey, self._aliases)
+            message = partial(advice.undefined_name, node, survey, self._aliases)
             is_answer = name == "final_answer" and node is answer
             edits = (Edit("answer", node),) if is_answer else ()
             self._report.add(node, "undefined-name", severity, message, edits)
@@ -201,13 +195,13 @@ class _Preflight:
         name, server = symbol.name, symbol.server
         severity = self._survey.raises(context, raised)
         if server is None:
-            self._report.add(node, "unknown-helper", severity, partial(no_helper, name))
+            self._report.add(node, "unknown-helper", severity, partial(advice.no_helper, name))
             return
         looked_for = name in self._survey.words and raised != "MissingKeyError"
         if looked_for or self._introspects or self._may_appear(server, node):
             # The program checks whether the tool exists, or adds the tool.
             severity = "note"
-        self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
+        self._report.add(node, "unknown-tool", severity, partial(advice.no_tool, server, name))
 
     def _may_appear(self, server: ServerEntry, node: ast.expr | ast.stmt) -> bool:
         called = self._called.get(server.name)
@@ -224,7 +218,7 @@ class _Preflight:
             message = (
                 f"{quote(symbol.name)} is a server and cannot be called; call one of its tools: "
                 f"`await {symbol.name}.<tool>(...)`. Tools: "
-                f"{list_names([entry.alias for entry in symbol.server.tools])}"
+                f"{advice.list_names([entry.alias for entry in symbol.server.tools])}"
             )
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
@@ -255,7 +249,7 @@ class _Preflight:
             severity = "note"
         if call.entry is None:
             severity = "note" if self._may_appear(call.server, node) else severity
-            message = partial(no_tool, call.server, call.tool, by_name=True)
+            message = partial(advice.no_tool, call.server, call.tool, by_name=True)
             self._report.add(node, "unknown-tool", severity, message)
         self._called.setdefault(call.server.name, (node.lineno, node.col_offset))
         if call.entry is not None and call.given is not None:
@@ -288,7 +282,7 @@ class _Preflight:
         optional = label.rpartition(".")[2] in BY_NAME or given.may_be_all(parameters)
         for one in wrong:
             if one.rule != "missing-argument" or not optional:
-                words = partial(wrong_argument, label, one, signature)
+                words = partial(advice.wrong_argument, label, one, signature)
                 self._report.add(keywords.get(one.name, node), one.rule, severity, words)
 
     def _expression(self, node: ast.Expr, context: Context) -> None:
