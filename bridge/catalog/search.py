@@ -107,13 +107,6 @@ def index_text(text: str) -> str:
     return valid_text(text)
 
 
-def words_of_query(query: str) -> list[str]:
-    """Return a query's words, with abbreviations expanded, without stop words if others remain."""
-    query_runs = runs(query)
-    telling = [run for run in query_runs if run.lower() not in _FILLERS]
-    return [long for run in telling or query_runs for long in _SHORT_FOR.get(run.lower(), (run,))]
-
-
 def same(given: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(other for word in given for other in _OTHERS.get(word, ())))
 
@@ -239,7 +232,9 @@ class ToolIndex:
     ) -> list[Match]:
         """Return the tools of one server, or of all, that match `query`, best first."""
         spelled = query[:MAX_QUERY_CHARS]
-        asked_runs = words_of_query(spelled)
+        query_runs = runs(spelled)
+        telling = [run for run in query_runs if run.lower() not in _FILLERS] or query_runs
+        asked_runs = [long for run in telling for long in _SHORT_FOR.get(run.lower(), (run,))]
         if not asked_runs:
             message = "The query has no words in it."
             raise InvalidRequestError(

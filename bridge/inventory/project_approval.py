@@ -47,14 +47,14 @@ class ProjectApproval:
 
     async def _ask(self, proposal: ProposedServer, run: RunCaller) -> None:
         asked, consents = approval_question(proposal), self._servers.consents
+        why = "" if run.identified else "the owner of this run is unknown"
+        if consents is None:
+            why = "this bridge stores no approvals"
+        elif asked is None:
+            why = "its definition is too long for a question"
+        if consents is None or asked is None or why:
+            raise approval_needed(proposal, f" No user can be asked: {why}.")
         try:
-            if consents is None:
-                raise CannotAskError("No user can be asked: this bridge stores no approvals.")
-            if not run.identified:
-                raise CannotAskError("No user can be asked: the owner of this run is unknown.")
-            if asked is None:
-                message = "No user can be asked: its definition is too long for a question."
-                raise CannotAskError(message)
             answer = await run.elicit(asked)
         except CannotAskError as error:
             raise approval_needed(proposal, f" {error.why}") from None

@@ -68,7 +68,7 @@ class Lister:
         self._failure_seconds = failure_seconds
         self._specs: Mapping[str, ServerSpec] = {}
         self._saved: dict[str, float] = {}
-        self._requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}  # Those that are not done.
         # Errors of failed requests, and the time until which the servers are not asked again.
         self._failures: dict[str, tuple[ServerSpec, BridgeError, float]] = {}
         self._asked_at: dict[str, tuple[int, int] | None] = {}
@@ -147,17 +147,14 @@ class Lister:
             remedy="Try again later, or name it in the program, which then waits for it.",
         )
 
-    def current_request(self, name: str) -> Request | None:
-        return self._requests.get(name)
-
     def request(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Request:
         if self.tasks is None:
             raise RuntimeError("the servers have to be entered before they can be asked")
         spec = self._pool.spec(name)
-        request = self._requests.get(name)
+        request = self.requests.get(name)
         if request is None or request.spec != spec:
             deadline = anyio.current_time() + self._straggler_seconds
-            request = self._requests[name] = Request(spec=spec, deadline=deadline)
+            request = self.requests[name] = Request(spec=spec, deadline=deadline)
             self.tasks.start_soon(self._run_request, request, limiter)
         return request
 
@@ -180,8 +177,8 @@ class Lister:
             logger.exception("asking server %s for its tools failed", name)
         finally:
             request.done.set()
-            if self._requests.get(name) is request:
-                del self._requests[name]
+            if self.requests.get(name) is request:
+                del self.requests[name]
         error = request.outcome
         if isinstance(error, UpstreamError) and self._specs.get(name) == request.spec:
             until = anyio.current_time() + self._failure_seconds
@@ -307,7 +304,7 @@ class Lister:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")
 
     async def _stop_unused(self, name: str) -> None:
-        request = self.current_request(name)
+        request = self.requests.get(name)
         if request is not None:
             await request.done.wait()
         if name not in self._used and name in self._pool.names():

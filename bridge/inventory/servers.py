@@ -257,12 +257,10 @@ class Servers:
 
     def starting_servers(self, names: Iterable[str]) -> list[str]:
         unknown = (name for name in names if self.inventory.tools(name) is None)
-        return [name for name in unknown if self._lister.current_request(name) is not None]
+        return [name for name in unknown if name in self._lister.requests]
 
     async def wait_for_starts(self, names: Iterable[str]) -> None:
-        for request in filter(
-            None, map(self._lister.current_request, self.starting_servers(names))
-        ):
+        for request in [self._lister.requests[name] for name in self.starting_servers(names)]:
             await request.done.wait()
 
     async def load(

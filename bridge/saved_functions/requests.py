@@ -75,7 +75,7 @@ class KeptRequests:
             "delete_memory": (self._delete_memory, "destructive"),
         }
         return {
-            name: answer if effect is None else self._once(name, effect, answer)
+            name: answer if effect is None else partial(self._answer_once, name, effect, answer)
             for name, (answer, effect) in methods.items()
         }
 
@@ -83,23 +83,21 @@ class KeptRequests:
         facts = {"did": did, "skill": skill, **({"digest": digest} if digest else {})}
         self._skills.note(self._request.run_id, facts)
 
-    def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
-        """Return a handler whose effect a retry of the run does not repeat."""
-
-        async def answer_once(params: Mapping[str, Json]) -> Json:
-            if self._request.mode == "plan" and effect != "read":
-                message = f"A plan changes nothing, so {method} was not done."
-                raise CallFailedError(f"{message} Call it without a plan.", kind="policy")
-            if method.endswith("_skill"):
-                return await self._own.make(method, params, effect, answer)
-            if not owner_of(self._request):
-                message = "The caller of this run is not identified, so it has no memories."
-                remedy = "Over HTTP a client that sends an Authorization header has them."
-                raise CallDeniedError(message, remedy=remedy)
-            async with self._turn:
-                return await self._own.make(method, params, effect, answer)
-
-        return answer_once
+    async def _answer_once(
+        self, method: str, effect: Effect, answer: Answer, params: Mapping[str, Json]
+    ) -> Json:
+        """Return the answer to a request whose effect a retry of the run does not repeat."""
+        if self._request.mode == "plan" and effect != "read":
+            message = f"A plan changes nothing, so {method} was not done. Call it without a plan."
+            raise CallFailedError(message, kind="policy")
+        if method.endswith("_skill"):
+            return await self._own.make(method, params, effect, answer)
+        if not owner_of(self._request):
+            message = "The caller of this run is not identified, so it has no memories."
+            remedy = "Over HTTP a client that sends an Authorization header has them."
+            raise CallDeniedError(message, remedy=remedy)
+        async with self._turn:
+            return await self._own.make(method, params, effect, answer)
 
     async def _save_skill(self, params: Mapping[str, Json]) -> Json:
         self._review.check("save")

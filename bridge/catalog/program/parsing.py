@@ -51,11 +51,11 @@ def parse(code: str) -> ast.Module | Finding:
             f"the program has {len(code):,} characters, and only {MAX_SCANNED_CHARS:,} can be "
             "checked; load data with tool calls instead of writing it into the program"
         )
-        return _unread(TOO_LONG, message)
+        return Finding(line=0, rule=TOO_LONG, message=message)
     braces = code.count("{")
     if braces > MAX_BRACES and _F_STRING.search(code):
         message = f'the program has f-strings and "{{" {braces:,} times, more than {MAX_BRACES:,}'
-        return _unread(TOO_LONG, message)
+        return Finding(line=0, rule=TOO_LONG, message=message)
     source = code.removeprefix("\ufeff")
     try:
         with warnings.catch_warnings():
@@ -79,7 +79,7 @@ def parse(code: str) -> ast.Module | Finding:
         return _syntax(str(error), 0, 0)
     except (RecursionError, MemoryError):
         message = "the program is nested too deeply to be checked; split up its expressions"
-        return _unread(TOO_DEEP, message)
+        return Finding(line=0, rule=TOO_DEEP, message=message)
 
 
 def _compile(source: str) -> ast.Module:
@@ -89,15 +89,11 @@ def _compile(source: str) -> ast.Module:
     return tree
 
 
-def _unread(rule: str, message: str, line: int = 0, column: int = 0) -> Finding:
-    return Finding(line=line, column=column, rule=rule, message=message)
-
-
 def _syntax(message: str | None, line: int | None, column: int | None) -> Finding:
     reason = plainly(message or "not Python", 200)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     text = f"syntax error: {reason}, as Python {version} reads it"
-    return _unread(SYNTAX, text, max(line or 0, 0), max(column or 0, 0))
+    return Finding(line=max(line or 0, 0), column=max(column or 0, 0), rule=SYNTAX, message=text)
 
 
 def plainly(text: str, size: int) -> str:
