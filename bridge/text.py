@@ -265,3 +265,7 @@ def join_names(names: Sequence[str], limit: int, others: str = "") -> str:
     fit = sum(end <= room for end in ends)
     rest = f"{len(names) - fit:,} more{others}"
     return f"{', '.join(names[:fit])} and {rest}" if fit else rest
+
+
+def list_names(names: Sequence[str], most: int = 12) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

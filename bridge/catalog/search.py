@@ -200,9 +200,6 @@ class ToolIndex:
         self._tools: dict[int, Tool] = {}
         self._own_words: dict[str, frozenset[str]] = {}
 
-    def __len__(self) -> int:
-        return len(self._tools)
-
     def update(self, servers: Mapping[str, tuple[Tool, ...]]) -> bool:
         """Replace the tools in the index; return whether it changed."""
         gone = [name for name in self._servers if name not in servers]

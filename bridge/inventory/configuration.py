@@ -34,6 +34,7 @@ from bridge.inventory.secrets import Secrets
 from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Json
 from bridge.settings import Settings, home, moved_dir, store_of, writable_places
+from bridge.text import list_names
 
 logger = logging.getLogger(__name__)
 
@@ -201,13 +202,12 @@ def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededE
     )
 
 
-def waiting_line(proposals: Sequence[ProposedServer], most: int = 5) -> str:
+def waiting_line(proposals: Sequence[ProposedServer]) -> str:
     if not proposals:
         return ""
-    names = list(dict.fromkeys(safe_name(each.name) for each in proposals))
-    shown = ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")
+    names = list_names(list(dict.fromkeys(safe_name(each.name) for each in proposals)), 5)
     return (
-        f"Not approved, so not started (servers of this project): {shown}. The user can look at "
+        f"Not approved, so not started (servers of this project): {names}. The user can look at "
         "one and approve it: `mcp-code-bridge servers approve NAME`."
     )
 

@@ -170,8 +170,6 @@ class _Tool:
             return False
         if (shape := self._new_shape(wire["parts"])) is None:
             return False
-        if shapes.merge_shapes(self.record.shape, shape) == self.record.shape:
-            return False
         found = self.record.with_shape(shape)
         if found.shape == self.record.shape:
             return False

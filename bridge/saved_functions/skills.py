@@ -34,6 +34,7 @@ from bridge.model.results import error_run
 from bridge.saved_functions.files import SkillIndex
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, Skill, named_skills
 from bridge.settings import Settings, store_of
+from bridge.text import list_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +272,7 @@ def question(
         description = one_line(skill.description, 5 * MAX_DESCRIPTION_CHARS)
         lines.append(f"    described as: {description}")
     # The header is not approved, only the source below: a writer of the file can change it.
-    tools = _list_names(skill.header.tool_names) or "no tool"
+    tools = list_names(list(map(safe_name, skill.header.tool_names))) or "no tool"
     lines.append(f"    its file names as called: {tools}")
     if skill.header.provenance is not None:
         lines.append(f"    saved by {_saver(skill.header.provenance)}")
@@ -292,11 +293,9 @@ def question(
 def _saver(provenance: Provenance) -> str:
     if provenance.anything:
         return "a run that may have read anything"
-    called, labels = _list_names(sorted(provenance.servers)), _list_names(sorted(provenance.labels))
+    called, labels = (
+        list_names(list(map(safe_name, sorted(names))))
+        for names in (provenance.servers, provenance.labels)
+    )
     read = f", and read what is {labels}" if labels else ""
     return f"a run that had called {called or 'no server'}{read}"
-
-
-def _list_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-    return ", ".join(map(safe_name, names[:12])) + more

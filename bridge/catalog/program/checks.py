@@ -218,7 +218,7 @@ class _Preflight:
             message = (
                 f"{quote(symbol.name)} is a server and cannot be called; call one of its tools: "
                 f"`await {symbol.name}.<tool>(...)`. Tools: "
-                f"{advice.list_names([entry.alias for entry in symbol.server.tools])}"
+                f"{advice.list_tools(entry.alias for entry in symbol.server.tools)}"
             )
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
