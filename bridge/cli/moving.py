@@ -20,7 +20,7 @@ from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
 from bridge.inventory.configuration import consents_of
-from bridge.inventory.tool_cache import ToolCache
+from bridge.inventory.inventory import ToolCache
 from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of

@@ -58,7 +58,7 @@ def complete_servers(settings: Settings, context: Context) -> Iterable[str]:
 @_completes
 def complete_tools(settings: Settings, context: Context) -> Iterable[str]:
     """Yield the tools of the last listings as SERVER.TOOL; as TOOL if a server is given."""
-    from bridge.inventory.tool_cache import ToolCache
+    from bridge.inventory.inventory import ToolCache
 
     given = context.params.get("server")
     for server, listing in ToolCache(store_of(settings)).load_all(_specs(settings)).items():

@@ -29,9 +29,8 @@ from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, S
 from bridge.discovery.watch import Watch
 from bridge.errors import ApprovalNeededError
 from bridge.gate.question import form, one_line, quote_text, safe_name, visible_lines
-from bridge.inventory.inventory import ToolInventory
+from bridge.inventory.inventory import ToolCache, ToolInventory
 from bridge.inventory.secrets import Secrets
-from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Json
 from bridge.settings import Settings, home, moved_dir, store_of, writable_places
 from bridge.text import list_names

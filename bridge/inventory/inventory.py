@@ -1,16 +1,21 @@
 """Holds every server's tools, and caches the catalog entries and stubs made from them.
 
+The store has each server's last list of tools, so that later bridges need not start the server.
 A run pays only for the tools that it uses. Callers that cache data made from entries store the
 `revision` with it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from time import time
+from typing import TYPE_CHECKING, Any, Literal
 
 from bridge.catalog.entries import (
     Recall,
@@ -24,12 +29,110 @@ from bridge.catalog.entries import (
 from bridge.catalog.program.symbols import SERVER_METHODS
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_tools
-from bridge.model import Json, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Json, ServerSpec, Tool
 from bridge.rpc.values import call_parts
+from bridge.store import Store
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
     from bridge.inventory.learned_shapes import LearnedShapes
-    from bridge.inventory.tool_cache import Listing
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 8 * MEBIBYTE
+"""Size of one listing, against a server's long list. Hundreds of large schemas take a tenth."""
+
+AGE = 90 * 24 * 3600.0  # In seconds. A listing that was not renewed is of an unused server.
+
+_KIND = "listing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A server's list of tools."""
+
+    server: str
+    tools: tuple[Tool, ...]
+    info: Mapping[str, str] = field(default_factory=dict)  # As in `ServerState.server_info`.
+    listed_at: float = 0.0  # Seconds since the epoch.
+    start_seconds: float | None = None  # Of start and list; None if it was already running.
+    form: Literal[2] = 2  # Version of this format; others are ignored.
+
+    @property
+    def schema_bytes(self) -> int:
+        """The size of the tools' definitions as JSON."""
+        size = 0
+        for tool in self.tools:
+            described: dict[str, Json] = {
+                "name": tool.name,
+                "description": tool.description,
+                "inputSchema": tool.input_schema,
+            }
+            if tool.output_schema is not None:
+                described["outputSchema"] = tool.output_schema
+            text = json.dumps(described, ensure_ascii=False, separators=(",", ":"))
+            size += len(text.encode("utf-8", "replace"))
+        return size
+
+
+@cache
+def _adapter() -> TypeAdapter[Listing]:
+    # Imported late, because without listings the response to `initialize` need not wait for it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Listing)
+
+
+def listing_digest(spec: ServerSpec) -> str:
+    identity = [
+        spec.name,
+        spec.definition,
+        None if spec.tools.only is None else sorted(spec.tools.only),
+        sorted(spec.tools.without),
+    ]
+    return hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class ToolCache:
+    """Reads and writes listings; logs and ignores failures."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load(self, spec: ServerSpec) -> Listing | None:
+        return self.load_all([spec]).get(spec.name)
+
+    def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
+        named = {listing_digest(spec): spec for spec in specs}
+        found: dict[str, bytes] = {}
+        try:
+            found = self._store.documents(_KIND, named)
+        except OSError as error:
+            logger.debug("stored lists of tools cannot be read: %s", error)
+        listings: dict[str, Listing] = {}
+        for name, data in found.items():
+            spec = named[name]
+            try:
+                listing = _adapter().validate_json(data)
+            except ValueError as error:
+                logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
+                continue
+            # A listing of another name would attribute its tools to the wrong server.
+            if {listing.server, *(tool.server for tool in listing.tools)} == {spec.name}:
+                listings[spec.name] = listing
+        return listings
+
+    def save(self, spec: ServerSpec, listing: Listing) -> None:
+        data = _adapter().dump_json(listing)
+        if len(data) > MAX_BYTES:
+            return
+        try:
+            with self._store.writing() as kept:
+                kept.put(_KIND, "", listing_digest(spec), data)
+                kept.prune(_KIND, most=500, oldest=time() - AGE)
+        except OSError as error:
+            logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
 
 
 class ToolInventory:

@@ -25,7 +25,7 @@ from bridge.catalog import shapes
 from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape
 from bridge.guest.protocol.results import text_of
-from bridge.inventory.tool_cache import AGE, listing_digest
+from bridge.inventory.inventory import AGE, listing_digest
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import LARGE
 from bridge.rpc.values import shape_value

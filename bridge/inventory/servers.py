@@ -37,10 +37,9 @@ from bridge.inventory.configuration import (
     with_own_aliases,
     with_unread,
 )
-from bridge.inventory.inventory import ToolInventory
+from bridge.inventory.inventory import Listing, ToolCache, ToolInventory
 from bridge.inventory.learned_shapes import LearnedShapes, Loaded
 from bridge.inventory.secrets import Secrets
-from bridge.inventory.tool_cache import Listing, ToolCache
 from bridge.model import ServerSpec, Tool
 from bridge.text import list_names
 from bridge.upstream.client_features import clear_caller
