@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Mapping
 from functools import reduce
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
+
+T = TypeVar("T")
 
 # A server's results have any size.
 MAX_DEPTH = 6  # Recorded levels of nesting; of deeper objects and lists only the presence.
@@ -122,24 +124,20 @@ def _both(one: Shape, two: Shape) -> Shape:
     return Shape(
         plain=plain,
         blob=one.blob or two.blob,
-        items=_either(one.items, two.items),
-        fields=_fields(one.fields, two.fields),
+        items=_either(one.items, two.items, _both),
+        fields=_either(one.fields, two.fields, _both_fields),
     )
 
 
-def _either(one: Shape | None, two: Shape | None) -> Shape | None:
-    if one is None or two is None:
-        return two if one is None else one
-    return _both(one, two)
+def _either(one: T | None, two: T | None, both: Callable[[T, T], T]) -> T | None:
+    return both(one, two) if one and two else one or two
 
 
-def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
-    if one is None or two is None:
-        return two if one is None else one
+def _both_fields(one: Fields, two: Fields) -> Fields:
     named = dict(one.named)
     for name, shape in two.named.items():
         named[name] = _both(named[name], shape) if name in named else shape
-    other = _either(one.other, two.other)
+    other = _either(one.other, two.other, _both)
     return _limit_fields(Fields(named, one.always & two.always, other, one.is_map or two.is_map))
 
 

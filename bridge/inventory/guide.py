@@ -51,7 +51,6 @@ class GuestGuide:
         self._described: tuple[ServerEntry, ...] | None = None
         self._described_revision = -1
         self._descriptions = {False: "", True: ""}  # By whether they are brief.
-        self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
@@ -112,18 +111,10 @@ class GuestGuide:
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
         offers = offers if limits.directories else replace(offers, directories=())
+        entries = self._servers.inventory.entries(loaded=loaded)
+        text = docs.capabilities(entries, limits=limits, offers=offers)
         left_out = waiting_line(self._servers.discovery.proposed)
-        key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
-        text = self._guides.get(key)
-        if text is None:
-            entries = self._servers.inventory.entries(loaded=loaded)
-            text = docs.capabilities(entries, limits=limits, offers=offers)
-            if left_out:
-                text = f"{text.rstrip()}\n\n{left_out}\n"
-            if len(self._guides) >= 32:  # One for each set of servers that programs use.
-                self._guides.clear()
-            self._guides[key] = text
-        return text
+        return f"{text.rstrip()}\n\n{left_out}\n" if left_out else text
 
     def servers_json(self) -> str:
         states = self._servers.pool.states()

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from bridge.catalog.entries import (
     Recall,
     ServerEntry,
-    run_discovered,
     run_server,
     server_aliases,
     to_call,
@@ -61,7 +60,6 @@ class Listing:
 
     @property
     def schema_bytes(self) -> int:
-        """The size of the tools' definitions as JSON."""
         size = 0
         for tool in self.tools:
             described: dict[str, Json] = {
@@ -153,9 +151,7 @@ class ToolInventory:
         self._entries: dict[str, ServerEntry] = {}
         self._by_name: dict[str, dict[str, Tool]] = {}
         self._all: tuple[ServerEntry, ...] | None = None
-        # These depend on `revision` alone.
         self._initial: tuple[ServerEntry, ...] | None = None
-        self._discovered: list[dict[str, Any]] | None = None
         self._changing: set[str] = set()
         self._stubs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
@@ -165,7 +161,7 @@ class ToolInventory:
 
     def _revise(self) -> None:
         self._revision += 1
-        self._initial = self._discovered = None
+        self._initial = None
         for listener in tuple(self._listeners):
             listener()
 
@@ -320,12 +316,6 @@ class ToolInventory:
                 for name in self._descriptions
             )
         return self._initial
-
-    def discovery_lines(self, loaded: Collection[str]) -> list[dict[str, Any]]:
-        if self._discovered is None:
-            self._discovered = run_discovered(self.entries())
-        lines = self._discovered
-        return [{**line, "loaded": True} if line["name"] in loaded else line for line in lines]
 
     def stubs(self, name: str, used: frozenset[str] | None) -> dict[str, Any]:
         """Return one server's part of `Run.servers`.

@@ -222,7 +222,7 @@ class _Server:
         return found
 
     def news(self, day: str) -> dict[str, ShapeRecord]:
-        """Return the unstored records, and mark them as stored."""
+        """Return the unstored records; they count as stored now."""
         found: dict[str, ShapeRecord] = {}
         for tool in self.tools.values():
             if tool.unwritten:
@@ -283,7 +283,6 @@ class LearnedShapes:
         return known is not None and bool(known.stored or known.tools)
 
     def current(self, server: str, tool: Tool) -> Observation | None:
-        """Return the present shape of a tool's results."""
         live = self._live(server, tool)
         if live is None:
             return self.initial(server, tool)

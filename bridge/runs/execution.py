@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
+from bridge.catalog.entries import run_discovered
 from bridge.errors import AuditError
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
@@ -127,7 +128,7 @@ def run_frame(
         code=run.request.code,
         argv=list(run.request.argv),
         servers=stubs,
-        discovered=known.discovery_lines(loaded) if reach is None else [],
+        discovered=run_discovered(known.entries(loaded=loaded)) if reach is None else [],
         capabilities=parts.guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
             # The host enforces the time limit, since only it knows how long questions took.

@@ -443,12 +443,12 @@ class SymbolResolver:
                 value, at = bound[0] if len(bound) == 1 else (None, context)
                 return self._text(value, at) if isinstance(value, ast.expr) else None
             case ast.BinOp(op=ast.Add()):
-                return self._joined((node.left, node.right), "", context)
+                return self._join_texts((node.left, node.right), "", context)
             case ast.BinOp(op=ast.Div()):
                 # `/` joins paths.
-                return self._joined((node.left, node.right), "/", context)
+                return self._join_texts((node.left, node.right), "/", context)
             case ast.JoinedStr():
-                return self._joined(node.values, "", context)
+                return self._join_texts(node.values, "", context)
             case ast.FormattedValue(conversion=-1, format_spec=None):
                 return self._text(node.value, context)
             case ast.Call() if node.args and not node.keywords:
@@ -461,13 +461,15 @@ class SymbolResolver:
             separator = function.value
             if isinstance(separator, ast.Constant) and isinstance(separator.value, str):
                 items = given.elts if isinstance(given, ast.List | ast.Tuple) else None
-                return None if items is None else self._joined(items, separator.value, context)
+                return None if items is None else self._join_texts(items, separator.value, context)
         dotted = [one.dotted for one in self._of(function, context, 3) if one is not None]
         if not _JOINS.isdisjoint(dotted):
-            return self._joined(node.args, "/", context)
+            return self._join_texts(node.args, "/", context)
         return None if _SAME_TEXT.isdisjoint(dotted) else self._text(given, context)
 
-    def _joined(self, nodes: Sequence[ast.expr], separator: str, context: Context) -> str | None:
+    def _join_texts(
+        self, nodes: Sequence[ast.expr], separator: str, context: Context
+    ) -> str | None:
         pieces, room = list[str](), 4096
         for node in nodes:
             piece = self._text(node, context)
