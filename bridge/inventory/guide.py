@@ -228,11 +228,11 @@ class GuestGuide:
             matches = await anyio.to_thread.run_sync(find)
         poor = bool(matches) and matches[0].fit < GOOD_FIT
         documents: list[dict[str, Any]] = []
-        returned: list[tuple[Tool, dict[str, Any]]] = []
+        returned: dict[tuple[str, str, str], dict[str, Any]] = {}
         for match in matches[: 3 if poor else None]:
-            name, score = match.tool.server, round(match.score, 3)
+            tool, name, score = match.tool, match.tool.server, round(match.score, 3)
             if name == SKILLS_SERVER and self._skills is not None:
-                found = self._skills.docs(match.tool.name)
+                found = self._skills.docs(tool.name)
                 if found is not None:
                     documents.append({**found, "score": score})
                 continue
@@ -240,14 +240,14 @@ class GuestGuide:
                 # Removed from the configuration during the search.
                 continue
             entry = inventory.entry(name)
-            same = next((one for tool, one in returned if _is_same(tool, match.tool)), None)
-            listed = next((tool for tool in entry.tools if tool.tool.name == match.tool.name), None)
-            if same is not None:
-                same.setdefault("also", []).append(f"mcp_{entry.alias}")
+            key = (tool.name, tool.description, json.dumps(tool.input_schema, sort_keys=True))
+            listed = next((one for one in entry.tools if one.tool.name == tool.name), None)
+            if key in returned:
+                returned[key].setdefault("also", []).append(f"mcp_{entry.alias}")
             elif listed is not None:
                 found = await anyio.to_thread.run_sync(docs.tool_docs, entry, listed, detail)
-                documents.append({**found, "score": score})
-                returned.append((match.tool, documents[-1]))
+                returned[key] = {**found, "score": score}
+                documents.append(returned[key])
         return [{**document, "poor": True} for document in documents] if poor else documents
 
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
@@ -266,11 +266,3 @@ def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
 def starting_line(starting: Sequence[str], names: Sequence[str]) -> str:
     count = f"{len(starting)} of {len(names)} servers {'is' if len(starting) == 1 else 'are'}"
     return f"{count} still starting; search again in some seconds, with the same words."
-
-
-def _is_same(one: Tool, other: Tool) -> bool:
-    return one.server != other.server and (one.name, one.description, one.input_schema) == (
-        other.name,
-        other.description,
-        other.input_schema,
-    )

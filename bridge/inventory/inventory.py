@@ -306,12 +306,10 @@ class ToolInventory:
         pay for their whole conversation again. Depends on `revision` alone.
         """
         shapes = self._shapes
-        if shapes is None:
-            return self.entries()
         if self._initial is None:
             self._initial = tuple(
                 self._entry(name, partial(shapes.initial, name))
-                if shapes.has_any(name)
+                if shapes is not None and shapes.has_any(name)
                 else self.entry(name)
                 for name in self._descriptions
             )
