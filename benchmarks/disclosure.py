@@ -33,7 +33,7 @@ from benchmarks.disclosure_servers import CROWD_SERVERS, Given, crowd, packages,
 from benchmarks.disclosure_speed import Speed, speed
 from benchmarks.machine import machine
 from bridge.catalog.search import ToolIndex
-from bridge.inventory.tool_cache import Listing
+from bridge.inventory.inventory import Listing
 from bridge.model import Tool
 from bridge.runs import open_engine
 from bridge.server.app import tool_list

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from bridge.catalog.prose import one_line
 from bridge.catalog.search import words
 from bridge.model import Effect, Tool
 from bridge.settings import globs
 from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
 from bridge.settings.policy_edit import toml_key, toml_value
-from bridge.text import valid_text
+from bridge.text import one_line, valid_text
 
 _REQUESTS = ("resources/read", "prompts/get")
 """The policy's names for requests of the protocol; a tool with such a name gets no line."""

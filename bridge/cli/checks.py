@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 
-from bridge.catalog.prose import join_names
 from bridge.cli.output import visible, write_json, write_list, write_prose
 from bridge.cli.servers import SERVER_UNREACHABLE
 from bridge.cli.status import waiting
@@ -16,6 +15,7 @@ from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
 from bridge.server import known_clients
 from bridge.server.app import tool_list
+from bridge.text import join_names
 from bridge.tokens import count_tokens, definition_text
 
 

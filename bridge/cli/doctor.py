@@ -23,8 +23,7 @@ from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, UsageError
-from bridge.inventory.configuration import context_for
-from bridge.inventory.consents import consents_of
+from bridge.inventory.configuration import consents_of, context_for
 from bridge.model import MEBIBYTE, Directory
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe

@@ -48,8 +48,7 @@ from bridge.client_configs.writers import (
 )
 from bridge.discovery.finder import Discovery, discover
 from bridge.errors import BridgeError, UsageError
-from bridge.inventory.configuration import context_for
-from bridge.inventory.consents import consents_of
+from bridge.inventory.configuration import consents_of, context_for
 from bridge.settings import Settings, http_token
 from bridge.text import counted
 

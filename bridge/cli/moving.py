@@ -19,8 +19,8 @@ from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
-from bridge.inventory.consents import consents_of
-from bridge.inventory.tool_cache import ToolCache
+from bridge.inventory.configuration import consents_of
+from bridge.inventory.inventory import ToolCache
 from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of

@@ -16,9 +16,7 @@ from bridge.catalog.program.expected_calls import (
     ExpectedCall,
     expected_calls,
 )
-from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.references import NameTable
-from bridge.catalog.prose import clip
 from bridge.cli.options import AsJson, Code, Server, Yes, arg, complete_tools, flag
 from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
 from bridge.cli.person import Person
@@ -29,12 +27,12 @@ from bridge.gate.flow import Flow
 from bridge.gate.pins import Pins
 from bridge.gate.policy import OPEN, Outlook, Policy, Step, flow_decision, outlook
 from bridge.gate.question import because
-from bridge.model import Action, Effect, Json, Tool, short_digest
+from bridge.model import Action, Effect, Finding, Json, Tool, short_digest
 from bridge.settings import Settings, parsers, store_of
 from bridge.settings.globs import any_matcher, literal, matcher
 from bridge.settings.policy import FlowRule, PolicySpec
 from bridge.settings.policy_edit import append_policy, rule_for, toml_value
-from bridge.text import counted
+from bridge.text import clip, counted
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
@@ -298,14 +296,14 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
 
     servers = engine.servers
     reading = await read(code, NameTable(servers.inventory.entries()), "off")
-    if isinstance(reading.survey, Unread):
-        raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
+    if isinstance(reading.survey, Finding):
+        raise UsageError(f"The program cannot be read: {reading.survey}.")
     if reading.references.unknown:
         unknown = "; ".join(reading.references.unknown.values())
         raise UsageError(servers.unknown_server_text(unknown))
     with waiting("asking the program's servers for their tools"):
         errors = await servers.load_unknown(reading.references.servers, patient=True)
-    survey = expected_calls(reading.survey, servers.entries())
+    survey = expected_calls(reading.survey, servers.inventory.entries())
     policy = engine.gate.policy()
     judged = _judge(policy, survey.calls, lambda name: servers.inventory.tools(name) is not None)
     denied = sum(strictest(o.decision, flow).action == "deny" for _, o, flow in judged)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
-from bridge.catalog.prose import clip
 from bridge.cli.options import AsJson, arg, complete_servers, count, flag
 from bridge.cli.output import (
     terminal_width,
@@ -35,12 +34,15 @@ from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
-from bridge.inventory.configuration import context_for
-from bridge.inventory.consents import consents_of
-from bridge.inventory.project_servers import definition_lines, reference_names
+from bridge.inventory.configuration import (
+    consents_of,
+    context_for,
+    definition_lines,
+    reference_names,
+)
 from bridge.model import ServerSpec, Source
 from bridge.settings import Settings, home, parsers, store_of
-from bridge.text import counted
+from bridge.text import clip, counted
 from bridge.upstream.server_log import log_path
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from bridge.cli.status import open_engine, waiting
 from bridge.client_configs.entry import own_entry
 from bridge.client_configs.writers import Machine, Scope, Target, detect_targets, writer_for
 from bridge.errors import BridgeError, UsageError
-from bridge.inventory.consents import consents_of
+from bridge.inventory.configuration import consents_of
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.settings import Settings

@@ -130,9 +130,7 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
         "version": skill.version,
         "description": skill.description,
         "signature": skill.signature,
-        "tools": [
-            f"{server}.{tool}" for server, tools in skill.header.tools.items() for tool in tools
-        ],
+        "tools": skill.header.tool_names,
         "created": skill.header.created,
         "updated": skill.header.updated,
         "digest": skill.digest,

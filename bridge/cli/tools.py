@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.entries import server_stub, tool_stub
-from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.cli.options import AsJson, arg, complete_servers, complete_tools, flag, opt
 from bridge.cli.output import (
     terminal_width,
@@ -19,9 +18,9 @@ from bridge.cli.output import (
 from bridge.cli.servers import SERVER_UNREACHABLE, none_found
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UnknownError
-from bridge.inventory.project_servers import waiting_line
+from bridge.inventory.configuration import waiting_line
 from bridge.settings import Settings
-from bridge.text import counted
+from bridge.text import clip, counted, first_sentence, one_line
 
 if TYPE_CHECKING:
     from bridge.runs import Engine

@@ -14,18 +14,19 @@ from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import explain_syntax
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.guard import NOTHING
-from bridge.catalog.program.parsing import Unread, apply_edits
+from bridge.catalog.program.parsing import apply_edits
 from bridge.catalog.program.references import NameTable, References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
 from bridge.inventory.project_approval import ProjectApproval
-from bridge.model import Limits, RunRequest, RunResult, Tool
+from bridge.model import Finding, Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refusal_result
 from bridge.runs.execution import Parts, PreparedRun
 from bridge.runs.input_files import resolve_files
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
+from bridge.saved_functions.source import PACKAGE
 from bridge.sessions import Sessions
 from bridge.settings import Settings, narrow
 
@@ -97,8 +98,8 @@ class Admission:
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
-        packages, settings = request.packages, self._in_force(request)
-        if program.packages and settings.packages_allowed and settings.dependencies.allow:
+        packages = request.packages
+        if program.packages and self._in_force(request).allowed_packages:
             packages += program.packages
             words = f"{program.read_as}, with {', '.join(program.packages)} as `packages`"
             program = replace(program, read_as=words)
@@ -114,8 +115,11 @@ class Admission:
             SettingsError: The policy does not parse.
             UnknownError: The run to retry does not exist.
         """
-        skills = await self._skills.of_program(request, program.survey, caller)
-        servers, tolerant = self._servers_to_load(request, skills.extend(program.references))
+        skills, references = None, program.references
+        if PACKAGE in request.code and isinstance(program.survey, Survey):
+            skills = await self._skills.of_program(request, program.survey, caller)
+            references = references if skills is None else skills.extend(references)
+        servers, tolerant = self._servers_to_load(request, references)
         check = await self._check(request, program, servers)
         request, program, check = await self._apply_fixes(request, program, check)
         run_id = request.run_id
@@ -141,6 +145,8 @@ class Admission:
         if run.check.verdict.certain:
             result = refusal_result(run_id, run.program, run.check.verdict, limits)
             return add_findings(result, run.program, run.check.verdict)
+        if skills is None:
+            return run
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)
 
@@ -187,7 +193,7 @@ class Admission:
         reading = await self._read(fixed)
         words = "; ".join(filter(None, (program.read_as, new[1])))
         again = await self._check(fixed, reading, check.servers)
-        if again.verdict.certain or isinstance(reading.survey, Unread):
+        if again.verdict.certain or isinstance(reading.survey, Finding):
             return request, program, check
         return fixed, replace(reading, read_as=words), again
 
@@ -211,7 +217,7 @@ class Admission:
         known, survey = self._servers.inventory, program.survey
         if self._settings.preflight != "check":
             return Check(verdict=NOTHING)
-        if isinstance(survey, Unread):
+        if isinstance(survey, Finding):
             return Check(verdict=explain_syntax(request.code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, session = known.revision, bool(request.session)

@@ -19,12 +19,12 @@ import anyio.to_thread
 from bridge.catalog.program.advice import SIGNATURE
 from bridge.catalog.program.checks import find_lost_value
 from bridge.catalog.program.guard import NOTHING, Verdict, check
-from bridge.catalog.program.parsing import SYNTAX, Unread, lines_of, read_program
+from bridge.catalog.program.parsing import SYNTAX, lines_of, read_program
 from bridge.catalog.program.references import NameTable, References, references
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.prose import clip
 from bridge.model import Finding, Limits, RunResult
 from bridge.settings import GuardMode
+from bridge.text import clip
 
 Found = TypeVar("Found")
 
@@ -44,7 +44,7 @@ class Reading:
 
     code: str
     read_as: str
-    survey: Survey | Unread = field(compare=False, repr=False)
+    survey: Survey | Finding = field(compare=False, repr=False)
     scan: Verdict = NOTHING
     references: References = References()
     names: Mapping[str, str] = field(default_factory=dict)
@@ -91,8 +91,8 @@ def _read_program(
 ) -> Reading:
     program = read_program(code, python)
     code, read_as, tree = program.code, program.read_as, program.tree
-    if isinstance(tree, Unread):
-        unread = NOTHING if scan is None else Verdict(findings=(tree.finding,))
+    if isinstance(tree, Finding):
+        unread = NOTHING if scan is None else Verdict(findings=(tree,))
         return Reading(code=code, read_as=read_as, survey=tree, scan=unread)
     survey = Survey(tree)
     names = table.resolve(survey)
@@ -154,7 +154,7 @@ def refusal_result(run_id: str, program: Reading, verdict: Verdict, limits: Limi
         summary = f"The program was not run: it has {count}, first in {_short(certain[0])}"
         notes = _messages(verdict.notes[:4], lines)
         told += ["Not certain:", *notes] if notes else []
-    elif isinstance(program.survey, Unread):
+    elif isinstance(program.survey, Finding):
         summary = f"The program cannot be read: {certain[0]}."
     else:
         summary = f"The static guard does not allow the program: {certain[0]}."

@@ -10,6 +10,7 @@ from typing import Any
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
+from bridge.catalog.entries import run_discovered
 from bridge.errors import AuditError
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
@@ -17,7 +18,6 @@ from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Call, Done, Run
 from bridge.inventory.guide import GuestGuide
-from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.servers import Servers
 from bridge.model import (
     Json,
@@ -49,7 +49,7 @@ from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
-from bridge.saved_functions.skills import Skills, SkillUse
+from bridge.saved_functions.skills import Review, Skills, SkillUse
 from bridge.sessions import Turn
 from bridge.settings import Settings
 
@@ -72,7 +72,7 @@ class PreparedRun:
     servers: tuple[str, ...]
     tolerant: bool
     program: Reading
-    skills: SkillUse
+    skills: SkillUse | None
     check: Check
     caller: RunCaller
     gate: RunContext
@@ -99,8 +99,7 @@ def run_frame(
     run: PreparedRun,
     tools: Mapping[str, tuple[Tool, ...]],
     session: ReadySandbox,
-    known: ToolInventory,
-    guide: GuestGuide,
+    parts: Parts,
     *,
     number: int = 0,
     state: str = "",
@@ -112,6 +111,7 @@ def run_frame(
         state: The session's saved state, as base64.
     """
     loaded, reach = tuple(tools), run.program.references.reach
+    known = parts.servers.inventory
     # In the order of the configuration, from which a server may have been removed meanwhile.
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))
@@ -128,8 +128,8 @@ def run_frame(
         code=run.request.code,
         argv=list(run.request.argv),
         servers=stubs,
-        discovered=known.discovery_lines(loaded) if reach is None else [],
-        capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
+        discovered=run_discovered(known.entries(loaded=loaded)) if reach is None else [],
+        capabilities=parts.guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
             # The host enforces the time limit, since only it knows how long questions took.
             "timeout": run.limits.longest_timeout + 2 * MAX_WAIT_SECONDS,
@@ -151,8 +151,8 @@ def run_frame(
         name=run.request.name,
         state=state,
         files=frame_files(run.request.files) if run.request.files else [],
-        skills=run.skills.payload(),
-        packages=guide.allowed_packages,
+        skills=parts.skills.payload(run.skills) if run.skills else [],
+        packages=run.settings.allowed_packages,
         names=dict(run.program.names),
     )
 
@@ -243,14 +243,12 @@ class Execution(Program):
     async def begin(self) -> None:
         parts, run, session = self._parts, self._run, self._place.session
         fields = {} if session is None else session.fields
-        frame = run_frame(
-            run, self._tools, self._session, parts.servers.inventory, parts.guide, **fields
-        )
+        frame = run_frame(run, self._tools, self._session, parts, **fields)
         for directory in run.settings.offered_directories:
             await self._provenance.add_labels(f"directory '{directory.name}'", directory.labels)
         for file in run.request.files:
             await self._provenance.add(file.uri, file.provenance)
-        if run.skills.review is not None:
+        if run.skills:
             await parts.skills.add_provenance(run.skills, self._provenance)
         await self.start(frame)
         if session is not None:
@@ -356,13 +354,20 @@ class Execution(Program):
             run.gate.context,
         )
         run.caller.progress.tally = self.gate.tally
-        show = partial(parts.skills.show, run.request, run.caller, run.skills, self._provenance)
+        show = partial(parts.skills.show, self._review, self._provenance)
         return GuestRequests(
             parts.servers,
             parts.guide,
             self.gate,
             partial(self._more_answers, self.gate),
             show if parts.skills.may_list(run.request.principal) else None,
+        )
+
+    @cached_property
+    def _review(self) -> Review:
+        run = self._run
+        return (
+            run.skills.review if run.skills else self._parts.skills.review(run.request, run.caller)
         )
 
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
@@ -373,7 +378,7 @@ class Execution(Program):
             gate=gate,
             tracker=self._provenance,
             own=BridgeCalls(run.gate.context, gate),
-            review=run.skills.review or parts.skills.review(run.request, run.caller),
+            review=self._review,
             request=run.request,
         )
         return {"read_output": outputs.read_output, **kept.methods}

@@ -14,12 +14,11 @@ from bridge.callers.client import RunCaller
 from bridge.errors import CannotAskError, LoginFailedError
 from bridge.gate.question import safe_name
 from bridge.gate.result_redaction import clear_logs
-from bridge.inventory.configuration import ConfigFinder, Finder, context_for
-from bridge.inventory.consents import consents_of
+from bridge.inventory.configuration import ConfigFinder, Finder, consents_of, context_for
+from bridge.inventory.inventory import ToolCache
 from bridge.inventory.learned_shapes import LearnedShapes
 from bridge.inventory.secrets import Secrets
 from bridge.inventory.servers import Servers
-from bridge.inventory.tool_cache import ToolCache
 from bridge.model import ServerSpec
 from bridge.private_files import in_use, make_directory
 from bridge.runs.engine import Engine

@@ -93,7 +93,7 @@ async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
         input_schema=input_schema(
             limits.longest_timeout,
             limits.timeout,
-            packages=engine.guide.offers_packages,
+            packages=bool(engine.settings.allowed_packages),
             listed_only=settings.listed_servers_only,
             profiles=settings.profiles,
         ),

@@ -13,15 +13,15 @@ from typing import Any
 import mcp_types as types
 
 from bridge.catalog.docs import Detail
-from bridge.catalog.prose import clip, paragraphs
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.errors import BridgeError, InvalidRequestError
+from bridge.inventory.configuration import waiting_line
 from bridge.inventory.guide import has_match, starting_line
-from bridge.inventory.project_servers import waiting_line
 from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.arguments import checked_arguments, field
 from bridge.server.content import make_tool, result_or_error, tool_result
+from bridge.text import clip, paragraphs
 
 SEARCH_TOOL = "search_tools"
 

@@ -269,6 +269,12 @@ class Settings:
         return not self.strict if self.allow_packages is None else self.allow_packages
 
     @property
+    def allowed_packages(self) -> list[str]:
+        """Patterns of the packages that programs may request; "*" matches any text."""
+        allowed = self.dependencies.allow if self.packages_allowed else ()
+        return [entry.name for entry in allowed]
+
+    @property
     def offered_directories(self) -> tuple[Directory, ...]:
         allowed = not self.strict if self.allow_directories is None else self.allow_directories
         return self.directories if allowed else ()

@@ -19,8 +19,8 @@ from bridge.errors import BridgeError, ChannelClosedError, ToolCallError, Upstre
 from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.protocol.wire import Reply, Stop, decode_host_frame
 from bridge.inventory.guide import GuestGuide
+from bridge.inventory.inventory import ToolCache
 from bridge.inventory.servers import Servers
-from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
 from bridge.model.results import catch
 from bridge.rpc.channel import Channel

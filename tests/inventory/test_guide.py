@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.catalog.entries import run_discovered, run_server
+from bridge.catalog.entries import run_server
 from bridge.inventory.guide import BRIEF_TOKENS
 from bridge.inventory.inventory import ToolInventory
 from bridge.model import RunRequest, Tool
@@ -160,7 +160,6 @@ def test_an_inventory_has_the_entries_of_the_catalog(mine: ToolInventory) -> Non
     for loaded in ((), ("one",), ("three", "one")):
         plain = server_entries(SERVERS, asked, loaded=loaded)
         assert mine.entries(loaded=loaded) == plain
-        assert mine.discovery_lines(loaded) == run_discovered(plain)
         ordered = [name for name in mine.aliases if name in loaded]
         assert [mine.stubs(name, None) for name in ordered] == [
             run_server(each) for each in plain if each.loaded

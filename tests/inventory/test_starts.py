@@ -26,7 +26,7 @@ from bridge.errors import (
 from bridge.gate.pins import tool_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.server_starts import StartApprover
-from bridge.inventory.tool_cache import Listing, ToolCache
+from bridge.inventory.inventory import Listing, ToolCache
 from bridge.model import RunRequest, ServerSpec, Tool
 from bridge.runs import Engine
 from bridge.settings import Settings
