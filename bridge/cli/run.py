@@ -21,7 +21,7 @@ from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
 from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.structured import to_structured

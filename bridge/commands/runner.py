@@ -40,7 +40,7 @@ from bridge.model import (
     Status,
     Usage,
 )
-from bridge.model.results import first_error
+from bridge.model.runs import first_error
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
 from bridge.sandbox.run_queue import MOST_RUNS, RunQueue

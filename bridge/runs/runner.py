@@ -21,7 +21,7 @@ from bridge.clock import Clock
 from bridge.errors import NotStartedError
 from bridge.gate.result_redaction import redact_outcome
 from bridge.model import ApplyRequest, RunRequest, RunResult
-from bridge.model.results import catch
+from bridge.model.runs import catch
 from bridge.runs.admission import Admission
 from bridge.runs.checks import add_findings, refusal_result
 from bridge.runs.execution import Parts, Place, PreparedRun, execute

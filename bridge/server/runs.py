@@ -25,7 +25,7 @@ from starlette.requests import Request
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
 from bridge.model import ApplyRequest, Json, Provenance, RunResult
-from bridge.model.results import error_run
+from bridge.model.runs import error_run
 from bridge.offload import offload
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import WAIT_SECONDS, SuspendedRun, Waiting

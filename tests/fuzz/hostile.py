@@ -22,7 +22,7 @@ from bridge.inventory.guide import GuestGuide
 from bridge.inventory.servers import Servers
 from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
-from bridge.model.results import catch
+from bridge.model.runs import catch
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.program import Facts, Program
