@@ -294,7 +294,7 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
-    from bridge.runs.checks import read
+    from bridge.runs.admission import read
 
     servers = engine.servers
     reading = await read(code, NameTable(servers.inventory.entries()), "off")

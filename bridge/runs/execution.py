@@ -4,80 +4,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from bridge.artifacts import ArtifactStore
-from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
+from bridge.callers.client import MAX_WAIT_SECONDS
 from bridge.errors import AuditError
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, add_receipt
-from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Call, Done, Run
 from bridge.inventory.guide import GuestGuide
 from bridge.inventory.inventory import ToolInventory
-from bridge.inventory.servers import Servers
 from bridge.model import (
     Json,
-    Limits,
     Plan,
-    RunRequest,
     RunResult,
     SessionReport,
     Tool,
     Usage,
 )
 from bridge.offload import offload
-from bridge.packages.packages import NOTHING, Packages, PackageSet
-from bridge.plans.plan_store import Plans
+from bridge.packages.packages import NOTHING
 from bridge.render.plan import plan_summary
 from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
-from bridge.runs.checks import Check, Reading
+from bridge.runs.admission import Parts, PreparedRun
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.input_files import frame_files
 from bridge.runs.kept_outputs import KeptOutputs
 from bridge.runs.program import Facts, Program
 from bridge.runs.ready_sandbox import ReadySandbox
-from bridge.runs.sandboxes import Sandboxes
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Verdict, classify
 from bridge.sandbox.layers import guest_limits
 from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.requests import KeptRequests
-from bridge.saved_functions.skills import Skills, SkillUse
 from bridge.sessions import Turn
-from bridge.settings import Settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreparedRun:
-    """An admitted run.
-
-    Attributes:
-        settings: The bridge's settings, narrowed by the requested profile.
-        servers: The servers to connect before the program begins.
-        tolerant: Whether the program begins without servers that fail or are slow.
-        check: The preflight's verdict.
-    """
-
-    run_id: str
-    request: RunRequest
-    limits: Limits
-    settings: Settings
-    servers: tuple[str, ...]
-    tolerant: bool
-    program: Reading
-    skills: SkillUse
-    check: Check
-    caller: RunCaller
-    gate: RunContext
-    packages: PackageSet = NOTHING
-    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,19 +126,6 @@ HELD_RESULT_ERROR = "HeldResultError"  # Stops a program that reads the result o
 
 _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
 """Methods whose answers contain a server's unchanged words."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of an engine that serve each program."""
-
-    servers: Servers
-    guide: GuestGuide
-    skills: Skills
-    artifacts: ArtifactStore
-    packages: Packages
-    sandboxes: Sandboxes
-    plans: Plans
 
 
 async def execute(
