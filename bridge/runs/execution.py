@@ -31,7 +31,7 @@ from bridge.render.text import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
 from bridge.runs.admission import Parts, PreparedRun
-from bridge.runs.collect import Collector
+from bridge.runs.collect.collector import Collector
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.input_files import frame_files
 from bridge.runs.kept_outputs import KeptOutputs

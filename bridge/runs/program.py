@@ -45,7 +45,8 @@ from bridge.guest.protocol.wire import (
 from bridge.model import Json, Limits
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
-from bridge.runs.collect import Collected, Collector
+from bridge.runs.collect import Collected
+from bridge.runs.collect.collector import Collector
 from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Ending
@@ -361,7 +362,8 @@ async def save_state(
         task: What the guest reports instead of the state; see `bridge.guest.state.installed`.
     """
     limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
-    collector = Collector(limits, saves=True)
+    state = StateParts()
+    collector = Collector(limits, state=state)
     program = Program(guest, _refuse, limits, collector=collector, keeps=True)
     frame = Run(
         code="",
@@ -384,8 +386,6 @@ async def save_state(
         return None
     if ending.exited is None or not ending.exited.kept or ending.protocol_error or ending.lost:
         return None
-    state = collector.state
-    assert state is not None  # asked for above
     if ending.exited.timed_out:
         state.refuse(f"that took longer than {limits.timeout:g} s")
     elif ending.done is None or ending.done.outcome != "ok":

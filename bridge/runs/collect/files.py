@@ -16,7 +16,7 @@ from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Redact, RedactStream
-from bridge.runs.collect.streams import Collected
+from bridge.runs.collect import Collected
 from bridge.runs.input_files import name_problem, quote
 
 MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.
@@ -26,11 +26,7 @@ OUT, TOP = "out", "../"  # The directory's name, and how names of files beside i
 
 @dataclass(kw_only=True)
 class _Open:
-    """An incomplete file.
-
-    Attributes:
-        clear: The redactor of a text; None for other files.
-    """
+    """An incomplete file; only a text has a redactor."""
 
     name: str
     writer: ArtifactWriter
@@ -47,9 +43,7 @@ class _Open:
 class FilesOut:
     """The files of one run."""
 
-    def __init__(
-        self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
-    ) -> None:
+    def __init__(self, limits: Limits, artifacts: RunArtifacts | None, clear: Redact) -> None:
         self._artifacts = artifacts
         self._clear = clear
         self._bytes = limits.out_bytes
@@ -78,14 +72,13 @@ class FilesOut:
             self._abandon()
             await self._begin(frame)
 
-    async def finish(self) -> Collected:
+    async def finish(self, left: Collected) -> None:
         self._abandon()
-        missing = tuple(self._missing)
-        if self._more:
-            text = f"{self._more:,} more could not be kept"
-            missing = (*missing, Loss(name=OUT, why=text))
         self._over = True
-        return Collected(artifacts=tuple(self._kept), missing=missing)
+        left.artifacts += tuple(self._kept)
+        left.missing += tuple(self._missing)
+        if self._more:
+            left.missing += (Loss(name=OUT, why=f"{self._more:,} more could not be kept"),)
 
     def give_up(self) -> None:
         """Stop waiting: the files took too long."""
@@ -114,8 +107,8 @@ class FilesOut:
             self._files -= 1
             assert self._artifacts is not None
             try:
-                name = name if self._clear is None else self._clear.text(name)
-                clear, writer = self._stream(frame), self._artifacts.writer(name)
+                writer = self._artifacts.writer(self._clear.text(name))
+                clear = self._clear.stream() if _is_text(frame.data) else None
                 self._open = _Open(name=frame.name, writer=writer, clear=clear)
             except ArtifactStoreError as error:
                 self._fail(frame.name, error)
@@ -146,12 +139,6 @@ class FilesOut:
         except ArtifactStoreError as error:
             self._fail(frame.name, error)
 
-    def _stream(self, frame: File) -> RedactStream | None:
-        """Return the redactor for a file by its beginning; pictures have none."""
-        if self._clear is None or not _is_text(frame.data):
-            return None
-        return self._clear.stream()
-
     def _fail(self, name: str, error: ArtifactStoreError) -> None:
         self._drop_open()
         self._skipped = name
@@ -173,9 +160,7 @@ class FilesOut:
             return
         name = quote(name.removeprefix(TOP))[1:-1] if name else OUT
         why = quote(why[:300])[1:-1]
-        if self._clear is not None:
-            name, why = self._clear.text(name), self._clear.text(why)
-        self._missing.append(Loss(name=name, why=why))
+        self._missing.append(Loss(name=self._clear.text(name), why=self._clear.text(why)))
 
 
 def _problem(frame: File) -> str:
